@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Asked(TypedDict, total=False):
+class _CallOptions(TypedDict, total=False):
     micro_batches: int | None
     nodes: int | None
     gpus: int | None
@@ -60,11 +60,11 @@ class _Asked(TypedDict, total=False):
     collective: Annotated[object, OptionTerms("an all-reduce of your own, a name or an object")]
 
 
-class _Laid(RunOptions, _Asked, total=False):
+class _Laid(RunOptions, _CallOptions, total=False):
     batch: int | None
 
 
-class _Plain(PlainRunOptions, _Asked, total=False):
+class _PlainOptions(PlainRunOptions, _CallOptions, total=False):
     batch: int | Literal["max"] | None
     thorough: Annotated[bool, OptionTerms("also try what freeing each resource would save", False)]
     loader: Annotated[object, OptionTerms("a loader of your own, a name or an object")]
@@ -72,7 +72,9 @@ class _Plain(PlainRunOptions, _Asked, total=False):
 
 
 @overload
-def run(hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: None = None, **options: Unpack[_Plain]) -> Result: ...
+def run(
+    hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: None = None, **options: Unpack[_PlainOptions]
+) -> Result: ...
 
 
 @overload
@@ -81,7 +83,7 @@ def run(
 ) -> LayoutResult: ...
 
 
-@tells(_Plain)
+@tells(_PlainOptions)
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
@@ -104,7 +106,7 @@ def run(
     """
     given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "prices": prices}
     laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
-    allowed = (_Laid if laid_out else _Plain).__annotations__
+    allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""

@@ -179,8 +179,8 @@ def _gather(
     luggage: Luggage,
     notice: Callable[[str], None],
 ) -> Iterator[Result]:
-    with_it = client.submit(_same, luggage, pure=False)  # a task of its own: sent once, and recomputed if its worker dies
-    tasks = {task.key: task for task in (client.submit(_task, with_it, function, item, pure=False) for item in items)}
+    sent_luggage = client.submit(_identity, luggage, pure=False)  # a task of its own: sent once, and recomputed if its worker dies
+    tasks = {task.key: task for task in (client.submit(_task, sent_luggage, function, item, pure=False) for item in items)}
     done: Queue[str] = Queue()
     for task in tasks.values():
         task.add_done_callback(lambda task: done.put(task.key))
@@ -192,7 +192,7 @@ def _gather(
         except Unlike:
             raise
         except Exception as error:
-            raise _said(error, address, watch.told) from None
+            raise _error_of(error, address, watch.progress) from None
         yield result
 
 
@@ -217,8 +217,8 @@ def _result(task: Any) -> list[Any]:
 class _Watch:
     """Waits for results from a cluster, and meanwhile checks whether any workers are left."""
 
-    def __init__(self, client: Any, address: str, told: str, notice: Callable[[str], None]) -> None:
-        self._client, self._address, self.told, self._notice = client, address, told, notice
+    def __init__(self, client: Any, address: str, progress: str, notice: Callable[[str], None]) -> None:
+        self._client, self._address, self.progress, self._notice = client, address, progress, notice
         self._alone_since: float | None = None
 
     def until(self, attempt: Callable[[], list[Any]]) -> Any:
@@ -233,33 +233,33 @@ class _Watch:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            self._notice(f"{self._address} has lost its workers after {self.told}; waiting {_PATIENCE:g} s for others")
+            self._notice(f"{self._address} has lost its workers after {self.progress}; waiting {_PATIENCE:g} s for others")
         elif now - self._alone_since > _PATIENCE:
-            after = f"after {self.told}; once some are back, the same command goes on from there"
+            after = f"after {self.progress}; once some are back, the same command goes on from there"
             raise SpecError(f"--cluster {self._address}: no workers are left {after}")
 
 
-def _said(error: Exception, address: str, told: str) -> SpecError:
+def _error_of(error: Exception, address: str, progress: str) -> SpecError:
     """Return an error that states in a sentence what went wrong with a task."""
     from distributed import CancelledError
 
     if isinstance(error, SpecError):
         return error
-    what = f"a run failed on its worker: {type(error).__name__}: {error}"
+    reason = f"a run failed on its worker: {type(error).__name__}: {error}"
     if isinstance(error, CancelledError | OSError):
-        what = f"the scheduler went away after {told}; once it is back, the same command goes on from there"
+        reason = f"the scheduler went away after {progress}; once it is back, the same command goes on from there"
     if isinstance(error, ImportError):
-        what = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
-    return SpecError(f"--cluster {address}: {what}")
+        reason = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
+    return SpecError(f"--cluster {address}: {reason}")
 
 
-def _same(luggage: Luggage) -> Luggage:
+def _identity(luggage: Luggage) -> Luggage:
     return luggage
 
 
 def _task(luggage: Luggage, function: Callable[[Item], Result], item: Item) -> Result:
     """Call *function* with *item* on a worker, with the user's files in place."""
-    _check_alike(luggage.version, luggage.catalogue)
+    _check_same_program(luggage.version, luggage.catalogue)
     with _COPYING:
         folder = _copy(luggage.files)
     with from_copy(folder, luggage.working_directory):
@@ -279,7 +279,7 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _check_alike(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
+def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
     """Raise Unlike unless this process has the same program and catalogue as the user."""
     if version != __version__:
         raise Unlike(f"--cluster: a worker has stallsim {__version__}, this is {version}: install the same on all")

@@ -149,8 +149,8 @@ def _gpu(node: Node, factor: float) -> Node:
         "kernel_time": gpu.kernel_time / factor,
     }
     if gpu.kernels is not None:
-        beside = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
-        update["kernels"] = gpu.kernels.model_copy(update=beside)
+        kernel_updates = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
+        update["kernels"] = gpu.kernels.model_copy(update=kernel_updates)
     return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
 
 
@@ -163,7 +163,7 @@ def _copied(transport: Transport, factor: float) -> Transport:
     return transport.model_copy(update={"cpu_time_per_byte": transport.cpu_time_per_byte / factor})
 
 
-def _alike(node: Node, factor: float) -> Node:
+def _more_uniform(node: Node, factor: float) -> Node:
     """Return *node* with the variation among its GPUs divided by *factor*."""
     gpu = node.gpu.model_copy(update={"compute_cv": node.gpu.compute_cv / factor, "persistent_cv": node.gpu.persistent_cv / factor})
     return node.model_copy(update={"gpu": gpu})
@@ -173,8 +173,8 @@ def _dataset(*keys: str) -> Callable[[Workload, float], Workload]:
     """Return a function that divides these per-sample costs by a factor, if the data set has them."""
 
     def change(workload: Workload, factor: float) -> Workload:
-        less = {key: cost / factor for key in keys if (cost := getattr(workload.dataset, key)) is not None}
-        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=less)})
+        costs = {key: cost / factor for key in keys if (cost := getattr(workload.dataset, key)) is not None}
+        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=costs)})
 
     return change
 
@@ -217,10 +217,12 @@ def _cores(workload: Workload, factor: float) -> Workload:
 def _noise(workload: Workload, factor: float) -> Workload:
     noise = workload.training.noise
     update = {name: value / factor for name in ("compute_cv", "persistent_cv") if (value := getattr(noise, name)) is not None}
-    alike = workload.model_copy(update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})})
+    less_spread = workload.model_copy(
+        update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})}
+    )
     stack = workload.training.stack
     return _training(
-        alike,
+        less_spread,
         noise=noise.model_copy(update=update),
         stack=stack.model_copy(update={"length_imbalance": stack.length_imbalance / factor}),
     )
@@ -235,7 +237,7 @@ _CHANGES: dict[Resource, _Change] = {
     "pcie": _Change(node=_pcie),
     "network": _Change(_nic, _network, _fabric),
     "launch": _Change(workload=_launch),
-    "spread": _Change(_alike, _noise),
+    "spread": _Change(_more_uniform, _noise),
     "gpu": _Change(_gpu),
 }
 

@@ -124,7 +124,7 @@ def weeks_of(
     reliability = reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
-    _fits(parts, steps.node, store, weeks)
+    _require_fit(parts, steps.node, store, weeks)
     try:
         times = checkpoint(steps.node, parts, store)
     except ValueError as error:
@@ -133,11 +133,11 @@ def weeks_of(
     slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
     intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
-    _ends(run, weeks)
+    _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     if not np.isfinite(courses.elapsed).all():
         raise SpecError(_endless(run, weeks))
-    _has_spares(run, courses)
+    _require_spares(run, courses)
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
         _meta(run),
@@ -169,7 +169,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     persist = times.copied + (max(times.written, times.to_peer) if weeks.mode == "tiered" else times.written)
     intervals = _intervals(run, blocking, persist)
     if weeks.interval != "auto":
-        intervals = intervals._replace(used=_asked(weeks, step, blocking, persist))
+        intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
     elif run.rate[1]:
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
     saving = Saving(intervals.used, blocking, persist, times.loaded)
@@ -179,25 +179,25 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
     if not run.rate[1]:
         return intervals, saving
-    kept = round(best.interval / (best.memory_interval or best.interval))
-    _, *ideal = (kept * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
+    copies_per_save = round(best.interval / (best.memory_interval or best.interval))
+    _, *ideal = (copies_per_save * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
     return Intervals(saving.interval, *ideal), saving
 
 
-def _asked(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
+def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
     """Return the interval that the user specified, in whole steps."""
-    written = quantity(weeks.interval, "time", "--checkpoint-interval")
-    if written + blocking < persist * (1 - 1e-9):
+    requested = quantity(weeks.interval, "time", "--checkpoint-interval")
+    if requested + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
             f"begin before; write {show(persist, 'time')} or more, or a faster --store"
         )
-    if written < step * (1 - 1e-9):
+    if requested < step * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a step takes {show(step, 'time')}, and checkpoints are taken between steps; "
             f"write {show(step, 'time')} or more"
         )
-    return max(round(written / step), math.ceil((persist - blocking) / step)) * step
+    return max(round(requested / step), math.ceil((persist - blocking) / step)) * step
 
 
 def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float) -> float:
@@ -221,15 +221,15 @@ def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, s
 
     With *auto*, the interval of the store is the best one for the cost of the store alone and the faults that only the store survives.
     """
-    alone, persist = times.copied + slower.peers, times.copied + times.to_peer
+    copy_blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
 
     def best(blocking: float) -> float:
         return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
 
-    often, kept = saving.interval, 1
+    copy_interval, copies_per_save = saving.interval, 1
     if run.rate[1] and not auto:
-        kept = max(1, math.floor(saving.interval / best(alone)))
-        often = math.ceil(saving.interval / (kept * step) - 1e-9) * step
+        copies_per_save = max(1, math.floor(saving.interval / best(copy_blocking)))
+        copy_interval = math.ceil(saving.interval / (copies_per_save * step) - 1e-9) * step
     elif run.rate[1]:
         lost = _lost_with_copies(run)
         store = min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
@@ -237,11 +237,12 @@ def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, s
         def number(apart: float) -> int:
             return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart))
 
-        kept = number(best(alone))  # copies share the store's cost, so they are farther apart, and fewer share it
-        kept = number(best(alone + slower.store / kept))
-        often = best(alone + slower.store / kept)
+        copies_per_save = number(best(copy_blocking))  # copies share the store's cost, so they are farther apart, and fewer share it
+        copies_per_save = number(best(copy_blocking + slower.store / copies_per_save))
+        copy_interval = best(copy_blocking + slower.store / copies_per_save)
     return replace(
-        saving, interval=kept * often, memory_interval=often, memory_blocking=alone + slower.store / kept, memory_persist=persist,
+        saving, interval=copies_per_save * copy_interval, memory_interval=copy_interval,
+        memory_blocking=copy_blocking + slower.store / copies_per_save, memory_persist=persist,
         memory_load=times.copied_back, peer_load=times.from_peer,
     )  # fmt: skip
 
@@ -252,7 +253,7 @@ def _lost_with_copies(run: LongRun) -> float:
     return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
 
 
-def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
+def _require_fit(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
     """Raise SpecError if a checkpoint does not fit into its store, or its copy into host memory."""
     require_room(parts, node, store, weeks.store)
     on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
@@ -264,29 +265,29 @@ def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
         )
 
 
-def _ends(run: LongRun, weeks: Weeks) -> None:
+def _require_finite(run: LongRun, weeks: Weeks) -> None:
     """Raise SpecError for a job that never ends, or that is too long to draw event by event."""
     share = closed_form(run)
     if share < _HOPELESS:
         raise SpecError(_endless(run, weeks))
-    length, often = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
-    expected = length * often
+    length, rate = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
+    expected = length * rate
     if expected > MOST:
         option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
         raise SpecError(
             f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
-            f"can be drawn; write a job of {MOST / often / DAY:,.0f} days or less"
+            f"can be drawn; write a job of {MOST / rate / DAY:,.0f} days or less"
         )
-    loses = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
-    gone = loses * run.rate[1]
-    if run.saving.memory_interval is None and run.horizon == math.inf and gone * run.work > math.log(MOST * loses + 1):
+    losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
+    loss_rate = losing_share * run.rate[1]
+    if run.saving.memory_interval is None and run.horizon == math.inf and loss_rate * run.work > math.log(MOST * losing_share + 1):
         raise SpecError(
-            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / gone, 'time', 2)} on average, and the job of "
-            f"{show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
+            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / loss_rate, 'time', 2)} on average, and the job "
+            f"of {show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
         )
 
 
-def _has_spares(run: LongRun, courses: Courses) -> None:
+def _require_spares(run: LongRun, courses: Courses) -> None:
     """Raise SpecError, with the time when the job dies, if half or more of the *courses* of *run* run out of spares."""
     died = courses.died[np.isfinite(courses.died)]
     if died.size < 0.5 * courses.died.size:
@@ -359,7 +360,7 @@ def _meta(run: LongRun) -> float:
     return meta_ettr(run.rate[1], _mean_overhead(run), apart, blocking)
 
 
-class _Tried(NamedTuple):
+class _SetUp(NamedTuple):
     """A set-up with one thing changed: the run that is drawn, and the run for the closed form."""
 
     name: str
@@ -376,24 +377,24 @@ def _changes(
     run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
-    lasts = time_of_changes(run)
-    tried = _tried(replace(run, horizon=lasts, work=math.inf), weeks, steps, to)
+    duration = time_of_changes(run)
+    tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
     trials = min(weeks.trials, _TRIALS_OF_CHANGES)
     changes = []
     for name, drawn, expected in tried:
-        kept = float(draw(drawn, trials, weeks.seed).work.mean())
-        changes.append(Change(name, kept / lasts, closed_form(expected)))
+        work = float(draw(drawn, trials, weeks.seed).work.mean())
+        changes.append(Change(name, work / duration, closed_form(expected)))
         progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
     return changes
 
 
-def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_Tried]:
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it."""
     store, slower, slowed = to
-    again, now = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
+    auto_interval, current = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
 
-    def saved(one: LongRun, times: Checkpoint = now, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
-        saving = _saving(replace(again, mode=mode), times, one, steps.step_time, slower)[1]
+    def saved(one: LongRun, times: Checkpoint = current, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
+        saving = _saving(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]
@@ -414,9 +415,9 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     low, middle, high = (rate / 2 for rate in run.rate)
     half = saved(replace(run, rate=(low, middle, high)))
-    rare = _Tried("half the failures", replace(run, saving=half.saving, striking=0.5), half)
-    set_ups = [_Tried(name, one, one) for name, one in tried]
-    return [*set_ups[: 1 + (store is not None)], rare, *set_ups[1 + (store is not None) :]]
+    rare = _SetUp("half the failures", replace(run, saving=half.saving, striking=0.5), half)
+    same_in_both = [_SetUp(name, one, one) for name, one in tried]
+    return [*same_in_both[: 1 + (store is not None)], rare, *same_in_both[1 + (store is not None) :]]
 
 
 # --- energy, notes -----------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
         teams.setdefault((job.workload.dataset.name, where, number if alone else None), []).append(number)
     for first, *others in teams.values():
         for number in others:
-            _check_alike(jobs[number], jobs[first], loaded.document.place(("jobs", number)), first)
+            _check_can_share(jobs[number], jobs[first], loaded.document.place(("jobs", number)), first)
     count = {number: len(team) for team in teams.values() for number in team}
     if max(count.values()) == 1:
         raise SpecError(
@@ -104,17 +104,17 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
     return [replace(job, sharers=count[number]) for number, job in enumerate(jobs)], notes
 
 
-def _check_alike(job: Job, first: Job, where: str, number: int) -> None:
+def _check_can_share(job: Job, first: Job, where: str, number: int) -> None:
     """Raise SpecError unless *job* can use the batches of *first*, which is job *number*."""
-    own, due = job.workload, first.workload
+    own, other = job.workload, first.workload
     for field, mine, theirs in (
-        ("batch", own.training.batch, due.training.batch),
-        ("loader", own.input.loader, due.input.loader),
+        ("batch", own.training.batch, other.training.batch),
+        ("loader", own.input.loader, other.input.loader),
         ("start", show(job.start, "time"), show(first.start, "time")),
     ):
         if mine != theirs:
             raise SpecError(f"{where}{field} {mine}: with coordinated_prep jobs use the same batches; write {theirs}, as jobs.{number}")
-    if own.dataset != due.dataset:
+    if own.dataset != other.dataset:
         raise SpecError(
             f"{where}dataset {own.dataset.name}: is described otherwise than that of jobs.{number}, with which it shares batches"
         )

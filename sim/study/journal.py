@@ -118,8 +118,8 @@ def _locked(path: Path) -> IO[bytes]:
 def _is_journal(file: IO[bytes]) -> bool:
     """Return whether *file*, which has no complete line, may be a journal: empty, or with a first line that a kill truncated."""
     file.seek(0)
-    begun = file.readline(_LONGEST)
-    return not begun.strip() or begun.startswith(_FIRST[: len(begun)])
+    first_line = file.readline(_LONGEST)
+    return not first_line.strip() or first_line.startswith(_FIRST[: len(first_line)])
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:

@@ -62,7 +62,7 @@ def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | No
     answer = layout_answer(scenario)
     real = answer.run
     synthetic, in_memory = _read(real.workload, loader="synthetic"), _read(real.workload, stream=None)
-    made: dict[str, Callable[[], LayoutRun]] = {
+    simulations: dict[str, Callable[[], LayoutRun]] = {
         RUN0: lambda: sped(real, LINKS, workload=synthetic),
         RUN1: lambda: sped(real, ["network"], workload=synthetic),
         FULL: lambda: sped(real, [], workload=synthetic),
@@ -70,10 +70,10 @@ def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | No
         RUN2: lambda: real,
     }
     runs = {}
-    for name, run in made.items():
+    for name, run in simulations.items():
         runs[name] = run()
         if progress is not None:
-            progress(len(runs), len(made))
+            progress(len(runs), len(simulations))
     stalls = {
         name: stall(runs[each.after].step_time - runs[each.before].step_time, runs[each.share_of].step_time)
         for name, each in DIFFERENCES.items()

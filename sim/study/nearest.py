@@ -24,15 +24,17 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
     """Return a sentence on which machine of the catalogue, besides those *tried*, *scenario* could run on, or else on what is missing."""
     rows = [row for row in hardware_rows()[0] if row["gpus"]]
     rows.sort(key=lambda row: (_memory(row), float(row["price"] or 1e9), str(row["name"])))
-    sizes = [list(some) for _, some in groupby(rows, _memory)]
+    sizes = [list(rows_of_size) for _, rows_of_size in groupby(rows, _memory)]
     problem = ""
-    laid = has_layout(scenario)
-    for some in sizes[0 if laid else bisect_left(sizes, True, key=lambda some: not _short(scenario, some[0])) :]:
-        for row in some:
+    with_layout = has_layout(scenario)
+    for rows_of_size in sizes[
+        0 if with_layout else bisect_left(sizes, True, key=lambda rows_of_size: not _lacks_memory(scenario, rows_of_size[0])) :
+    ]:
+        for row in rows_of_size:
             name = str(row["name"])
             try:
-                there = replace(scenario, hardware=name)
-                machine = able_hardware(there) if laid else prepare(there).hardware
+                moved = replace(scenario, hardware=name)
+                machine = able_hardware(moved) if with_layout else prepare(moved).hardware
             except SpecError as error:
                 problem = error.problems[0]
                 continue
@@ -55,6 +57,6 @@ def _problems(scenario: Scenario, row: Row) -> list[str]:
     return []
 
 
-def _short(scenario: Scenario, row: Row) -> bool:
+def _lacks_memory(scenario: Scenario, row: Row) -> bool:
     """Return whether *scenario* needs more GPU memory than the machine of *row* has."""
     return any(map(is_shortage, _problems(scenario, row)))

@@ -44,25 +44,27 @@ def needs(real: Run) -> Needs:
     job, nodes, dataset = real.jobs[0], real.nodes(), real.jobs[0].job.workload.dataset
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    cores = least(
-        lambda factor: _warm(real, lambda each_node: _decoding(each_node, factor)),
-        _warm(real, lambda each_node: _decoding(each_node, _MOST)),
+    core_factor = least(
+        lambda factor: _warm(real, lambda each_node: _with_faster_cores(each_node, factor)),
+        _warm(real, lambda each_node: _with_faster_cores(each_node, _MOST)),
     )
-    in_cores = None if cores is None else cores * max(node.host.physical_cores for node in nodes)
+    cores = None if core_factor is None else core_factor * max(node.host.physical_cores for node in nodes)
     disks = [node.storage for node in nodes if node.storage is not None]
     if not disks:
-        return Needs(None, None, in_cores)
+        return Needs(None, None, cores)
     cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
     disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
     held = max(page_cache.capacity(node.host.memory, node.page_cache) for node in nodes)
     size = dataset.samples * dataset.sample
-    more = least(
-        lambda factor: _warm(real, lambda each_node: _remembering(each_node, factor)),
-        _warm(real, lambda each_node: _remembering(each_node, _MOST)),
+    memory_factor = least(
+        lambda factor: _warm(real, lambda each_node: _with_more_memory(each_node, factor)),
+        _warm(real, lambda each_node: _with_more_memory(each_node, _MOST)),
     )
     rate = max(read_rate(disk, dataset, burst=False) for disk in disks)
     return Needs(
-        None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), in_cores
+        None if disk is None else disk * rate,
+        None if memory_factor is None else min(1.0, memory_factor * page_cache.cached_fraction(held, size)),
+        cores,
     )
 
 
@@ -84,7 +86,7 @@ def _warm(real: Run, change: Callable[[Node], Node]) -> float:
 def _cold(real: Run, factor: float) -> float:
     """Return the step time of the cold epoch with a disk *factor* times as fast as the node's own without burst credits."""
     dataset = real.jobs[0].job.workload.dataset
-    faster = _each_node(real.hardware, lambda node: _reading(node, dataset, factor))
+    faster = _each_node(real.hardware, lambda node: _with_faster_disk(node, dataset, factor))
     return simulate(faster, [real.jobs[0].job]).jobs[0].first.step_time
 
 
@@ -93,16 +95,16 @@ def _each_node(hardware: Hardware, change: Callable[[Node], Node]) -> Hardware:
     return hardware.model_copy(update={"groups": groups})
 
 
-def _decoding(node: Node, factor: float) -> Node:
+def _with_faster_cores(node: Node, factor: float) -> Node:
     cpu = node.host.cpu.model_copy(update={"speed": factor * node.host.cpu.speed})
     return node.model_copy(update={"host": node.host.model_copy(update={"cpu": cpu})})
 
 
-def _remembering(node: Node, factor: float) -> Node:
+def _with_more_memory(node: Node, factor: float) -> Node:
     return node.model_copy(update={"host": node.host.model_copy(update={"memory": factor * node.host.memory})})
 
 
-def _reading(node: Node, dataset: Dataset, factor: float) -> Node:
+def _with_faster_disk(node: Node, dataset: Dataset, factor: float) -> Node:
     """Return *node* with a disk *factor* times as fast, in bytes/s and in latency, and with ample IOPS."""
     if node.storage is None:
         return node

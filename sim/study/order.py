@@ -38,20 +38,20 @@ def compute_order(points: Sequence[Point], at: Callable[[Point], Scenario]) -> C
     values = {column[0][0]: list(dict.fromkeys(value for _, value in column)) for column in columns}
     idle = set[str]()
     if points and len(points) == math.prod(map(len, values.values())):  # in a grid points differ in one field only
-        idle = {key for key, several in values.items() if len(several) > 1 and _decides_nothing(key, several[1], points[0], at)}
+        idle = {key for key, several in values.items() if len(several) > 1 and _keeps_epochs(key, several[1], points[0], at)}
     together = math.prod(len(values[key]) for key in idle)
     if not idle or together > _MOST:
         return ComputeOrder({}, 1)
     return ComputeOrder({key: {value: place for place, value in enumerate(values[key])} for key in values if key not in idle}, together)
 
 
-def _decides_nothing(key: str, value: str, point: Point, at: Callable[[Point], Scenario]) -> bool:
+def _keeps_epochs(key: str, value: str, point: Point, at: Callable[[Point], Scenario]) -> bool:
     """Return whether the epochs of *point* are known to be the same with *value* for *key*."""
-    first, other = (_made_of(at(each)) for each in (point, tuple({**dict(point), key: value}.items())))
+    first, other = (_epoch_key(at(each)) for each in (point, tuple({**dict(point), key: value}.items())))
     return first is not None and first == other
 
 
-def _made_of(scenario: Scenario) -> Hashable:
+def _epoch_key(scenario: Scenario) -> Hashable:
     try:
         if has_layout(scenario):
             return None

@@ -68,7 +68,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
             alone = 0
         except TerminatedWorkerError:
             if alone and lost == done:
-                raise SpecError(_killed(done, len(items), wanted)) from None
+                raise SpecError(_killed_message(done, len(items), wanted)) from None
             lost = done if alone else -1
             alone = under_way
 
@@ -93,18 +93,18 @@ def _on_processes(
     replaced_quietly()
     with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they collect garbage as rarely as this one
         parallel = Parallel(n_jobs=processes, batch_size=1, pre_dispatch=max(1, under_way // batch), return_as="generator")
-    with _interrupted_later():
-        results = parallel(delayed(_of_batch)(function, items[start : start + batch]) for start in range(0, len(items), batch))
+    with _interrupts_blocked():
+        results = parallel(delayed(_run_batch)(function, items[start : start + batch]) for start in range(0, len(items), batch))
     for of_batch in results:
         yield from of_batch
 
 
-def _of_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _run_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     return [function(item) for item in items]
 
 
 @contextmanager
-def _interrupted_later() -> Iterator[None]:
+def _interrupts_blocked() -> Iterator[None]:
     """Block Ctrl-C meanwhile: processes started here inherit that, and leave it to this process to end them, without tracebacks."""
     from multiprocessing import resource_tracker
 
@@ -119,7 +119,7 @@ def _interrupted_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _killed(done: int, of: int, processes: int) -> str:
+def _killed_message(done: int, of: int, processes: int) -> str:
     """Return the error message for the item after *done*, whose process was killed again."""
     return (
         f"{done + 1} of {of}: the process that computes it was killed again and again, with nothing beside it (memory may be short; "

@@ -81,7 +81,7 @@ def synthetic_run(scenario: Scenario) -> Run:
     return _run(scenario, "synthetic")
 
 
-def _unlike(run: Run) -> bool:
+def _is_heterogeneous(run: Run) -> bool:
     """Return whether the GPUs of *run* differ in kind or batch."""
     return len({slot.node.gpu.name for slot in run.cluster if slot.lent}) > 1 or bool(run.jobs[0].job.workload.training.batches)
 
@@ -91,13 +91,13 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
 
     By default, *twin* is the catalogue's machine of the same provider that has half as many of the same GPUs, if there is one.
     """
-    found_runs = runs(scenario)
-    one_gpu, synthetic, real = found_runs
+    stash_runs = runs(scenario)
+    one_gpu, synthetic, real = stash_runs
     job = real.jobs[0]
-    if _unlike(real):
+    if _is_heterogeneous(real):
         raise SpecError("profile follows Stash, whose GPUs are all alike; 'python -m sim run' tells the stalls of unlike machines")
     paired = _twin(scenario, synthetic, twin)
-    times = found_runs.times(paired)
+    times = stash_runs.times(paired)
     samples = float(job.warm.steps * job.job.samples)
     data_rates = rates(times, samples)
     all_gpus = synthetic.jobs[0].warm.stalls
@@ -135,7 +135,7 @@ def _twin(scenario: Scenario, run: Run, name: str | None) -> Run | None:
     """Return RUN1 on two nodes of half the GPUs, or None if there is no such machine."""
     if name == "none" or (name is None and len(run.jobs[0].job.placement) > 1):
         return None
-    named = name or _half(run)
+    named = name or _half_machine(run)
     if named is None:
         return None
     own, others = run.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
@@ -153,7 +153,7 @@ def _workload_only(scenario: Scenario) -> tuple[str, ...]:
     return tuple(text for text in scenario.overrides if not text.strip().startswith(("node", "groups", "price")))
 
 
-def _half(run: Run) -> str | None:
+def _half_machine(run: Run) -> str | None:
     """Return the machine of the catalogue with half as many of the same GPUs by the same provider; of several, the shortest name."""
     own = run.hardware
     gpu, gpus = run.node().gpu.name, run.jobs[0].job.ranks

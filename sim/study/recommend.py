@@ -125,24 +125,24 @@ def recommend(
     """
     require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
-    there = _gathered(scenario, rows, plan, markets, mean, with_failures)
-    allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
-    others = sorted((candidate for candidate in there.candidates if not budget.allows(candidate)), key=budget.excess)
+    gathered = _gathered(scenario, rows, plan, markets, mean, with_failures)
+    allowed = sorted(filter(budget.allows, gathered.candidates), key=budget.prefers)
+    others = sorted((candidate for candidate in gathered.candidates if not budget.allows(candidate)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     near = None if best else next(iter(others), None)
     if all(row.document is None for row in rows):
-        notes = [nearest_that_runs(scenario, there.left_out)]
+        notes = [nearest_that_runs(scenario, gathered.left_out)]
     else:
         notes = [
-            *_of_failures(best or near, with_failures),
+            *_failure_notes(best or near, with_failures),
             *_notes(plan, budget, allowed, others, mean),
-            *_of_markets(there.candidates, markets, there.unmeasured),
-            *_of_nodes(rows),
+            *_market_notes(gathered.candidates, markets, gathered.unmeasured),
+            *_node_notes(rows),
             *_partly_left_out(rows),
-            _of_batches(scenario, rows, global_batch),
+            _batch_note(scenario, rows, global_batch),
         ]
     notes = [note for note in notes if note]
-    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
+    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], gathered.left_out, notes, gathered.machines, markets)
 
 
 def require_one_budget(plan: JobPlan, budget: Budget) -> None:
@@ -168,24 +168,24 @@ def _gathered(
     """Return the candidates from *rows* on *markets*; spot machines last *mean* seconds on average, or as long as measured if None."""
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
-    there = _Gathered([], {}, set(), {})
+    gathered = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            there.left_out.setdefault(row.hardware, row.problem)
+            gathered.left_out.setdefault(row.hardware, row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
-        priced = _measured(machine, markets, mean)
+        priced = _usable_markets(machine, markets, mean)
         candidates = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, priced, (mean, with_failures))
         if len(priced) < len(markets) and not machine.hypothetical:
-            there.unmeasured.add(machine.name)
+            gathered.unmeasured.add(machine.name)
         if candidates:
-            there.machines[machine.name] = machine
-            there.candidates.extend(candidates)
+            gathered.machines[machine.name] = machine
+            gathered.candidates.extend(candidates)
         else:
-            there.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, priced)}"
-    for name in there.machines:  # they may have been left out on other numbers of nodes
-        there.left_out.pop(name, None)
-    return there
+            gathered.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, priced)}"
+    for name in gathered.machines:  # they may have been left out on other numbers of nodes
+        gathered.left_out.pop(name, None)
+    return gathered
 
 
 def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_lifetime: str | None) -> str:
@@ -194,7 +194,7 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
         machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
     except SpecError:
         return ""
-    priced = _measured(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
+    priced = _usable_markets(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
     if machine.hypothetical or all(price(machine, market) is None for market in priced):
         return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""
@@ -211,7 +211,7 @@ def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"{name}: not on {', '.join(str(row.nodes) for row in each)} nodes: {reasons[name]}" for name, each in failed.items()]
 
 
-def _measured(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
+def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
     """Return *markets* without the spot market if *machine* has a price there, but its lifetime is unknown."""
     if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.groups[0].node.gpu) is not None:
         return markets
@@ -247,15 +247,15 @@ def _candidates(
         cost = rate * job.parts.total
         candidate = Candidate(machine.name, document["nodes"], market, document, job.epochs, job.parts, cost, provider=machine.provider)
         if with_failures:
-            candidate = _failing(candidate, plan, machine, workload, rate)
+            candidate = _with_failures(candidate, plan, machine, workload, rate)
         elif market == "spot":
-            candidate = _revoked(candidate, plan, machine, workload, rate, mean)
+            candidate = _with_revocations(candidate, plan, machine, workload, rate, mean)
         if candidate.cost < inf:  # infinite if revocations keep the job from finishing
             candidates.append(candidate)
     return candidates
 
 
-def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+def _with_failures(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
     """Return *candidate* with failures, by the effective share in the drawn weeks of its market; their spares are paid for as well.
 
     Start and checkpoints are those of the weeks.
@@ -266,15 +266,17 @@ def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: W
         shorter = course(plan._replace(time=plan.time * share), candidate.document, machine, workload)
         failing = replace(candidate, epochs=shorter.epochs, job=shorter.parts)
     work = failing.job.total - failing.job.start_up - failing.job.checkpoints
-    lasts = work / share if plan.time is None else plan.time
+    duration = work / share if plan.time is None else plan.time
     saves = work * weeks["lost_s"]["checkpoint"] / weeks["work_s"]
-    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=lasts - work - saves)
+    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=duration - work - saves)
     paid = (candidate.nodes + weeks["spares"]) / candidate.nodes
     interval = weeks["checkpoint"]["interval_s"]["used"] if candidate.market == "spot" else None
-    return replace(failing, job=job, cost=rate * paid * lasts, interval=interval)
+    return replace(failing, job=job, cost=rate * paid * duration, interval=interval)
 
 
-def _revoked(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
+def _with_revocations(
+    candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None
+) -> Candidate:
     """Return *candidate* on spot machines with revocations; lifetimes are measured, or *mean* seconds on average.
 
     A job of fixed duration does the epochs of a job that is shorter by the factor by which revocations lengthen it.
@@ -282,14 +284,14 @@ def _revoked(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: W
     drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
     if drawn is None or drawn.time == inf:
         return replace(candidate, cost=inf)
-    revoked, lasts = candidate, drawn.time
+    revoked, duration = candidate, drawn.time
     if plan.time is not None:
         shorter = course(plan._replace(time=plan.time * plan.time / drawn.time), candidate.document, machine, workload)
-        revoked, lasts = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
-    start_up = min(drawn.start_up, lasts)
-    job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, lasts - start_up))
+        revoked, duration = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
+    start_up = min(drawn.start_up, duration)
+    job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, duration - start_up))
     interval = drawn.interval if drawn.interval < inf else None
-    return replace(revoked, job=job._replace(revocations=lasts - job.total), cost=drawn.cost * lasts / drawn.time, interval=interval)
+    return replace(revoked, job=job._replace(revocations=duration - job.total), cost=drawn.cost * duration / drawn.time, interval=interval)
 
 
 # --- how sure, and what would change it ------------------------------------------------------------------------------
@@ -300,9 +302,9 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
     best, runner_up = (*allowed, None, None)[:2]
     if best is None:
         return []
-    notes = [_sureness(plan, budget, best)]
+    notes = [_error_note(plan, budget, best)]
     if best.market == "spot":
-        notes.append(_of_spot(best, mean))
+        notes.append(_spot_note(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
         share = "less than 1%" if spare < 1.01 else f"{'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}%"
@@ -313,7 +315,7 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
         what = "price" if budget.time is not None else "predicted time"
         share = "less than 0.1%" if fall < 0.001 else f"{100 * fall:.2g}%"
         notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {share}")
-    notes += _bargain(budget, best, allowed)
+    notes += _bargain_notes(budget, best, allowed)
     better = [candidate for candidate in others if budget.prefers(candidate) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
@@ -321,7 +323,7 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
     return notes
 
 
-def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
+def _failure_notes(best: Candidate | None, with_failures: bool) -> list[str]:
     """Return a note on what the figures of *best* include if they are *with_failures*."""
     if best is None or not with_failures:
         return []
@@ -334,7 +336,7 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
     return [f"{drawn}; {spares}"]
 
 
-def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
+def _bargain_notes(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
     """Return a note on how much time a little more money would save, or how much money a little more time would, for the *budget*."""
     spent, other = budget.prefers(best)
     near = [bargain for bargain in allowed if budget.prefers(bargain)[0] <= (1.0 + LITTLE) * spent]
@@ -349,14 +351,14 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
 _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h considers them"
 
 
-def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
+def _market_notes(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
     """Return notes on machines that were not considered on the spot market: without a price there, or without measured lifetimes."""
     names = sorted(unmeasured & {candidate.hardware for candidate in candidates})
-    without_lives = [f"{_several(names)}: {_UNMEASURED}"] if names else []
+    without_lives = [f"{_listed(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]
 
 
-def _several(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     """Return *names* in order; if there are many, the first few and how many more."""
     ordered = sorted(names)
     few = ordered if len(ordered) <= MOST_LISTED + 1 else [*ordered[:MOST_LISTED], f"{len(ordered) - MOST_LISTED} more"]
@@ -369,11 +371,11 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known for {_several(others)}"]
-    return [f"spot prices are known only for {_several(priced)}" if priced else "no spot price is known for any of them"]
+        return [f"no spot price is known for {_listed(others)}"]
+    return [f"spot prices are known only for {_listed(priced)}" if priced else "no spot price is known for any of them"]
 
 
-def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
+def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
     """Return a note on which numbers of nodes were tried, if they were requested."""
     counts = sorted({row.nodes for row in rows if row.nodes is not None})
     if not counts:
@@ -382,7 +384,7 @@ def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
-def _of_batches(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
+def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
     """Return a note on the candidates' global batch, because an epoch is worth less the larger it is; empty for planned layouts only."""
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
@@ -409,7 +411,7 @@ def _named(candidate: Candidate) -> str:
     return f"{candidate.hardware} ({candidate.nodes} node{'s' * (candidate.nodes > 1)}, {candidate.market.replace('_', '-')})"
 
 
-def _of_spot(best: Candidate, mean: float | None) -> str:
+def _spot_note(best: Candidate, mean: float | None) -> str:
     work = best.job.total - best.job.start_up - best.job.checkpoints - best.job.revocations
     often = best.interval is not None and best.interval < 0.999 * work
     saves = (
@@ -421,7 +423,7 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
     return f"{saves}time and cost are means over revocations {lives}; `spot` shows the spread"
 
 
-def _sureness(plan: JobPlan, budget: Budget, best: Candidate) -> str:
+def _error_note(plan: JobPlan, budget: Budget, best: Candidate) -> str:
     error = best.document.get("expected_error")
     if not error:
         return "no measured run of this kind of machine backs the prediction"

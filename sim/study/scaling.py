@@ -54,8 +54,8 @@ def answers(
     if len(scenarios) == 1:
         first = answer(scenarios[0], thorough, keep_rates, trying)
         return [_ran(scenarios[0], first)]
-    questions = [(scenario, _asked(scenario)) for scenario in scenarios]
-    _different([question for _, question in questions if isinstance(question, Question)])
+    questions = [(scenario, _question_of(scenario)) for scenario in scenarios]
+    _require_different([question for _, question in questions if isinstance(question, Question)])
     last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, Question)), default=-1)
     points = []
     for place, (scenario, question) in enumerate(questions):
@@ -70,7 +70,7 @@ def answers(
     return points
 
 
-def _different(questions: Sequence[Question]) -> None:
+def _require_different(questions: Sequence[Question]) -> None:
     """Raise SpecError if different numbers of nodes give the same run: jobs that are placed explicitly leave other nodes idle."""
     placements = [[job.placement for job in question.jobs] for question in questions]
     if any(placement in placements[:index] for index, placement in enumerate(placements)):
@@ -84,7 +84,7 @@ def _ran(scenario: Scenario, finished: Answer) -> SizePoint:
     )  # fmt: skip
 
 
-def _asked(scenario: Scenario) -> Question | Infeasible:
+def _question_of(scenario: Scenario) -> Question | Infeasible:
     try:
         return prepare(scenario)
     except Infeasible as problem:

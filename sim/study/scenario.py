@@ -216,19 +216,19 @@ def prepare(scenario: Scenario) -> Question:
 
     Raise SpecError listing all problems, `Infeasible` if only the number of nodes or GPUs is to blame.
     """
-    _contradictions(scenario)
+    _refuse_contradictions(scenario)
     _, for_workload = sorted_overrides(scenario)
     machine = loaded_hardware(scenario)
     notes = _alias_notes(scenario, machine.spec)
     if (path := jobs_file(scenario.workload)) is not None:
-        _one_for_all(scenario)
+        _refuse_single_job_options(scenario)
         placed = place_jobs(machine, path, for_workload)
         inputs = {"hardware": machine.sha256, "workload": placed.sha256, "stack": placed.stacks, "records": fingerprint([])}
         return Question(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
-    _one_batch(loaded.spec, scenario)
-    wanted_gpus = _asked_gpus(machine.spec, scenario)
+    _refuse_two_batches(loaded.spec, scenario)
+    requested_gpus = _requested_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -236,7 +236,7 @@ def prepare(scenario: Scenario) -> Question:
         job = Job(loaded.spec, placement)
         loaded = _sized(loaded, scenario, job.ranks)
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, wanted_gpus) from None
+        raise Infeasible(error.problems, nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
@@ -272,12 +272,12 @@ def job_on(hardware: Hardware, workload: Workload, placement: tuple[Placement, .
 def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
     """Return the hardware that *scenario* names, with its overrides and its number of nodes."""
     for_hardware, _ = sorted_overrides(scenario)
-    return _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+    return _with_requested_nodes(load_hardware(scenario.hardware, for_hardware), scenario)
 
 
-def _one_for_all(scenario: Scenario) -> None:
+def _refuse_single_job_options(scenario: Scenario) -> None:
     """Raise SpecError for options of a single job, which a jobs file specifies for each job."""
-    given = {
+    values = {
         "--gpus": scenario.gpus,
         "--placement": scenario.placement,
         "--batch": scenario.batch,
@@ -290,12 +290,12 @@ def _one_for_all(scenario: Scenario) -> None:
         "--hours": scenario.plan and scenario.plan.time and scenario.plan.time / 3600,
         "--tokens": scenario.plan and scenario.plan.tokens,
     }
-    for option, value in given.items():
+    for option, value in values.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
 
 
-def _contradictions(scenario: Scenario) -> None:
+def _refuse_contradictions(scenario: Scenario) -> None:
     """Raise SpecError for options that contradict each other."""
     if scenario.gpus is not None and scenario.placement is not None:
         raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
@@ -309,7 +309,7 @@ def _contradictions(scenario: Scenario) -> None:
         )
 
 
-def _grown(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
+def _with_requested_nodes(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
     """Return *machine* with the requested number of workers, or with those of a placement if it is a single group of fewer."""
     if scenario.nodes is not None:
         return shelf.remembered(
@@ -332,7 +332,7 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
 
 
-def _one_batch(workload: Workload, scenario: Scenario) -> None:
+def _refuse_two_batches(workload: Workload, scenario: Scenario) -> None:
     """Raise SpecError for a batch option together with batches by group."""
     option = "--batch" if scenario.batch is not None else "--global-batch" if scenario.global_batch is not None else ""
     if workload.training.batches and option:
@@ -354,18 +354,18 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
         raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
     of_hardware, of_workload = split_overrides(scenario.overrides)
     options = {"stack": scenario.stack, "precision": scenario.precision, "fp8_recipe": scenario.fp8_recipe, "batch": scenario.batch}
-    given = [
+    from_options = [
         Option(f"--{name.replace('_', '-')}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")
     ]
-    given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
+    from_options += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
-    _one_number_of_micro_batches(laid, of_workload)
-    _said_once(laid)
+    _refuse_unequal_micro_batches(laid, of_workload)
+    _refuse_conflicts(laid)
     priced = [PriceOverride(scenario.prices)] if scenario.prices else []
-    return [*priced, *of_hardware], [*given, *laid, *of_workload]
+    return [*priced, *of_hardware], [*from_options, *laid, *of_workload]
 
 
-def _said_once(laid: Sequence[Option]) -> None:
+def _refuse_conflicts(laid: Sequence[Option]) -> None:
     """Raise SpecError if two layout options set one field to different values."""
     first: dict[str, Option] = {}
     for option in laid:
@@ -374,7 +374,7 @@ def _said_once(laid: Sequence[Option]) -> None:
             raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
 
 
-def _one_number_of_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
+def _refuse_unequal_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
     """Raise SpecError if a layout option and another option, or an override, set different numbers of micro-batches."""
     key = "training.gradient_accumulation_steps"
     given = [(f"{option.name} {option.value}", str(option.value)) for option in laid if option.key == key]
@@ -454,6 +454,6 @@ def market_of(text: str) -> Market:
     return markets[text]
 
 
-def _asked_gpus(hardware: Hardware, scenario: Scenario) -> int:
+def _requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
     """Return how many GPUs the scenario requests, even if the hardware has fewer."""
     return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")

@@ -57,35 +57,39 @@ LoaderNeeds = Mapping[int, Need]
 
 def even(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, with the same number for every job on a host; each GPU has at least one."""
-    return _least(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
+    return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
 
 
 def proportional(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, with the same number for every GPU of a host."""
-    return _least(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
+    return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
 
 
-def _least(hosts: Sequence[LoaderHost], needs: LoaderNeeds, given: Callable[[LoaderHost, Mapping[int, int], int], int]) -> dict[int, int]:
-    """Return the workers of each GPU, by job: the least number *given* by any of its hosts, and at least 1."""
+def _least_of_hosts(
+    hosts: Sequence[LoaderHost], needs: LoaderNeeds, from_host: Callable[[LoaderHost, Mapping[int, int], int], int]
+) -> dict[int, int]:
+    """Return the workers of each GPU, by job: the least number *from_host* over all its hosts, and at least 1."""
     least: dict[int, int] = {}
     for host in hosts:
         here = {job: gpus for job, gpus in host.gpus.items() if job in needs}
         for job in here:
-            each = max(1, given(host, here, job))
+            each = max(1, from_host(host, here, job))
             least[job] = min(each, least.get(job, each))
     return {job: least[job] for job in needs}
 
 
 def greedy(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job; each further one goes where GPUs gain most busy time, as long as any gain."""
-    given = dict.fromkeys(needs, 1)
+    workers = dict.fromkeys(needs, 1)
     left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
     while True:
-        gains = {job: need.busy(given[job] + 1) - need.busy(given[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()}
-        best = max(gains, key=lambda job: (round(gains[job], 9), -given[job]))  # ties go to the fewest workers
+        gains = {
+            job: need.busy(workers[job] + 1) - need.busy(workers[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()
+        }
+        best = max(gains, key=lambda job: (round(gains[job], 9), -workers[job]))  # ties go to the fewest workers
         if gains[best] <= 1e-12:
-            return given
-        given[best] += 1
+            return workers
+        workers[best] += 1
         left = [free - host.gpus.get(best, 0) for free, host in zip(left, hosts, strict=True)]
 
 
@@ -238,24 +242,24 @@ class _Courses:
         self.hardware, self.jobs, self.needs, self.hosts = hardware, jobs, needs, hosts
         self.arrivals = tuple(job.start for job in jobs)
         self.work = [job.workload.dataset.samples * count for job, count in zip(jobs, epochs, strict=True)]
-        self._known: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
+        self._cached_rates: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
 
     def outcome(self, policy: LoaderPolicy) -> PolicyOutcome:
         """Return the result of *policy* for the jobs."""
         stretches = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
         done = tuple(max(stretch.end for stretch in stretches if job in stretch.rates) for job in range(len(self.jobs)))
         throughput = tuple(work / (end - start) for work, end, start in zip(self.work, done, self.arrivals, strict=True))
-        given = self._given(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
-        return PolicyOutcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
+        workers = self._workers_of(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
+        return PolicyOutcome(policy, tuple(workers.get(job, self._workers_of(policy, (job,))[job]) for job in self.needs), throughput, done)
 
-    def _given(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, int]:
+    def _workers_of(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, int]:
         """Return the workers of each GPU, by job, while the *active* jobs run."""
         return DIVIDE[policy](self.hosts, {job: self.needs[job] for job in active})
 
     def _rates(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, float]:
-        key = tuple(self._given(policy, active).items())
-        if key not in self._known:
+        key = tuple(self._workers_of(policy, active).items())
+        if key not in self._cached_rates:
             running = [replace(self.jobs[job], workload=with_workers(self.jobs[job].workload, each), start=0.0) for job, each in key]
             ran = simulate(self.hardware, running, cold=False)
-            self._known[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
-        return self._known[key]
+            self._cached_rates[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
+        return self._cached_rates[key]

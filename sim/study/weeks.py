@@ -257,8 +257,8 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     planned, slow = reliability.planned, reliability.slow
     restart = reliability.in_place if weeks.in_place else reliability.requeue
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
-    of_level = nodes * size * reliability.rate.value
-    together = reliability.correlated.rate * nodes * size * (rates[1] / of_level)  # the same share of a rate from the user
+    level_rate = nodes * size * reliability.rate.value
+    correlated_rate = reliability.correlated.rate * nodes * size * (rates[1] / level_rate)  # the same share of a rate from the user
     lives = _lives(weeks, steps, revoked)
     another = rents_another(weeks, steps)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
@@ -279,7 +279,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         reliability.spread_of_nodes,
         (reliability.repeats.share, reliability.repeats.after),
         (
-            together if nodes >= reliability.correlated.nodes else 0.0,
+            correlated_rate if nodes >= reliability.correlated.nodes else 0.0,
             reliability.correlated.nodes,
             Uniform(START_UP, START_UP) if another else Uniform(*reliability.correlated.repair),
         ),
@@ -322,13 +322,13 @@ def _speeds(steps: Steps) -> tuple[float, ...]:
     Raise SpecError for a job that cannot continue without one of its nodes.
     """
     nodes, replica = steps.nodes, steps.replica_gpus
-    whole_ones = [(there + 1) * steps.gpus // nodes // replica for there in range(nodes)]
-    if nodes == 1 or not whole_ones[-2]:
+    replicas = [(available + 1) * steps.gpus // nodes // replica for available in range(nodes)]
+    if nodes == 1 or not replicas[-2]:
         held = "one node" if nodes == 1 else f"one replica on {nodes} nodes"
         raise SpecError(
             f"--elastic: the job has {held}, and does not go on without a part of it; leave --elastic out, or lay out more replicas"
         )
-    return tuple(count / whole_ones[-1] for count in whole_ones)
+    return tuple(count / replicas[-1] for count in replicas)
 
 
 def restart_time(restart: Restart, gpus: int) -> float:

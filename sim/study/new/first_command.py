@@ -57,9 +57,9 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     *gpus* is the minimum number of GPUs.
     """
     workload = load_workload(path).spec
-    given = not workload.training.parallel.trivial or global_batch is not None
+    may_grow = not workload.training.parallel.trivial or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
-    for change, nodes in _candidates(workload, given, least_nodes):
+    for change, nodes in _candidates(workload, may_grow, least_nodes):
         scenario = Scenario(
             MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
         )
@@ -71,13 +71,13 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
 
 
-def _candidates(workload: Workload, given: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
-    """Yield changes and numbers of nodes to try, *least_nodes* or more, smallest change first; only a *given* layout takes more nodes."""
+def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
+    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
-    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if given]
+    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // NODE), least_nodes)
-    for doubling in range(_DOUBLINGS if given else 1):
+    for doubling in range(_DOUBLINGS if may_grow else 1):
         for change in (*_CHANGES, *wider):
             yield change, least * 2**doubling
 

@@ -115,13 +115,13 @@ def _by_capability(capability: str, file: Path) -> Gpu:
     """Return the only GPU of the catalogue with this compute capability."""
     if not capability:
         raise _unknown(file, "the topology does not name the GPU model")
-    alike = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
-    if len(alike) == 1:
-        return alike[0]
-    if not alike:
+    matches = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise _unknown(file, f"no GPU of the catalogue has compute capability {capability}")
     raise SpecError(
-        f"{file}: several GPUs have compute capability {capability}; say which with --gpu: {', '.join(gpu.name for gpu in alike)}"
+        f"{file}: several GPUs have compute capability {capability}; say which with --gpu: {', '.join(gpu.name for gpu in matches)}"
     )
 
 
@@ -132,12 +132,12 @@ def _unknown(file: Path, reason: str) -> SpecError:
 def named_like(printed: str) -> str | None:
     """Return the only GPU of the catalogue with the chip of *printed*, and with its board and memory if both names have them."""
     core, form, memory = _pieces(printed)
-    alike = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
+    matches = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
         stem
         for stem in catalogue(GPUS)
         if (other := _pieces(stem))[0] == core and (not form or other[1] in ("", form)) and (not memory or other[2] in ("", memory))
     ]
-    return alike[0] if len(alike) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def _pieces(name: str) -> tuple[str, str, str]:

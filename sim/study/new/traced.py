@@ -48,8 +48,8 @@ def write_traced(table: Model, text: str, source: str, dataset: str, path: Path,
 
     written("")
     command = first_command(str(path), str(path))
-    made = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
-    note = f"{made.model.parameters:,} parameters, {len(made.model.layers)} layers, samples like those of {dataset}"
+    workload = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
+    note = f"{workload.model.parameters:,} parameters, {len(workload.model.layers)} layers, samples like those of {dataset}"
     return NewWorkload(path, note, command, ())
 
 

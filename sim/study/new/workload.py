@@ -84,7 +84,7 @@ def new_workload(
         told.training["batch"] = batch
     return write(
         told,
-        name or _named([each for each in sources if not _is_line(each)] or ["workload"], told, output),
+        name or _workload_name([each for each in sources if not _is_line(each)] or ["workload"], told, output),
         output,
         sequence,
         ", ".join(places),
@@ -122,10 +122,10 @@ def write(
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
-    made = written("")
+    workload = written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus)
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
-    note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    note = f"{workload.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
     return NewWorkload(path, note, command, tuple(told.notes))
@@ -168,10 +168,10 @@ def _read(source: str) -> tuple[str, Told]:
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
         if source in every("workloads"):
-            return source, Told(model=_decoder(source))
+            return source, Told(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no model of the catalogue"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
-    return str(path), _told(path, _text_of(path))
+    return str(path), _told_by_file(path, _text_of(path))
 
 
 _ARGUMENTS: Final = re.compile(
@@ -198,7 +198,7 @@ _OF_TORCH: Final = {
 """What to do with files related to torch, by extension."""
 
 
-def _told(path: Path, text: str) -> Told:
+def _told_by_file(path: Path, text: str) -> Told:
     place, suffix = str(path), path.suffix.lower()
     if suffix == ".json":
         return _configuration(_json(text, place), place)
@@ -210,16 +210,16 @@ def _told(path: Path, text: str) -> Told:
     if _ARGUMENTS.search(text):
         return _launch(text, place)
     if suffix in (".yaml", ".yml"):
-        said = yaml.parse(text, place).value
-        if isinstance(said, Mapping) and "layers" in said:
+        content = yaml.parse(text, place).value
+        if isinstance(content, Mapping) and "layers" in content:
             raise SpecError(
                 f"{place}: is a layer table; name it in a workload, such as '{{name: my-job, model: {place}, dataset: "
                 "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
             )
-        if isinstance(said, Mapping) and "model" in said:
+        if isinstance(content, Mapping) and "model" in content:
             raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
-        if isinstance(said, Mapping):
-            return accelerate(said, place)
+        if isinstance(content, Mapping):
+            return accelerate(content, place)
     if suffix in _OF_TORCH:
         raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
@@ -243,18 +243,18 @@ def _launch(text: str, place: str) -> Told:
     return told
 
 
-def _configuration(said: Mapping[str, Any], place: str) -> Told:
-    if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
-        return deepspeed(said, place)
-    decoder = decoder_of(said, place)
+def _configuration(config: Mapping[str, Any], place: str) -> Told:
+    if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
+        return deepspeed(config, place)
+    decoder = decoder_of(config, place)
     return Told(shape=decoder.shape, notes=list(decoder.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
-    said = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
-    if not isinstance(said, dict):
+    config = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
+    if not isinstance(config, dict):
         raise SpecError(f"{place}: holds no block of keys; expected a config.json")
-    return said
+    return config
 
 
 def _text_of(path: Path) -> str:
@@ -286,7 +286,7 @@ def _refused(error: str) -> str:
     return f"the hub does not answer ({error})"
 
 
-def _named(sources: Sequence[str], told: Told, output: Path | None) -> str:
+def _workload_name(sources: Sequence[str], told: Told, output: Path | None) -> str:
     """Return the name of a workload: that of the catalogue's model, of *output*, or of the first file or its folder, in lower case."""
     if told.model:
         return told.model
@@ -335,14 +335,14 @@ def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, 
 
 
 def _fields(shape: Transformer) -> list[str]:
-    said = shape.model_dump(exclude_defaults=True)
-    said |= {name: getattr(shape, name) for name in ("activation", "norm", "positions", "tied")}
+    fields = shape.model_dump(exclude_defaults=True)
+    fields |= {name: getattr(shape, name) for name in ("activation", "norm", "positions", "tied")}
     rows = []
     for name in Transformer.model_fields:
-        if name in said:
-            value = said[name]
-            word = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _word(value)
-            rows.append(f"    {name}: {word}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
+        if name in fields:
+            value = fields[name]
+            text = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _yaml_value(value)
+            rows.append(f"    {name}: {text}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
     return rows
 
 
@@ -351,18 +351,18 @@ def _training(told: Told, origin: str) -> list[str]:
     lines = ["training:", f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
     for name in ("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
-        lines += [f"  {name}: {_word(given[name])}"] if name in given else []
+        lines += [f"  {name}: {_yaml_value(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
         lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
     if told.parallel:
-        lines += ["  parallel:", *(f"    {name}: {_word(value)}" for name, value in told.parallel.items())]
+        lines += ["  parallel:", *(f"    {name}: {_yaml_value(value)}" for name, value in told.parallel.items())]
     else:
         lines += ["  # parallel: {shard: parameters, tensor: 1, pipeline: 1}  # or --shard, --tp, --pp"]
     return [*lines, f"  source: {json.dumps(f'{plain_comment(origin)}; what it leaves out is the default')}"]
 
 
-def _word(value: object) -> str:
+def _yaml_value(value: object) -> str:
     if isinstance(value, float) and "e" in str(value):
         mantissa, _, exponent = str(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # some YAML parsers read 1e-05 as text
@@ -387,7 +387,7 @@ def by_questions(ask: Ask) -> Told:
     """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
     like = ask("like which decoder of the catalogue (empty: none, its sizes are asked for)", "")
     if like:
-        return Told(model=_decoder(like))
+        return Told(model=_decoder_model(like))
     layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
     heads = _number(ask, "attention heads", max(1, hidden // 128))
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -402,7 +402,7 @@ def by_questions(ask: Ask) -> Told:
     return Told(shape=shape, sequence=_number(ask, "tokens of a sample", 4096))
 
 
-def _decoder(name: str) -> str:
+def _decoder_model(name: str) -> str:
     workload = load_workload(name).spec
     if workload.model.transformer is None:
         raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows what is there")

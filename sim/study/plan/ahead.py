@@ -85,26 +85,26 @@ class _Waves:
 
     def __init__(self, alone: Alone, crew: Workers) -> None:
         self._alone, self._crew = alone, crew
-        self._found: dict[_Name, Found] = {}
+        self._results: dict[_Name, Found] = {}
         self._settings: dict[int, bytes] = {}
-        self._here = 0.0
+        self._local_seconds = 0.0
 
     def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
-        if _name(task) not in self._found:
-            if self._is_kept(task) or (self._here < START and not self._crew.remote):
+        if _name(task) not in self._results:
+            if self._is_kept(task) or (self._local_seconds < START and not self._crew.remote):
                 begin = time.perf_counter()
                 answer = self._alone(task, ahead)
-                self._here += time.perf_counter() - begin
+                self._local_seconds += time.perf_counter() - begin
                 return answer
             self._compute(task, ahead)
-        return self._found.pop(_name(task))
+        return self._results.pop(_name(task))
 
     def _is_kept(self, task: RefineTask) -> bool:
         return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
 
     def _compute(self, task: RefineTask, ahead: Ahead) -> None:
         """Compute a wave that includes *task*, and keep its answers."""
-        new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._found and not self._is_kept(each)]
+        new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._results and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
         items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
@@ -114,7 +114,7 @@ class _Waves:
                 answer = Step(answer.memory, played)
                 if self._alone.kept is not None:
                     self._alone.kept.keep(*wave[name].way, played)
-            self._found[name] = answer
+            self._results[name] = answer
 
     def _packed(self, setting: Setting) -> bytes:
         if id(setting) not in self._settings:

@@ -80,8 +80,8 @@ def alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
 
 def only(ways: Ways, candidate: LayoutCandidate) -> Ways:
     """Return the layouts in *ways* that differ from *candidate* at most in their micro-batches."""
-    alone = [(setting, [each for each in every if alike(candidate, each)]) for setting, every in ways]
-    return [(setting, every) for setting, every in alone if every]
+    matching = [(setting, [each for each in every if alike(candidate, each)]) for setting, every in ways]
+    return [(setting, every) for setting, every in matching if every]
 
 
 def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[float, LayoutCandidate | None]) -> Flips:
@@ -139,7 +139,7 @@ class _Views:
         return outcome_of(first[1], step, first[0], self._limits).value
 
 
-_Worth = Callable[[LayoutCandidate, float], float]
+_Value = Callable[[LayoutCandidate, float], float]
 """Maps a layout and a value of the knob to the objective (lower is better)."""
 
 
@@ -173,13 +173,13 @@ def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, va
 def _crossing(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> Flip | None:
     """Return between which of *values* *other* overtakes *best*, which leads at the first; None if it also leads at the last."""
 
-    def leads(worth: _Worth, place: int) -> bool:
-        return place == 0 or worth(best, values[place]) <= worth(other, values[place])
+    def leads(value_of: _Value, place: int) -> bool:
+        return place == 0 or value_of(best, values[place]) <= value_of(other, values[place])
 
-    def last(worth: _Worth, low: int, high: int) -> int:
+    def last(value_of: _Value, low: int, high: int) -> int:
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if leads(worth, middle) else (low, middle)
+            low, high = (middle, high) if leads(value_of, middle) else (low, middle)
         return low
 
     end = len(values) - 1

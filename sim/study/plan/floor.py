@@ -323,14 +323,14 @@ class _Shapes:
 
     def _key(self, candidate: LayoutCandidate) -> object:
         cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
-        return (*_own(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
+        return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
 
     def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _Rows]:
         if not self.setting.cuts_alike(candidate):
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
         workload = self.setting.laid(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
-        key = (id(layout.units), *_own(candidate))  # the rows keep the units alive, so that their id is not reused
+        key = (id(layout.units), *_unit_fields(candidate))  # the rows keep the units alive, so that their id is not reused
         if key not in self._rows:
             self._rows[key] = _rows_of(layout, workload)
         return workload, layout, self._rows[key]
@@ -378,6 +378,6 @@ def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp
     return numpy.pad(numpy.cumsum(numpy.array(rows), axis=1)[:, ends], ((0, 0), (1, 0)))
 
 
-def _own(candidate: LayoutCandidate) -> tuple[object, ...]:
+def _unit_fields(candidate: LayoutCandidate) -> tuple[object, ...]:
     """Return the fields that determine memory and time of a unit of *candidate*."""
     return (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)

@@ -66,12 +66,12 @@ def workload_read(scenario: Scenario) -> None:
 
 def written_layout(scenario: Scenario) -> dict[str, str]:
     """Return the layout fields that the user specified, which every plan keeps. Raise SpecError for one that no plan can keep."""
-    given = [(option, key, str(value)) for option, key, value in scenario.layout]
+    specified = [(option, key, str(value)) for option, key, value in scenario.layout]
     _, overrides = split_overrides(scenario.overrides)
     parts = [text.partition("=") for text in overrides]
-    given += [(f"--set {name.strip()}", name.strip().removeprefix("training."), value.strip()) for name, _, value in parts]
+    specified += [(f"--set {name.strip()}", name.strip().removeprefix("training."), value.strip()) for name, _, value in parts]
     fixed = {}
-    for option, key, value in given:
+    for option, key, value in specified:
         if key.partition(".")[0] != "parallel":
             continue
         name = {"reshard_after_forward": "reshard"}.get(field := key.removeprefix("parallel").lstrip("."), field)
@@ -100,9 +100,9 @@ def planned_rows(
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: changes nothing in {unused}; add --precision fp8, or leave it out")
-    fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
-    points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
-    return _planned(fixed, kept, document_of, power_cap, points, progress, by)
+    job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
+    points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
+    return _planned(job, fixed_fields, document_of, power_cap, points, progress, by)
 
 
 def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
@@ -115,7 +115,7 @@ def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
 
 def _planned(
     job: Scenario,
-    kept: Mapping[str, str],
+    fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
     points: Sequence[_Point],
@@ -123,9 +123,9 @@ def _planned(
     by: Computing,
 ) -> list[ComparedMachine]:
     """Return the row of each of *points*, in order."""
-    keys = [fingerprint([by.question, "planned", asdict(job), kept, power_cap, point]) for point in points]
+    keys = [fingerprint([by.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in points]
     tasks = list(zip(keys, points, strict=True))
-    return machine_rows(partial(_row, job, kept, document_of, power_cap), tasks, by, progress)
+    return machine_rows(partial(_row, job, fixed_fields, document_of, power_cap), tasks, by, progress)
 
 
 def laid_out(
@@ -154,17 +154,21 @@ def laid_out(
 
 
 def _row(
-    job: Scenario, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]], power_cap: str | None, point: _Point
+    job: Scenario,
+    fixed_fields: Mapping[str, str],
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    power_cap: str | None,
+    point: _Point,
 ) -> ComparedMachine:
     scenario, count = replace(job, hardware=point[0]), point[1]
     limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)
-    question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=limits)
+    question = PlanQuestion(scenario, () if count is None else (count,), fixed=fixed_fields, limits=limits)
     try:
-        made = plan(question)
+        best_plan = plan(question)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
-    best = made.tally.outcomes[0]
+    best = best_plan.tally.outcomes[0]
     run: LayoutRun = best.run
-    inputs = {**made.inputs, "stack": "", "records": ""}
-    document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": made.tally.gap}
-    return ComparedMachine(scenario.hardware, count, document, provider=made.ways[0][0].hardware.provider)
+    inputs = {**best_plan.inputs, "stack": "", "records": ""}
+    document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": best_plan.tally.gap}
+    return ComparedMachine(scenario.hardware, count, document, provider=best_plan.ways[0][0].hardware.provider)

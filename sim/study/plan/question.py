@@ -126,15 +126,15 @@ def plan(
 
     With a *journal* file, layouts that an interrupted plan simulated are read from it, and new ones are added.
     """
-    made = prepare_plan(question)
+    layout_plan = prepare_plan(question)
     limits = question.limits
     with Journal(journal) as steps:
         kept = Kept(steps) if journal is not None else None
-        tally = search(made.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
-    made = replace(made, tally=tally)
+        tally = search(layout_plan.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
+    layout_plan = replace(layout_plan, tally=tally)
     if tally.best is None:
-        raise _nothing(made, trying)
-    return made
+        raise _no_fit_error(layout_plan, trying)
+    return layout_plan
 
 
 def prepare_plan(question: PlanQuestion) -> LayoutPlan:
@@ -210,18 +210,18 @@ def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space
 
 def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], space: Space) -> None:
     """Raise SpecError if an FP8 recipe is requested, but no layout multiplies in 8 bits."""
-    recipe, only = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
+    recipe, fixed_precision = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
     tried = {precision for workload in workloads for precision in precisions(workload, space)}
-    if recipe is None or "fp8" in tried & {only}:
+    if recipe is None or "fp8" in tried & {fixed_precision}:
         return
     change = f"--allow fp8 tries them beside {workloads[0].training.precision}, --precision fp8 alone"
-    change = change if only == "fp8" else f"leave --fix precision={only} out, or the recipe"
+    change = change if fixed_precision == "fp8" else f"leave --fix precision={fixed_precision} out, or the recipe"
     raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan multiplies in 8 bits; {change}")
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
     """Return the features that may take part. Raise SpecError for names that do not exist."""
-    taken = set(DEFAULT)
+    allowed = set(DEFAULT)
     for name in asked_for:
         bare = name.removeprefix("no-").replace("-", "_")
         if name == f"no-{bare}" and bare in asked_for:
@@ -229,10 +229,10 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
         if bare not in ALLOWED:
             raise SpecError(f"--allow {name}: is not known; known are {', '.join(sorted(ALLOWED))}, each with no- in front to leave it out")
         if name.startswith("no-"):
-            taken.discard(bare)
+            allowed.discard(bare)
         else:
-            taken.add(bare)
-    return frozenset(taken)
+            allowed.add(bare)
+    return frozenset(allowed)
 
 
 def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
@@ -283,7 +283,9 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
     on = f"{any_of(gpus)} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = fixed_of(question.fixed)
-    left_out = [name for name in sorted(ALLOWED.keys() - space.allowed) if _any(ways, replace(space, allowed=space.allowed | {name}))]
+    left_out = [
+        name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(ways, replace(space, allowed=space.allowed | {name}))
+    ]
     if fields and left_out:
         return f"--fix {stated}: takes part only where it is allowed; --allow {left_out[0]} would do"
     for key in question.fixed:
@@ -301,30 +303,30 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
 
 
-def _any(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
+def _has_layouts(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
     """Return whether *space* has a layout on any cluster."""
     return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
-def _nothing(made: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
+def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
     """Return the error that no layout fits, with the excess of the nearest one, and the smallest change that would help."""
-    tally, setting = made.tally, made.ways[-1][0]
+    tally, setting = layout_plan.tally, layout_plan.ways[-1][0]
     node = worker_node(setting.hardware)
-    limit = made.question.limits.memory
+    limit = layout_plan.question.limits.memory
     memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
     nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
     text = (
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
-        f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made, trying)}"
+        f"({memory / 2**30:.0f} GiB each): {nearest}{_helpful_change(layout_plan, trying)}"
     )
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
 
 
-def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
+def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> str:
     """Return the smallest change after which a layout fits."""
-    question = made.question
+    question = layout_plan.question
     allowed = allowances(question.allowed)
-    base = replace(question, scenario=replace(question.scenario, global_batch=made.global_batch))
+    base = replace(question, scenario=replace(question.scenario, global_batch=layout_plan.global_batch))
     trials: list[tuple[str, PlanQuestion]] = []
     if "recompute" not in allowed:
         trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
@@ -333,9 +335,9 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
-    nodes = made.ways[-1][0].nodes
+    nodes = layout_plan.ways[-1][0].nodes
     for times in (2, 4, 8, 16, 32):
-        batch = max(made.global_batch, nodes * times * made.ways[-1][0].gpus_per_node)
+        batch = max(layout_plan.global_batch, nodes * times * layout_plan.ways[-1][0].gpus_per_node)
         grown = replace(base.scenario, global_batch=batch)
         trials.append((f"--nodes {nodes * times}", replace(base, scenario=grown, nodes=[nodes * times], gpus=None)))
     for text, trial in trials:
@@ -348,11 +350,11 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     return "it needs GPUs with more memory"
 
 
-def _any_fits(made: LayoutPlan) -> bool:
-    """Return whether a layout of *made* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
-    memory = made.question.limits.memory
+def _any_fits(layout_plan: LayoutPlan) -> bool:
+    """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
+    memory = layout_plan.question.limits.memory
     near: list[tuple[float, LayoutWay]] = []
-    for setting, every in made.ways:
+    for setting, every in layout_plan.ways:
         least = floors(setting, every, most=0.0).memory
         near += [
             (float(need), LayoutWay(setting, each)) for need, each in zip(least, every, strict=True) if need <= usable(setting, memory)

@@ -124,7 +124,7 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     options = workload.training.stack.mesh
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
-    return [each for each in _all(workload, options, nodes, gpus_per_node, space) if _kept(each, fixed_of(space.fixed or {}))]
+    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed_of(space.fixed or {}))]
 
 
 def lacking(workload: Workload, space: Space) -> str:
@@ -197,12 +197,12 @@ def precisions(workload: Workload, space: Space) -> list[str]:
     return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
-def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
+def _matches(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
     return all(getattr(candidate, name) == value for name, value in fixed.items())
 
 
-def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space: Space) -> Iterator[LayoutCandidate]:
-    gpus, stack = nodes * each, workload.training.stack.name
+def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_per_node: int, space: Space) -> Iterator[LayoutCandidate]:
+    gpus, stack = nodes * gpus_per_node, workload.training.stack.name
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
     cut = cut_parts(workload.training.parallel)
@@ -210,10 +210,15 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
-    for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, each, space):
+    for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, gpus_per_node, space):
         data = gpus // (tensor * context * pipeline)
-        near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
-        sharded = list(_sharding(options, data, each, (tensor, context, pipeline, expert)))
+        near_too = (
+            options.framework == "megatron"
+            and pipeline > 1
+            and data > 1
+            and _order_matters(nodes, tensor * context % gpus_per_node == 0, space)
+        )
+        sharded = list(_sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert)))
         for batch in _batches(space.global_batch, data, workload.model.sequence is not None):
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
@@ -232,7 +237,7 @@ def cut_parts(parallel: Parallel) -> int:
     return len(parallel.cuts) + 1 if parallel.cuts else len(parallel.layers_per_stage)
 
 
-def _ordered(nodes: int, whole_nodes: bool, space: Space) -> bool:
+def _order_matters(nodes: int, whole_nodes: bool, space: Space) -> bool:
     """Return whether the order of the axes matters: with *whole_nodes* it only permutes nodes, which may all be equal."""
     return "order" in space.allowed and nodes > 1 and (space.structured or not whole_nodes)
 
@@ -252,14 +257,14 @@ def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]
 
 
 def _axes(
-    workload: Workload, options: MeshOptions, blocks: int, gpus: int, each: int, space: Space
+    workload: Workload, options: MeshOptions, blocks: int, gpus: int, gpus_per_node: int, space: Space
 ) -> Iterator[tuple[int, bool, int, int, int]]:
     """Yield (tensor, sequence, context, pipeline, expert) that the framework supports and that divide GPUs, heads, experts and tokens."""
     most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
     tokens = workload.model.sequence or 0
     experts = max((layer.groups for layer in workload.model.layers), default=0)
-    for tensor in divisors(gpus if "wide_tensor" in space.allowed else each):
-        if gpus % tensor or tensor > min(8 * each, most["tensor"]) or not _splits(workload, tensor):
+    for tensor in divisors(gpus if "wide_tensor" in space.allowed else gpus_per_node):
+        if gpus % tensor or tensor > min(8 * gpus_per_node, most["tensor"]) or not _splits(workload, tensor):
             continue
         for context in (
             size
@@ -360,7 +365,9 @@ def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
     return [size for size in (2, 4) if stages * size <= blocks]
 
 
-def _sharding(options: MeshOptions, data: int, each: int, ranks: tuple[int, int, int, int]) -> Iterator[tuple[Shard, bool | None, int]]:
+def _sharding(
+    options: MeshOptions, data: int, gpus_per_node: int, ranks: tuple[int, int, int, int]
+) -> Iterator[tuple[Shard, bool | None, int]]:
     """Yield (shard, reshard after forward, replicas) that the framework supports for *data* ranks with the other axes in *ranks*.
 
     *ranks* are (tensor, context, pipeline, expert). torchtitan replicates with no other axis ("DDP has not supported > 1D parallelism"),
@@ -377,7 +384,7 @@ def _sharding(options: MeshOptions, data: int, each: int, ranks: tuple[int, int,
     if options.framework == "deepspeed" and pipeline == 1:
         yield "gradients", None, 1
     if options.framework in ("fsdp1", "fsdp2", "deepspeed"):
-        inside = max(1, each // (tensor * context))
+        inside = max(1, gpus_per_node // (tensor * context))
         replicas = {1, *(data // size for size in (inside, 8 * inside) if 1 < size < data and data % size == 0)}
         for replicate in sorted(replicas):
             if titan and (data // replicate * context * tensor) % expert:
