@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Asked(TypedDict, total=False):
+class _CallOptions(TypedDict, total=False):
     micro_batches: int | None
     nodes: int | None
     gpus: int | None
@@ -60,11 +60,11 @@ class _Asked(TypedDict, total=False):
     collective: Annotated[object, OptionTerms("an all-reduce of your own, a name or an object")]
 
 
-class _Laid(RunOptions, _Asked, total=False):
+class _Laid(RunOptions, _CallOptions, total=False):
     batch: int | None
 
 
-class _Plain(PlainRunOptions, _Asked, total=False):
+class _PlainOptions(PlainRunOptions, _CallOptions, total=False):
     batch: int | Literal["max"] | None
     thorough: Annotated[bool, OptionTerms("also try what freeing each resource would save", False)]
     loader: Annotated[object, OptionTerms("a loader of your own, a name or an object")]
@@ -72,7 +72,9 @@ class _Plain(PlainRunOptions, _Asked, total=False):
 
 
 @overload
-def run(hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: None = None, **options: Unpack[_Plain]) -> Result: ...
+def run(
+    hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: None = None, **options: Unpack[_PlainOptions]
+) -> Result: ...
 
 
 @overload
@@ -81,7 +83,7 @@ def run(
 ) -> LayoutResult: ...
 
 
-@tells(_Plain)
+@tells(_PlainOptions)
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
@@ -97,14 +99,14 @@ def run(
 ) -> Result | LayoutResult:
     """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
 
-    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, on top of what the workload says of its own; *batch*
-    counts samples per GPU, *gpus* all GPUs; *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your
-    own (a name or an object).
-    With a layout there is no ``placement``, ``thorough``, ``loader`` and ``exchange``.
+    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, in addition to the workload's own layout. *batch* is in
+    samples per GPU, and *gpus* is the total number of GPUs. *overrides* are fields by dotted key, as after ``--set``. *prices* is a price
+    source of your own (a name or an object).
+    With a layout, ``placement``, ``thorough``, ``loader`` and ``exchange`` are not available.
     """
     given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "prices": prices}
     laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
-    allowed = (_Laid if laid_out else _Plain).__annotations__
+    allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
@@ -121,7 +123,7 @@ def run(
 
 
 def _has_layout(hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None) -> bool:
-    """Tell whether the workload's own description, with *overrides*, has a layout."""
+    """Return whether the workload's own description, with *overrides*, has a layout."""
     from sim.study.arguments import scenario_of
     from sim.study.scenario import has_layout
 
@@ -129,7 +131,7 @@ def _has_layout(hardware: str | PathLike[str], workload: str | PathLike[str], ov
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:
-    """Return the checked description that *name* (a catalogue name or a YAML file) stands for, with ``KEY=VALUE`` *overrides*."""
+    """Return the checked description of *name* (a catalogue name or a YAML file), with ``KEY=VALUE`` *overrides*."""
     from sim.spec.catalogue import UnknownName, locate
     from sim.spec.library import load_hardware, load_workload
 
@@ -147,9 +149,9 @@ def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware |
 
 
 def check(*paths: str | PathLike[str]) -> list[str]:
-    """Return what is wrong with description files (or catalogue names), as ``sim check`` says it; empty where nothing is.
+    """Return the problems in description files (or catalogue names), as ``sim check`` reports them; empty if there are none.
 
-    Without any, the whole catalogue is checked.
+    Without *paths*, check the whole catalogue.
     """
     from sim.check import validate
 

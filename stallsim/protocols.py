@@ -1,4 +1,4 @@
-"""What may a user bring? The protocols of extensions, each with a page in docs/develop; a type checker compares yours with them.
+"""What can users extend? The protocols of extensions, each with a page in docs/develop; a type checker checks yours against them.
 
 >>> from stallsim.protocols import PipelineSchedule
 """

@@ -1,1 +1,1 @@
-"""What do many runs say? From the user's question to runs: scenarios, ranges, sensitivity."""
+"""What do the results of several runs show? From the user's question to runs: scenarios, ranges, sensitivity."""

@@ -1,4 +1,4 @@
-"""What does a Python caller ask for? Arguments of a call in, a checked scenario out, or one sentence about the value that is wrong."""
+"""What does a Python caller request? From the arguments of a call to a checked scenario, or a sentence about the value that is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.study.scenario import Scenario, market_of
 from sim.units import parse
 
 Name = str | PathLike[str]
-"""Of a catalogue entry, or the path of a file."""
+"""Name of a catalogue entry, or the path of a file."""
 _WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
 _TEXT: Final = ("precision", "fp8_recipe", "stack", "placement")
 
@@ -26,7 +26,7 @@ def scenario_of(
     market: str = "on-demand",
     **options: Any,
 ) -> Scenario:
-    """Return the scenario of a call; *options* are fields of `Scenario`. Raise SpecError where a value has another type than it should."""
+    """Return the scenario of a call; *options* are fields of `Scenario`. Raise SpecError if a value has the wrong type."""
     for option, value in (("hardware", hardware), ("workload", workload)):
         if not isinstance(value, str | PathLike):
             raise SpecError(f"{option}={value!r}: expected a name of the catalogue or the path of a YAML file")
@@ -42,14 +42,14 @@ def scenario_of(
 
 
 def price_source(value: object) -> str:
-    """Return the name of the price source *value*: the user's object, a name, or prices by machine. Raise SpecError for what is none."""
+    """Return the name of the price source *value*: the user's object, a name, or prices by machine. Raise SpecError for others."""
     if isinstance(value, Mapping):
         return said_prices(f"{machine}={price}" for machine, price in value.items())
     return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
 
 
 def own_parts(loader: object, collective: object, exchange: object) -> dict[str, str]:
-    """Return the fields that name what the user brings, each an object or a name; None leaves one out. Raise SpecError for what is none."""
+    """Return the fields for the user's own parts, each an object or a name; None leaves one out. Raise SpecError for anything else."""
     given = (
         ("input.own_loader", loader, LOADERS, ()),
         ("training.stack.nccl_algo", collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
@@ -104,7 +104,7 @@ def counts(nodes: object) -> list[int]:
 
 
 def size_of(size: float | str | None, option: str) -> float | None:
-    """Return the bytes of *size*, a number of them or a text such as ``70GiB``. Raise SpecError, with *option*, for anything else."""
+    """Return *size*, a number of bytes or a text such as ``70GiB``, in bytes. Raise SpecError, with *option*, for anything else."""
     if size is None or (isinstance(size, int | float) and not isinstance(size, bool) and size > 0):
         return size
     try:

@@ -1,11 +1,12 @@
-"""Which way to share a batch among groups of unlike GPUs has the shortest step, with few of them simulated?
+"""Which division of a batch among groups of unequal GPUs has the shortest step? Found by simulating only a few divisions.
 
-A step takes at least as long as the work of any one GPU (`Search.bound`). Where every part of a GPU's work takes at least as long with more
-samples (`Search.parts`), it also takes at least as long as a step in which no GPU has more samples, whatever their sum. Such steps, one
-group at its share and the others at the least that they may still have, tell how long each group makes a step; between them straight lines
-say which share to look at next. A share is left out only by a bound, so that the answer is the best of all whole numbers.
+A step takes at least as long as the work of any one GPU (`Search.bound`). If every part of a GPU's work takes at least as long with more
+samples (`Search.parts`), it also takes at least as long as any step in which no GPU has more samples, whatever their total. The search
+simulates such smaller steps, with one group at its share and the others at the least that they may still have. They show how long each
+group makes a step; linear interpolation between them selects the next share to simulate. A share is excluded only by a bound, so the
+result is the best of all integer divisions.
 
-Limit: that no step is shorter where all GPUs have more work is assumed of the simulator, not proven.
+Limit: it is assumed of the simulator, but not proven, that no step gets shorter if all GPUs have more work.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from numpy.typing import NDArray
 from sim.spec.yaml import SpecError
 
 MOST: Final = 400
-"""Steps that a search simulates at most."""
+"""Maximum number of steps that a search simulates."""
 SLACK: Final = 1e-9
-"""Relative difference below which two steps take equally long."""
+"""Relative difference below which two steps count as equally long."""
 MANY: Final = 200_000
-"""Ways to share a batch that are bounded at most."""
+"""Maximum number of divisions of a batch that are bounded."""
 
 Sizes = tuple[int, ...]
 """The batch of each group's GPUs."""
@@ -33,7 +34,7 @@ _Value = TypeVar("_Value", np.float64, np.bool_)
 
 
 class BatchShare(NamedTuple):
-    """One group of workers: its GPUs, and the most samples of one GPU that fit its memory."""
+    """One group of workers: its number of GPUs, and the most samples that fit the memory of one."""
 
     gpus: int
     most: int
@@ -41,23 +42,23 @@ class BatchShare(NamedTuple):
 
 @dataclass
 class Search:
-    """What is known of a search for the shortest step."""
+    """The state of a search for the shortest step."""
 
     shares: Sequence[BatchShare]
     total: int
-    """Samples of a step of all GPUs."""
+    """Samples of a step over all GPUs."""
     step_time: Callable[[Sizes], float]
-    """Seconds of a step, simulated."""
+    """Simulates a step and returns its seconds."""
     work: Callable[[int, int], float]
-    """Seconds that a GPU of a group works at a batch, waiting for nobody."""
+    """Seconds that a GPU of a group works at a batch, without waiting for others."""
     parts: Callable[[int, int], Sequence[float]] | None = None
-    """Seconds of parts of that work; None: a step may be shorter where GPUs have more samples, also if all parts are longer."""
+    """Seconds of the parts of that work; None: a step may get shorter if GPUs have more samples, even if all parts get longer."""
     limit: int = MOST
     steps: int = 1
-    """Accumulation steps, of which each takes *total* samples."""
+    """Accumulation steps, each of *total* samples."""
     known: dict[Sizes, float] = field(default_factory=dict)
     smaller: dict[Sizes, float] = field(default_factory=dict)
-    """Seconds of steps of fewer samples, which bound others."""
+    """Seconds of steps with fewer samples, which bound others."""
     left: int = 0
     """Shares that were not simulated although they may be better."""
 
@@ -72,7 +73,7 @@ class Search:
         return len(self.known) + len(self.smaller)
 
     def bound(self, sizes: Sizes) -> float:
-        """Return the seconds that a step takes at least."""
+        """Return a lower bound of the seconds of a step."""
         return max(self.work(group, batch) for group, batch in enumerate(sizes))
 
     def time(self, sizes: Sizes) -> float:
@@ -82,13 +83,13 @@ class Search:
         return self.known[sizes]
 
     def time_of_smaller(self, sizes: Sizes) -> float:
-        """Return the seconds of a step of fewer samples than *total*, simulated once."""
+        """Return the seconds of a step with fewer samples than `total`, simulated once."""
         if sizes not in self.smaller:
             self.smaller[sizes] = self.step_time(sizes)
         return self.smaller[sizes]
 
     def choices(self) -> Iterator[Sizes]:
-        """Yield the batches that give the total and fit."""
+        """Yield the batches that add up to the total and fit."""
         return _choices([share.gpus for share in self.shares], [share.most for share in self.shares], self.total)
 
 
@@ -104,7 +105,7 @@ def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes
 
 
 def every_choice(search: Search) -> list[Sizes]:
-    """Return all shares that give the total. Raise SpecError where none do, or too many."""
+    """Return all shares that add up to the total. Raise SpecError if none do, or too many."""
     every = list(islice(search.choices(), MANY + 1))
     if not every:
         raise SpecError(_unreachable(search))
@@ -128,7 +129,7 @@ def _unreachable(search: Search) -> str:
 
 
 def shortest(search: Search) -> Search:
-    """Simulate shares until none can be better. Raise SpecError where none give the total, or too many do."""
+    """Simulate shares until none can be better. Raise SpecError if none add up to the total, or too many do."""
     ways = _Ways(search)
     first = ways.most_promising()
     for group in range(len(search.shares)):
@@ -152,19 +153,19 @@ def _sizes(batches: NDArray[np.int64]) -> Sizes:
 
 
 class _Ways:
-    """All shares, what each takes at least, and how long each group makes a step."""
+    """All shares, a lower bound of each, and how long each group makes a step."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
         self.every: NDArray[np.int64] = np.array(every_choice(search))
-        """A row for each share."""
+        """One row per share."""
         self.batches = [np.unique(column) for column in self.every.T]
-        """Of each group, ascending."""
+        """Batches of each group, ascending."""
         self.works = [np.array([search.work(group, int(batch)) for batch in batches]) for group, batches in enumerate(self.batches)]
         self.floor: NDArray[np.float64] = self._columns(self.works).max(axis=1)
         self.simulated: NDArray[np.bool_] = np.zeros(len(self.every), bool)
         self.curves: list[dict[int, float]] = [{} for _ in self.batches]
-        """Seconds of a step by what a group's GPUs take, the others little."""
+        """Seconds of a step by the batch of a group's GPUs, while the other groups have little work."""
         if search.parts is not None:
             rising = [_rising([search.parts(group, int(batch)) for batch in batches]) for group, batches in enumerate(self.batches)]
             self.rising = self._columns(rising)
@@ -172,33 +173,33 @@ class _Ways:
 
     @property
     def open(self) -> NDArray[np.bool_]:
-        """Return which shares may be better than the best that was simulated."""
+        """Return which shares may be better than the best simulated one."""
         search = self.search
         limit = search.known[search.best] * (1 - SLACK) if search.known else np.inf
         better: NDArray[np.bool_] = self.floor < limit
         return better & ~self.simulated
 
     def corner(self, way: int, group: int) -> Sizes:
-        """Return the batches where *group* has what it has in share number *way*, and the others the least that open shares have."""
+        """Return batches with that of *group* in share number *way*, and for the other groups the least batches of open shares."""
         least = self.every[self.open].min(axis=0)
         least[group] = self.every[way, group]
         return _sizes(least)
 
     def most_promising(self) -> int:
-        """Return the number of the open share with the shortest step that is expected, of equal ones that with the least bound."""
+        """Return the number of the open share with the shortest expected step; of equal ones, the one with the least bound."""
         numbers = np.flatnonzero(self.open)
         expected = self.expected(self.every[numbers]).max(axis=1)
         return int(numbers[np.lexsort((self.floor[numbers], np.maximum(expected, self.floor[numbers])))[0]])
 
     def expected(self, some: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how long each group is expected to make a step of the shares *some*: their work, or straight lines between steps."""
+        """Return how long each group is expected to make a step of the shares *some*: by its work, or by interpolation between steps."""
         curves = [self._expected(group) for group in range(some.shape[1])]
         return np.stack(
             [curve[np.searchsorted(batches, column)] for curve, batches, column in zip(curves, self.batches, some.T, strict=True)], axis=1
         )
 
     def _expected(self, group: int) -> NDArray[np.float64]:
-        """Return the same of one group for all its batches."""
+        """Return how long *group* is expected to make a step, for all its batches."""
         curve, batches, work = self.curves[group], self.batches[group], self.works[group]
         if not curve:
             return work
@@ -212,9 +213,9 @@ class _Ways:
         return expected
 
     def simulate(self, sizes: Sizes, group: int | None = None) -> None:
-        """Simulate a step of *sizes*, a share or fewer samples, and raise the bounds of the shares that have at least as many.
+        """Simulate a step of *sizes*, a share or fewer samples, and raise the bounds of the shares with at least these batches.
 
-        It tells of *group* how long it makes a step, where the others have little.
+        The result is recorded as how long *group*, if given, makes a step while the others have little work.
         """
         same = (self.every == sizes).all(axis=1)
         self.simulated |= same
@@ -226,12 +227,12 @@ class _Ways:
             self.floor[more] = np.maximum(self.floor[more], time)
 
     def _columns(self, of_batches: Sequence[NDArray[_Value]]) -> NDArray[_Value]:
-        """Return a column for each group: what *of_batches* has for its batch in each share."""
+        """Return a column for each group: the value in *of_batches* for its batch in each share."""
         columns = zip(of_batches, self.batches, self.every.T, strict=True)
         return np.stack([values[np.searchsorted(batches, column)] for values, batches, column in columns], axis=1)
 
 
 def _rising(parts: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
-    """Return for each batch, in ascending order, whether all *parts* take at least as long as at any smaller one."""
+    """Return for each batch, in ascending order, whether all *parts* take at least as long as at any smaller batch."""
     table = np.array(parts)
     return np.asarray((table >= np.maximum.accumulate(table, axis=0) * (1 - SLACK)).all(axis=1))

@@ -1,6 +1,6 @@
-"""How many samples should each group of unlike machines take a step, so that it is shortest? Integer shares of one global batch.
+"""How many samples per step should each group of unequal machines take for the shortest step? Integer shares of one global batch.
 
-The bound of a share is the longest of its groups' kernels, launches and optimizer, as planned for their batches; the search
+The lower bound of a share is the longest time of kernels, launches and optimizer of any group, planned for its batch. The search
 (`sim.study.batch_search`) ends when no share can be better under the model.
 """
 
@@ -28,13 +28,13 @@ from sim.training.step_plan import StepPlan, plan_step
 
 @dataclass(frozen=True)
 class Batches:
-    """The answer: hardware and workload, the search, and steps to compare with."""
+    """The result: hardware and workload, the search, and steps to compare with."""
 
     hardware: Hardware
     workload: Workload
     search: Search
     equal: tuple[Sizes, float] | None
-    """The same batch on every GPU; None where it does not divide, or does not fit."""
+    """The same batch on every GPU; None if it does not divide evenly, or does not fit."""
     by_peak: tuple[Sizes, float]
     """Batches in the ratio of the GPUs' peak rates, rounded."""
     inputs: dict[str, str]
@@ -48,7 +48,7 @@ class Batches:
 def since_waits(plan: StepPlan) -> list[float]:
     """Return the seconds that a GPU has computed since it last waited for others, at the end of each instruction of its step.
 
-    Where all of these are longer, so is each way through the step that leads over this GPU.
+    If all of these are longer, so is every path through the step that passes this GPU.
     """
     ends, since = [], 0.0
     for each, segment in zip(plan.program, plan.segments, strict=True):
@@ -67,8 +67,8 @@ def batches(
 ) -> Batches:
     """Return the batches of each group with which a step of *total* samples is shortest.
 
-    By default the total is the workload's batch on every GPU. Raise SpecError for a single group, for a workload whose GPUs must have
-    equal batches, and where no batches give the total.
+    By default the total is the workload's batch on every GPU. Raise SpecError for a single group, for asynchronous workers, and if no
+    batches add up to the total.
     """
     question = prepare(replace(scenario, batch=1, global_batch=None))
     machine, groups = question.hardware, workers(question.hardware)
@@ -124,13 +124,13 @@ def batches(
 
 
 def _same_buckets(workload: Workload) -> bool:
-    """Return whether ranks exchange the same buckets at every batch: Horovod's hold what is ready when a cycle ends."""
+    """Return whether ranks exchange the same buckets at every batch; Horovod's hold what is ready when a cycle ends."""
     stack = workload.training.stack
     return stack.strategy != "horovod" and stack.own_exchange is None
 
 
 def _possible(workload: Workload) -> None:
-    """Refuse what makes every GPU take the same batch."""
+    """Raise SpecError for asynchronous workers, which wait for no other worker's batch."""
     if workload.training.stack.asynchronous:
         raise SpecError(
             f"stack {workload.training.stack.name}: its workers do not wait for each other, so that no batch keeps others waiting; "

@@ -1,7 +1,7 @@
-"""What if one resource were infinitely fast? Every run again with a resource freed: what the step gains, and what bounds it then.
+"""What if one resource were infinitely fast? The run is repeated with a resource freed: how much the step gains, and what bounds it then.
 
-The counterfactual behind the one sentence of ``sim run``. A resource is freed in the description (`sim.study.faster`): it is a million
-times as fast. Limits: warm epochs only.
+This counterfactual is behind the one-sentence verdict of ``sim run``. A resource is freed in the description (`sim.study.faster`): it
+becomes a million times as fast. Limits: warm epochs only.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.STRAGGLER: ("spread",),
     Cause.LAUNCH: ("launch",),
 }
-"""Which resources to free for a stall."""
+"""Resources to free for each kind of stall."""
 _MOMENTS = (0.25, 0.5, 0.75)
-"""Shares of a step by which the work of loaders is moved: with the run itself four moments, evenly spread."""
+"""Shares of a step by which the work of loaders is shifted: with the run itself, four moments, evenly spaced."""
 _WAITED = 0.01
-"""Share of the step below which a wait is not worth a run."""
+"""Share of the step below which a wait does not justify a run."""
 
 
 def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
-    """Return by job what bounds the warm epochs of *run*; a first resource must save the share *noteworthy* of the step."""
+    """Return by job what bounds the warm epochs of *run*; a first resource must save at least the share *noteworthy* of the step."""
     trials = _Trials(run)
     by_job = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
     return [
@@ -47,7 +47,7 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
 
 
 class _Trials:
-    """Simulations with resources freed, each run once for all jobs that meet anywhere."""
+    """Simulations with resources freed, each run once for all jobs that meet anywhere (see `companies`)."""
 
     def __init__(self, run: Run) -> None:
         if any(each.job.workload.training.noise.draw for each in run.jobs):  # compare means, not draws
@@ -57,7 +57,7 @@ class _Trials:
         self._with = companies(run)
 
     def job(self, number: int, *resources: Resource) -> JobRun:
-        """Return what job *number* does with *resources* freed; jobs that it never meets do not matter."""
+        """Return the run of job *number* with *resources* freed; jobs that it never meets do not matter."""
         if not resources:
             return self._base.jobs[number]
         company, freed = self._with[number], frozenset(resources)
@@ -67,7 +67,7 @@ class _Trials:
         return self._done[company, freed].jobs[company.index(number)]
 
     def without_broadcast(self, number: int, noteworthy: float) -> float | None:
-        """Return the warm step (s) of job *number* where its buffers are not broadcast, if it waits the share *noteworthy* for that."""
+        """Return the warm step (s) of job *number* without broadcasts of buffers, if it waits at least the share *noteworthy* for them."""
         job_run = self._base.jobs[number]
         waited = sum(row.seconds for row in job_run.warm.resources if row.resource.endswith(OF_BROADCAST))
         if waited < noteworthy * job_run.warm.step_time:
@@ -80,7 +80,7 @@ class _Trials:
         return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
 
     def doubled(self, number: int, tied: tuple[Resource, Resource] | None) -> float | None:
-        """Return the warm step (s) of job *number* with twice as much of both of *tied*; None without them."""
+        """Return the warm step (s) of job *number* with twice as much of both resources in *tied*, if there are any."""
         if tied is None:
             return None
         company = self._with[number]
@@ -88,10 +88,10 @@ class _Trials:
         return simulate(hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
 
     def phases(self, number: int) -> tuple[float, ...]:
-        """Return the warm step (s) of job *number* where its loaders' work falls into other moments of the step.
+        """Return the warm steps (s) of job *number* with its loaders' work shifted to other moments of the step.
 
-        When in a step a batch is pinned, copied or decoded on the GPU follows from how long it takes to build, to the millisecond;
-        so neither that moment nor what it costs is as certain as the throughput of the loader.
+        The moment in a step when a batch is pinned, copied or decoded on the GPU depends, to the millisecond, on how long it takes to
+        build. So neither that moment nor its cost is as certain as the throughput of the loader.
         """
         job_run = self._base.jobs[number]
         options = job_run.job.workload.input
@@ -103,13 +103,13 @@ class _Trials:
         return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:
-        """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it waits for then."""
+        """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it then waits for."""
         waited = _waited_for(self.job(number, *resources))
         return {more: self.job(number, *resources, more).warm.step_time for more in RESOURCES if more in waited - {*resources}}
 
 
 def companies(run: Run) -> list[tuple[int, ...]]:
-    """Return, by job, which jobs it meets on a node or a link between nodes, directly or through others; itself among them."""
+    """Return, by job, which jobs it meets on a node or on a link between nodes, directly or through others, including itself."""
     places = [{*wiring.shared} if wiring else set[str]() for wiring in run.rings]
     for slot in run.cluster:
         for number, _ in (*slot.lent, *slot.serves):
@@ -127,21 +127,21 @@ def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
     others: dict[Resource, float] = {resource: time for resource, time in freed.items() if resource != "gpu"}
     best = foremost(step, others)
     if best is None or step - others[best] < noteworthy * step:
-        best = _most_blamed(job, others)  # nothing helps alone: perhaps two bound the step together
+        best = _most_blamed(job, others)  # no single one helps: perhaps two bound the step together
         if best is None or step - job.warm.stalls[Cause.COMPUTE] < noteworthy * step:
             return Bottleneck(step, freed, behind=_behind(trials.job(number, "gpu"), step))
     return Bottleneck(step, freed, best, trials.step_times(number, best))
 
 
 def _behind(freed: JobRun, step: float) -> Resource | None:
-    """Return what a job waits for that its GPUs, *freed*, no longer bound, where that takes nearly as long as its *step* (s)."""
+    """Return what a job waits for with its GPUs *freed*, if that takes nearly as long as its *step* (s); else None."""
     if step - freed.warm.step_time >= TIE * step:
         return None
     return _most_blamed(freed, dict.fromkeys(_waited_for(freed) - {"gpu"}, 0.0))
 
 
 def _most_blamed(job: JobRun, freed: Mapping[Resource, float]) -> Resource | None:
-    """Return the resource behind the largest direct stall of *job*: of several, the one that saves most when it is *freed*."""
+    """Return the resource behind the largest direct stall of *job*; if there are several, the one that saves most when *freed*."""
     for cause in sorted(_BLAMED, key=lambda cause: -job.warm.stalls[cause]):
         if tried := [resource for resource in _BLAMED[cause] if resource in freed]:
             return min(tried, key=lambda resource: freed[resource])
@@ -149,23 +149,23 @@ def _most_blamed(job: JobRun, freed: Mapping[Resource, float]) -> Resource | Non
 
 
 def _waited_for(job: JobRun) -> set[Resource]:
-    """Return the resources that *job* may gain by: those it waits for 1% of the step or more, and its GPUs.
+    """Return the resources from which *job* may gain: those that it waits for at least 1% of the step, and its GPUs.
 
-    What nobody waits for gains nothing when it is freed; a run less for each.
+    Freeing any other resource would gain nothing, so its run is skipped.
     """
     resources: set[Resource] = {"gpu"}
     for cause, seconds in job.warm.stalls.items():
         if seconds > _WAITED * job.warm.step_time:
             resources.update(_BLAMED.get(cause, ()))
     workload = job.job.workload
-    if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so that blame of one may hide another
+    if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so blame on one may hide another
         resources |= {"disk", "cpu", "copy"}
     if any(row.resource == CORES_COPY for row in job.warm.resources):
         resources.add("cpu")
     if workload.input.loader != "dali_gpu":
         resources.discard("decode")
     else:
-        resources.discard("copy")  # what crosses is the sample as it is read: PCIe stands for it
+        resources.discard("copy")  # the sample crosses PCIe as it was read: covered by PCIe
     if workload.input.loader == "synthetic" or job.hit_ratio >= 1.0:
         resources.discard("disk")
     return resources

@@ -1,9 +1,9 @@
 """How do many independent runs use the machines of a cluster? As tasks of a dask scheduler, with the files they need.
 
-dask.distributed carries them: a task whose worker dies is given to another, and a result is told as soon as it is there, in any
-order. Workers need stallsim of the same version, nothing else: the user's own files travel with the tasks (`sim.spec.elsewhere`),
-and those of the catalogue are compared. A task that brings down worker after worker is given up by dask (its setting
-``distributed.scheduler.allowed-failures``), and said to have been.
+dask.distributed runs them: if a worker dies, its task goes to another. Results arrive as they complete, in any order. Workers need
+stallsim of the same version, and nothing else: the user's own files travel with the tasks (`sim.spec.elsewhere`), and catalogue files
+are compared by fingerprint. dask gives up a task that kills several workers (its setting ``distributed.scheduler.allowed-failures``),
+which is then reported.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Result = TypeVar("Result")
 
 _ADDRESS = re.compile(r"(?:dask|tcp)://([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})/?")
 _ANSWER_TIME = 10.0
-"""Seconds in which a scheduler answers, and has a worker."""
+"""Seconds to wait for an answer of the scheduler, and for its first worker."""
 _LOOK_EVERY = 1.0
-"""Seconds without a result after which it is asked whether workers are left."""
+"""Seconds without a result after which to check whether any workers are left."""
 _PATIENCE = 60.0
-"""Seconds without any worker after which a sweep gives up: a cluster that restarts its workers has them back by then."""
+"""Seconds without any worker after which a sweep gives up; a cluster that restarts its workers has them back by then."""
 _TALKATIVE = ("distributed", "distributed.client")
-"""Loggers of dask that write to stderr."""
+"""dask's loggers that write to stderr."""
 _COPYING = threading.Lock()
 
 
 class Luggage(NamedTuple):
-    """What a task needs beside the program: the user's files by absolute path, and fingerprints of the catalogue's by their names."""
+    """What a task needs besides the program: the user's files by absolute path, and fingerprints of catalogue files by name."""
 
     version: str
     working_directory: str
@@ -55,11 +55,11 @@ class Luggage(NamedTuple):
 
 
 class Unlike(SpecError):
-    """A worker that has another program or catalogue than the user."""
+    """Raised if a worker's program or catalogue differs from the user's."""
 
 
 def pack(read: Iterable[Path]) -> Luggage:
-    """Return the luggage of runs that *read* these files."""
+    """Return the luggage of runs that read the files *read*."""
     own, shipped = [], []
     for path in sorted(read):
         content = path.read_bytes()
@@ -78,10 +78,10 @@ def each_on_cluster(
     luggage: Luggage,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Result]:
-    """Yield ``function(item)`` for each of *items* as it comes, computed by the workers of the dask scheduler at *address*.
+    """Yield ``function(item)`` for each of *items* as it completes, computed by the workers of the dask scheduler at *address*.
 
-    *notice* hears, in a sentence, what is waited for. Raise SpecError where no scheduler or worker answers, where they go away, or
-    where they have another version.
+    *notice* gets a sentence about what is being waited for. Raise SpecError if no scheduler or worker answers, if they go away, or
+    if their version differs.
     """
     with on_cluster(address, luggage, notice) as (_, run):
         yield from run(function, items)
@@ -91,7 +91,7 @@ def each_on_cluster(
 def on_cluster(
     address: str, luggage: Luggage, notice: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]]]:
-    """Give how many runs the workers at *address* have room for at once, and what `each_on_cluster` does, as often as asked for."""
+    """Yield how many runs the workers at *address* can take at once, and a reusable function that does what `each_on_cluster` does."""
     client = _connect(address, notice)
     with _quietly():
         try:
@@ -103,7 +103,7 @@ def on_cluster(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep off stderr what dask itself says of workers that die and connections that break; what matters of it is said here."""
+    """Suppress dask's own messages about dying workers and broken connections; this module reports what matters."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -142,7 +142,7 @@ def _connect(address: str, notice: Callable[[str], None]) -> Any:
 
 
 def _check_listening(address: str, host: str, port: int) -> None:
-    """Raise SpecError unless something that may be a scheduler listens at *host* and *port*; dask itself would try on in silence."""
+    """Raise SpecError unless something that may be a scheduler listens at *host* and *port*; dask itself would retry silently."""
     try:
         with socket.create_connection((host, port), _ANSWER_TIME) as connection:
             greeting = _first_byte(connection)
@@ -159,7 +159,7 @@ def _check_listening(address: str, host: str, port: int) -> None:
 
 
 def _first_byte(connection: socket.socket) -> bytes:
-    """Return the first byte that comes; a scheduler speaks first, other servers wait to be asked."""
+    """Return the first byte received; a scheduler speaks first, other servers wait for a request."""
     try:
         return connection.recv(1)
     except OSError:
@@ -167,7 +167,7 @@ def _first_byte(connection: socket.socket) -> bytes:
 
 
 def _workers(client: Any) -> int:
-    """Return how many workers the scheduler had when it last told, at most a few seconds ago."""
+    """Return the number of workers that the scheduler last reported, at most a few seconds ago."""
     return len(client.scheduler_info(n_workers=-1)["workers"])
 
 
@@ -179,25 +179,25 @@ def _gather(
     luggage: Luggage,
     notice: Callable[[str], None],
 ) -> Iterator[Result]:
-    with_it = client.submit(_same, luggage, pure=False)  # a task of its own: sent once, and made again where its worker dies
-    tasks = {task.key: task for task in (client.submit(_task, with_it, function, item, pure=False) for item in items)}
+    sent_luggage = client.submit(_identity, luggage, pure=False)  # a task of its own: sent once, and recomputed if its worker dies
+    tasks = {task.key: task for task in (client.submit(_task, sent_luggage, function, item, pure=False) for item in items)}
     done: Queue[str] = Queue()
     for task in tasks.values():
         task.add_done_callback(lambda task: done.put(task.key))
     while tasks:
         watch = _Watch(client, address, f"{len(items) - len(tasks)} of {len(items)} runs", notice)
         try:
-            task = tasks.pop(watch.until(partial(_ended, done)))  # forgotten once it is told
+            task = tasks.pop(watch.until(partial(_ended, done)))  # dropped once it has ended
             result = watch.until(partial(_result, task))
         except Unlike:
             raise
         except Exception as error:
-            raise _said(error, address, watch.told) from None
+            raise _error_of(error, address, watch.progress) from None
         yield result
 
 
 def _ended(done: Queue[str]) -> list[str]:
-    """Return the key of a task that has ended, if one does soon."""
+    """Return the key of a task that has ended, in a list that is empty if none ends soon."""
     try:
         return [done.get(timeout=_LOOK_EVERY)]
     except Empty:
@@ -205,7 +205,7 @@ def _ended(done: Queue[str]) -> list[str]:
 
 
 def _result(task: Any) -> list[Any]:
-    """Return what *task* gave, if it comes soon: it may have died with its worker, and is then computed again."""
+    """Return the result of *task*, in a list that is empty if it does not come soon: if its worker died, it is computed again."""
     try:
         return [task.result(timeout=_LOOK_EVERY)]
     except TimeoutError:
@@ -215,14 +215,14 @@ def _result(task: Any) -> list[Any]:
 
 
 class _Watch:
-    """Waits for something of a cluster, and sees whether any workers are left meanwhile."""
+    """Waits for results from a cluster, and meanwhile checks whether any workers are left."""
 
-    def __init__(self, client: Any, address: str, told: str, notice: Callable[[str], None]) -> None:
-        self._client, self._address, self.told, self._notice = client, address, told, notice
+    def __init__(self, client: Any, address: str, progress: str, notice: Callable[[str], None]) -> None:
+        self._client, self._address, self.progress, self._notice = client, address, progress, notice
         self._alone_since: float | None = None
 
     def until(self, attempt: Callable[[], list[Any]]) -> Any:
-        """Return what *attempt* gives once it gives something. Raise SpecError where there has been no worker for long."""
+        """Call *attempt* until it returns a result, and return that. Raise SpecError if there has been no worker for long."""
         while not (results := attempt()):
             self._look()
         return results[0]
@@ -233,33 +233,33 @@ class _Watch:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            self._notice(f"{self._address} has lost its workers after {self.told}; waiting {_PATIENCE:g} s for others")
+            self._notice(f"{self._address} has lost its workers after {self.progress}; waiting {_PATIENCE:g} s for others")
         elif now - self._alone_since > _PATIENCE:
-            after = f"after {self.told}; once some are back, the same command goes on from there"
+            after = f"after {self.progress}; once some are back, the same command goes on from there"
             raise SpecError(f"--cluster {self._address}: no workers are left {after}")
 
 
-def _said(error: Exception, address: str, told: str) -> SpecError:
-    """Return what went wrong with a task, as a sentence."""
+def _error_of(error: Exception, address: str, progress: str) -> SpecError:
+    """Return an error that states in a sentence what went wrong with a task."""
     from distributed import CancelledError
 
     if isinstance(error, SpecError):
         return error
-    what = f"a run failed on its worker: {type(error).__name__}: {error}"
+    reason = f"a run failed on its worker: {type(error).__name__}: {error}"
     if isinstance(error, CancelledError | OSError):
-        what = f"the scheduler went away after {told}; once it is back, the same command goes on from there"
+        reason = f"the scheduler went away after {progress}; once it is back, the same command goes on from there"
     if isinstance(error, ImportError):
-        what = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
-    return SpecError(f"--cluster {address}: {what}")
+        reason = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
+    return SpecError(f"--cluster {address}: {reason}")
 
 
-def _same(luggage: Luggage) -> Luggage:
+def _identity(luggage: Luggage) -> Luggage:
     return luggage
 
 
 def _task(luggage: Luggage, function: Callable[[Item], Result], item: Item) -> Result:
-    """Run on a worker: *function* of *item*, with the user's files in place."""
-    _check_alike(luggage.version, luggage.catalogue)
+    """Call *function* with *item* on a worker, with the user's files in place."""
+    _check_same_program(luggage.version, luggage.catalogue)
     with _COPYING:
         folder = _copy(luggage.files)
     with from_copy(folder, luggage.working_directory):
@@ -268,7 +268,7 @@ def _task(luggage: Luggage, function: Callable[[Item], Result], item: Item) -> R
 
 @cache
 def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
-    """Return a folder with a copy of *files*; it goes when this process ends."""
+    """Return a folder with a copy of *files*; it is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="stallsim-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for path, content in files:
@@ -279,7 +279,7 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _check_alike(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
+def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
     """Raise Unlike unless this process has the same program and catalogue as the user."""
     if version != __version__:
         raise Unlike(f"--cluster: a worker has stallsim {__version__}, this is {version}: install the same on all")

@@ -1,4 +1,4 @@
-"""Which table of collectives does the user ask for? A machine, an operation and sizes in; what NCCL would choose and its times out."""
+"""How long does a collective take, by message size? From a machine, an operation and sizes to NCCL's choices and their times."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def collective_table(
     per_process: int = 1,
     shares: str | None = None,
 ) -> Table:
-    """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes, as *tuning* lets NCCL choose.
+    """Return the time of *op* for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes, as *tuning* lets NCCL choose.
 
-    One process launches on *per_process* GPUs, one after another. *shares*: of an all-to-all, see `shares_of`.
+    Each process launches on *per_process* GPUs sequentially. *shares* are those of an all-to-all (see `shares_of`).
 
-    Raise SpecError for what cannot be.
+    Raise SpecError if the combination is impossible.
     """
     operation = operation_of(op, tuning)
     lent = placed_machine(hardware, nodes, gpus, placement, overrides)
@@ -69,7 +69,7 @@ def collective_table(
 
 
 class PlacedMachine(NamedTuple):
-    """A checked machine, and the GPUs of it that take part."""
+    """A checked machine, and those of its GPUs that take part."""
 
     spec: Hardware
     placed: tuple[Placement, ...]
@@ -90,7 +90,7 @@ class PlacedMachine(NamedTuple):
 def placed_machine(
     hardware: str, nodes: int | None, gpus: int | None, placement: str | None, overrides: Sequence[str] = ()
 ) -> PlacedMachine:
-    """Return the machine that *hardware* names, with *gpus* GPUs of *nodes* nodes, 2 or more. Raise SpecError for what cannot be."""
+    """Return the machine *hardware* with *gpus* GPUs (2 or more) of *nodes* nodes. Raise SpecError if that is impossible."""
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))
@@ -101,7 +101,7 @@ def placed_machine(
 
 
 def operation_of(op: str, tuning: Tuning) -> Op:
-    """Return the operation that *op* names, with which *tuning* goes. Raise SpecError otherwise."""
+    """Return the operation that *op* names. Raise SpecError if there is none, or if *tuning* does not apply to it."""
     operation = next((name for name in OPS if name == op), None)
     if operation is None:
         raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
@@ -116,11 +116,11 @@ def operation_of(op: str, tuning: Tuning) -> Op:
 
 
 MOST_SHARED = 256
-"""Ranks of an exchange with unequal shares, each pair of which is counted."""
+"""Maximum number of ranks in an exchange with unequal shares, for which every pair of ranks is counted."""
 
 
 def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
-    """Return the matrix that *text* means, row p what rank p sends each: one row for all, ``3,1``, or a row each, ``1,3/1,1``."""
+    """Return the matrix in *text*; row p is what rank p sends to each rank: one row for all (``3,1``), or one per rank (``1,3/1,1``)."""
     try:
         rows_ = tuple(tuple(float(each) for each in row.split(",")) for row in text.split("/"))
     except ValueError:
@@ -138,11 +138,11 @@ def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
 
 
 MOST_SIZES = 1_000
-"""Sizes of one table."""
+"""Maximum number of sizes in one table."""
 
 
 def sizes_of(text: str) -> list[int]:
-    """Return the sizes that *text* means: ``25MiB``, or ``1MiB..1GiB`` doubling, or ``1MiB..1GiB:6`` evenly in the logarithm."""
+    """Return the sizes in *text*: ``25MiB``, ``1MiB..1GiB`` (doubling), or ``1MiB..1GiB:6`` (6 sizes, evenly spaced in the logarithm)."""
     span, _, count = text.partition(":")
     ends = [_size(part, text) for part in span.split("..")]
     if len(ends) == 1 and not count:

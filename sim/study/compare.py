@@ -1,7 +1,7 @@
-"""Which machine trains this workload fastest, and which for the least money? One row a machine, and the Pareto front of both.
+"""Which machine trains this workload fastest, and which at the lowest cost? One row per machine, and the Pareto front of both.
 
-Every machine is simulated by itself; one that cannot run the workload keeps its row, with the reason. On the front is what no other
-row beats in epoch time without costing more, or in cost without taking longer; a machine without a price can be on neither side.
+Every machine is simulated separately; one that cannot run the workload keeps its row, with the reason. A row is on the front unless
+another is at least as good in epoch time and cost, and better in one. A machine without a price neither is on the front nor beats others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sim.study.scenario import Scenario, sorted_overrides
 Item = TypeVar("Item")
 RunDocument = Mapping[str, Any]
 MakesDocument = Callable[[Scenario], RunDocument]
-"""What turns a scenario into the document of its run (see `sim.documents`)."""
+"""Turns a scenario into the document of its run (see `sim.documents`)."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class ComparedMachine:
 
     hardware: str
     nodes: int | None
-    """As asked for; None is what the file describes."""
+    """As requested; None means the number in the description."""
     document: RunDocument | None
     problem: str = ""
     provider: str = ""
-    """Who rents it out; empty where nobody does."""
+    """The provider that rents it out; empty if there is none."""
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
-    """Return the hardware that *names* list, each once, or the whole catalogue, as far as it meets the conditions *where*.
+    """Return the machines in *names*, each once, or the whole catalogue, filtered by the conditions *where*.
 
-    Raise SpecError where nothing is left, or for a name or file that describes no machine.
+    Raise SpecError if nothing is left, or for a name or file that describes no machine.
     """
     if names and not where:
         require([problem for name in names for problem in _problems(name)])
@@ -66,12 +66,12 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
 
 
 def require_priced(prices: str, names: Sequence[str]) -> None:
-    """Raise SpecError where *prices* say what a machine costs that is none of *names*, which may be files."""
+    """Raise SpecError if *prices* contain a machine that is not among *names*, which may be files."""
     require_machines(prices, (load_hardware(name).spec.name if PurePath(name).suffix in (".yaml", ".yml") else name for name in names))
 
 
 def _problems(name: str) -> Sequence[str]:
-    """Return why *name* describes no machine; empty where it does."""
+    """Return why *name* describes no machine; empty if it does."""
     try:
         load_hardware(name)
     except SpecError as error:
@@ -89,11 +89,11 @@ def compare(
     by: Computing = ALL_CORES,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
-    """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
+    """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* gets the number done and the total.
 
-    With *global_batch* each trains on so many samples per optimizer step (`sim.study.one_batch`).
+    With *global_batch*, each machine trains on that many samples per optimizer step (`sim.study.one_batch`).
 
-    Raise SpecError where the question itself is wrong, whatever the machine: the workload, an option, or a key that none of them has.
+    Raise SpecError if the question is wrong for every machine: the workload, an option, or a key that none of them has.
     """
     _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
@@ -107,7 +107,7 @@ def machine_rows(
     by: Computing,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
-    """Return the row of each of *tasks*, in their order: from the journal of *by*, or computed. Raise SpecError where that fails."""
+    """Return the row of each of *tasks*, in order: from the journal of *by*, or computed. Raise SpecError if that fails."""
     by = by if by.journal is not None else replace(by, journal=Journal(None))
     assert by.journal is not None
     missing = [task for task in dict(tasks).items() if task[0] not in by.journal]
@@ -150,7 +150,7 @@ def _row(documents: MakesDocument, global_batch: int | None, scenario: Scenario)
 
 
 def front(points: Iterable[tuple[float, float | None]]) -> list[bool]:
-    """Return for each (time, cost) whether no other point is at least as good in both and better in one; no cost, no front."""
+    """Return for each (time, cost) whether no other point is at least as good in both and better in one; False without a cost."""
     pairs = list(points)
     priced = [(time, cost) for time, cost in pairs if cost is not None]
 

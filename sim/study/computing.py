@@ -1,7 +1,7 @@
-"""Who computes the points of a study, and which are there already? Processes or a cluster; a journal keeps each point as it comes.
+"""Where are the points of a study computed, and which exist already? In processes or on a cluster; a journal keeps finished points.
 
-A point is identified by its key, the fingerprint of its question and of every file that it reads (`sim.study.journal`), so that a study
-that was stopped goes on from there, and none is computed twice.
+A point is identified by its key, the fingerprint of its question and of every file that it reads (`sim.study.journal`), so that an
+interrupted study can resume, and no point is computed twice.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from sim.study.pool import each
 
 Item = TypeVar("Item")
 Task = tuple[str, Item]
-"""The key of a point, and what is computed of it."""
+"""The key of a point, and the input from which it is computed."""
 
 
 @dataclass(frozen=True)
 class Computing:
-    """On what points are computed, where they are kept, and which files they *read*."""
+    """Where points are computed and kept, and which files they *read*."""
 
     processes: int | None = None
-    """All cores when None."""
+    """None: all cores."""
     cluster: str | None = None
     """Address of a dask scheduler, in place of processes."""
     journal: Journal | None = None
     question: str = ""
-    """Fingerprint of the study that the points belong to, where there is a journal (`question_of`)."""
+    """Fingerprint of the study that the points belong to, if there is a journal (`question_of`)."""
     read: Collection[Path] = ()
     notice: Callable[[str], None] = lambda text: None
-    """Hears of the troubles of a cluster."""
+    """Gets messages about problems of a cluster."""
 
 
 ALL_CORES: Final = Computing()
 
 
 def question_of(subject: Any, read: Iterable[Path]) -> str:
-    """Return the fingerprint of the *subject*, plain data, with the program and what the files *read* hold."""
+    """Return the fingerprint of *subject* (plain data), of the program's version, and of the contents of the files *read*."""
     return fingerprint([subject, __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
 
 
 def computed(
     answer: Callable[[Task[Item]], tuple[str, RowFigures]], tasks: Sequence[Task[Item]], by: Computing, together: int = 1
 ) -> Iterator[tuple[str, RowFigures]]:
-    """Compute each of *tasks*, keep it in the journal where there is one, and yield it; so many in a row *together* share work.
+    """Compute each of *tasks*, add it to the journal if there is one, and yield it; each *together* consecutive tasks share work.
 
-    Raise SpecError where the journal, a process or the cluster fails.
+    Raise SpecError if the journal, a process or the cluster fails.
     """
     if by.cluster is None or not tasks:
         answers = each(answer, tasks, by.processes, together)

@@ -13,7 +13,7 @@ from sim.study.scenario import Scenario, prepare, sorted_overrides
 
 
 class Descriptions(NamedTuple):
-    """What was read: each machine and each workload once."""
+    """The descriptions that were read: each machine and each workload once."""
 
     hardware: Sequence[Hardware]
     workloads: Sequence[Workload]
@@ -22,13 +22,13 @@ class Descriptions(NamedTuple):
 
 
 def descriptions(scenario: Scenario, machines: Sequence[str] = ()) -> Descriptions:
-    """Return what *scenario* reads, on *machines* instead of its own if there are any. Raise SpecError for what cannot be read."""
+    """Return the descriptions of *scenario*, with *machines* instead of its own if given. Raise SpecError if one cannot be read."""
     for_hardware, for_workload = sorted_overrides(scenario)
     loaded = [load_hardware(name, for_hardware) for name in dict.fromkeys(machines or [scenario.hardware])]
-    hardware, prints = [machine.spec for machine in loaded], {machine.spec.name: machine.sha256 for machine in loaded}
+    hardware, fingerprints = [machine.spec for machine in loaded], {machine.spec.name: machine.sha256 for machine in loaded}
     if jobs_file(scenario.workload) is None:
         workload = load_workload(scenario.workload, for_workload)
-        return Descriptions(hardware, [workload.spec], prints | {"workload": workload.sha256})
+        return Descriptions(hardware, [workload.spec], fingerprints | {"workload": workload.sha256})
     question = prepare(scenario)
     workloads = {job.workload.name: job.workload for job in question.jobs}
-    return Descriptions(hardware, list(workloads.values()), prints | {"workload": question.inputs["workload"]})
+    return Descriptions(hardware, list(workloads.values()), fingerprints | {"workload": question.inputs["workload"]})

@@ -1,10 +1,11 @@
-"""What would a machine be with one resource k times as fast? Its description again: k times the bandwidths and rates, 1/k of the times.
+"""What would a machine be like with one resource k times as fast? Its description with rates times k, and times divided by k.
 
-Scaled by k, a resource does the same work in 1/k of the time, whatever its efficiency curves say: a GPU's, over the time of one kernel,
-move along. Rings, routes and placement stay as they were: NCCL chooses by ``bandwidth`` and ``nccl_bandwidth``, and what is scaled is
-``efficiency``. Where the work is the workload's (decoding, launches, the bytes of a batch), there is 1/k of it. Limits: what comes out
-is simulated, never checked; ``pcie`` is PCIe, host memory and socket links together, for exchange and copies, as they share them;
-``copy`` is the batches alone, pinning included; ``cpu`` is the cores at preparing samples and at copying for the network, launches not.
+A scaled resource does the same work in 1/k of the time, at any efficiency: the GPU's efficiency curves, which depend on kernel time, are
+scaled along the time axis. Rings, routes and placement do not change, because NCCL chooses by ``bandwidth`` and ``nccl_bandwidth``, while
+only the ``efficiency`` of links is scaled. If the workload defines the work (decoding, launches, bytes of a batch), the work is divided
+by k. Limits: the results are simulated, but never checked as descriptions; ``pcie`` covers PCIe, host memory and socket links together,
+because communication and copies share them; ``copy`` covers only batches, pinning included; ``cpu`` covers the cores' work of preparing
+samples and copying for the network, but not launches.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.job import Job
 
 INFINITE = 1e6
-"""How many times faster a freed resource is: far beyond any bottleneck that remains, without dividing by zero."""
+"""How many times faster a freed resource is: far beyond any remaining bottleneck, without dividing by zero."""
 
 
 class _Change(NamedTuple):
-    """What a factor changes: each node, the fabric, each workload."""
+    """Functions that scale a resource: in each node, in each workload, in the fabric."""
 
     node: Callable[[Node, float], Node] | None = None
     workload: Callable[[Workload, float], Workload] | None = None
@@ -34,7 +35,7 @@ class _Change(NamedTuple):
 
 
 def faster(hardware: Hardware, jobs: Sequence[Job], resources: Sequence[Resource], factor: float = INFINITE) -> tuple[Hardware, list[Job]]:
-    """Return *hardware* and *jobs* with *resources* *factor* times as fast; below 1 they are slower."""
+    """Return *hardware* and *jobs* with *resources* *factor* times as fast; a factor below 1 makes them slower."""
     workloads = [job.workload for job in jobs]
     for change in map(_CHANGES.__getitem__, resources):
         if change.node:
@@ -56,7 +57,7 @@ def _link(link: Link, factor: float) -> Link:
 
 
 def _transport(transport: Transport, factor: float) -> Transport:
-    """Return *transport* at *factor* times its rates and 1/*factor* of its times; what it asks of the cores stays."""
+    """Return *transport* with its rates multiplied and its times divided by *factor*; its CPU load does not change."""
     return transport.model_copy(
         update={
             "hop_latency": transport.hop_latency / factor,
@@ -121,7 +122,7 @@ def _nic(node: Node, factor: float) -> Node:
 
 
 def _fabric(fabric: Fabric, factor: float) -> Fabric:
-    """Return *fabric* that much faster; what is a ratio of the NICs grows with them."""
+    """Return *fabric* *factor* times as fast; bandwidths that are ratios of the NICs' scale with the NICs."""
     leaf_spine, dragonfly, torus = fabric.leaf_spine, fabric.dragonfly, fabric.torus
     if leaf_spine:
         leaf_spine = leaf_spine.model_copy(update={"uplink_bandwidth": _times(leaf_spine.uplink_bandwidth, factor)})
@@ -148,13 +149,13 @@ def _gpu(node: Node, factor: float) -> Node:
         "kernel_time": gpu.kernel_time / factor,
     }
     if gpu.kernels is not None:
-        beside = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
-        update["kernels"] = gpu.kernels.model_copy(update=beside)
+        kernel_updates = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
+        update["kernels"] = gpu.kernels.model_copy(update=kernel_updates)
     return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
 
 
 def _cores_of_network(node: Node, factor: float) -> Node:
-    """Return *node* whose cores copy for the network *factor* times as fast."""
+    """Return *node* with cores that copy for the network *factor* times as fast."""
     return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": _copied(node.nic.transport, factor)})})
 
 
@@ -162,18 +163,18 @@ def _copied(transport: Transport, factor: float) -> Transport:
     return transport.model_copy(update={"cpu_time_per_byte": transport.cpu_time_per_byte / factor})
 
 
-def _alike(node: Node, factor: float) -> Node:
-    """Return *node* whose GPUs differ 1/*factor* as much."""
+def _more_uniform(node: Node, factor: float) -> Node:
+    """Return *node* with the variation among its GPUs divided by *factor*."""
     gpu = node.gpu.model_copy(update={"compute_cv": node.gpu.compute_cv / factor, "persistent_cv": node.gpu.persistent_cv / factor})
     return node.model_copy(update={"gpu": gpu})
 
 
 def _dataset(*keys: str) -> Callable[[Workload, float], Workload]:
-    """Return what divides these costs of a sample, where the data set has them."""
+    """Return a function that divides these per-sample costs by a factor, if the data set has them."""
 
     def change(workload: Workload, factor: float) -> Workload:
-        less = {key: cost / factor for key in keys if (cost := getattr(workload.dataset, key)) is not None}
-        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=less)})
+        costs = {key: cost / factor for key in keys if (cost := getattr(workload.dataset, key)) is not None}
+        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=costs)})
 
     return change
 
@@ -188,7 +189,7 @@ def _launch(workload: Workload, factor: float) -> Workload:
 
 
 def _servers(workload: Workload, factor: float) -> Workload:
-    """Return *workload* whose parameter servers, where it has some, apply updates *factor* times as fast."""
+    """Return *workload* with parameter servers, if it has any, that apply updates *factor* times as fast."""
     stack = workload.training.stack
     if stack.servers is None:
         return workload
@@ -197,7 +198,7 @@ def _servers(workload: Workload, factor: float) -> Workload:
 
 
 def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
-    """Return *workload* with a *change* of what Gloo's sockets carry, where it uses them."""
+    """Return *workload* with *change* applied to the transport of Gloo's sockets, if it uses them."""
     stack = workload.training.stack
     if stack.gloo_transport is None:
         return workload
@@ -216,10 +217,12 @@ def _cores(workload: Workload, factor: float) -> Workload:
 def _noise(workload: Workload, factor: float) -> Workload:
     noise = workload.training.noise
     update = {name: value / factor for name in ("compute_cv", "persistent_cv") if (value := getattr(noise, name)) is not None}
-    alike = workload.model_copy(update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})})
+    less_spread = workload.model_copy(
+        update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})}
+    )
     stack = workload.training.stack
     return _training(
-        alike,
+        less_spread,
         noise=noise.model_copy(update=update),
         stack=stack.model_copy(update={"length_imbalance": stack.length_imbalance / factor}),
     )
@@ -234,7 +237,7 @@ _CHANGES: dict[Resource, _Change] = {
     "pcie": _Change(node=_pcie),
     "network": _Change(_nic, _network, _fabric),
     "launch": _Change(workload=_launch),
-    "spread": _Change(_alike, _noise),
+    "spread": _Change(_more_uniform, _noise),
     "gpu": _Change(_gpu),
 }
 
@@ -256,12 +259,12 @@ _SPED_AT: dict[str, tuple[Resource, ...]] = {
     CORES_COPY: ("cpu",),
     "Horovod's cycle": (),
 }
-"""What differs at some resources from others of the same cause."""
+"""Resources, as named in a log, that differ from others of the same cause."""
 
 
 def sped_by(cause: Cause, resource: str, loader: str) -> tuple[Resource, ...]:
-    """Return what makes seconds of *cause* at *resource* (as a log names it) shorter in proportion, with this *loader*."""
-    if cause is Cause.COPY and loader == "dali_gpu":  # what crosses is the sample as it is read
+    """Return the resources that shorten time of *cause* at *resource* (as named in a log) in proportion, with this *loader*."""
+    if cause is Cause.COPY and loader == "dali_gpu":  # the sample crosses PCIe as it was read
         return ("pcie",)
     if cause is Cause.INTERCONNECT and "nvlink" in resource.lower():
         return ("nvlink",)

@@ -1,7 +1,8 @@
-"""Which machines that can be rented have faster GPUs, and what would a job take there? The job again on the likeliest of them.
+"""Which rentable machines have faster GPUs, and how long would the job take on them? The job is simulated again on a few of them.
 
-They have as many GPUs a node and a price; machines of the same provider come first, then those that ask least for the rate of their GPUs.
-What ``--set`` changes of the hardware is not taken along. Limit: `recommend` and `compare` try the whole catalogue.
+Candidates have a price and the same number of GPUs per node. Machines of the same provider come first, then those with the lowest price
+per FLOP/s; each GPU model is tried once. Hardware overrides (``--set``) do not carry over. Limit: only `SHOWN` machines are tried;
+`recommend` and `compare` try the whole catalogue.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare, split_overrides
 
 SHOWN: Final = 3
-"""Machines that are tried, each with GPUs of its own."""
+"""Number of machines tried, each with a different GPU model."""
 
 
 class FasterMachine(NamedTuple):
-    """A machine that can be rented, and what the job takes on as many of it."""
+    """A rentable machine, and the time and cost of the job on the same number of nodes."""
 
     hardware: str
     gpu: str
@@ -29,13 +30,13 @@ class FasterMachine(NamedTuple):
     step_time: float
     epoch_time: float
     usd_per_h: float
-    """Of all nodes."""
+    """Price of all nodes together."""
     cost: float
-    """Of an epoch (USD)."""
+    """Cost of an epoch (USD)."""
 
 
 def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
-    """Return up to `SHOWN` machines with faster GPUs than those of the only job of *scenario*, simulated as *run*; the fastest first."""
+    """Return up to `SHOWN` machines with faster GPUs on which the only job of *scenario* has shorter steps than in *run*; fastest first."""
     own = run.hardware.groups[0].node
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and row["gpus"] == own.gpu_count and row["price"] is not None]
     faster: list[tuple[bool, float, str, str]] = []
@@ -53,7 +54,7 @@ def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
         try:
             question = prepare(replace(scenario, hardware=name, overrides=workload, nodes=len(run.jobs[0].job.placement)))
             other = simulate(question.hardware, [question.jobs[0].averaged], cold=False)
-        except SpecError:  # it does not fit, or runs no such precision
+        except SpecError:  # the job does not fit, or the GPU lacks the precision
             continue
         job, rate = other.jobs[0], price(other.hardware)
         spent = cost(other.hardware, job.warm.time)

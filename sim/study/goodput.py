@@ -1,11 +1,11 @@
-"""How long does a job take in weeks, failures and all, and what is lost where? From a run and reliability data to drawn courses.
+"""How long does a job of weeks take with failures, and where is time lost? From a run and reliability data to randomly drawn courses.
 
-A step is simulated once; its time, its bytes and its traffic are all that is taken of it. Checkpoints are simulated over
-the links of a node and a store (`sim.cluster.checkpoint`), failures and recoveries are drawn (`sim.analysis.course`), and the closed form
-(`sim.analysis.renewal`) stands beside them: it finds the interval, and says what a faster store or rarer failures are worth.
+A step is simulated once; only its time, its bytes and its traffic are used. Checkpoints are simulated over the links of a node and a
+store (`sim.cluster.checkpoint`), and failures and recoveries are drawn (`sim.analysis.course`). The closed form (`sim.analysis.renewal`)
+finds the checkpoint interval, and gives a second estimate of the benefit of, for example, a faster store or rarer failures.
 
-Limits: those of `sim.analysis.course`; nodes of several kinds save and fail as those of the first, while their power and prices add up;
-the step is the same all along, but for slow episodes and parts of pre-training.
+Limits: those of `sim.analysis.course`; if there are several kinds of nodes, all save and fail like the first kind, while power and prices
+are summed over the kinds; the step time is constant except for slow episodes and parts of pre-training.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from sim.units import counted, show
 
 DAY = 86400.0
 _HOPELESS = 1e-6
-"""Effective share below which no course is drawn: faults come faster than recoveries."""
+"""Effective share below which no course is drawn: failures come faster than recoveries."""
 _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
-"""Parts of the work, as progress counts them: the courses, and what other set-ups would do."""
+"""Units of progress for the courses, and for other set-ups."""
 _FAULTS_OF_CHANGES = 400
-"""Courses and interruptions of each behind the worth of a change: the job, or its first part, with the same faults for all changes.
-Spares run short late, as repairs pile up: a part shows less of what they are worth."""
+"""Number of courses, and of interruptions in each, with which a change is evaluated: on the job, or on its first part, with the same
+faults for all changes. Spares run short late, when repairs pile up, so the first part underestimates their benefit."""
 
 
 class Slower(NamedTuple):
-    """Seconds that steps lose while one checkpoint is written beside them, to the store and to the memory of peers."""
+    """Seconds that steps lose while one checkpoint is written during them, to the store and to the memory of peers."""
 
     store: float = 0.0
     peers: float = 0.0
@@ -69,17 +69,17 @@ _AS_FAST = Slower()
 
 
 class Intervals(NamedTuple):
-    """Work between checkpoints (s): the one that is used, and what the formulas say."""
+    """Work between checkpoints (s): the interval that is used, and those of the formulas."""
 
     used: float
-    """Of whole steps."""
+    """A whole number of steps."""
     exact: float
     young: float
     daly: float
 
 
 class Change(NamedTuple):
-    """What one change of the set-up makes of the effective share; *expected* in closed form."""
+    """The effective share after one change of the set-up: *share* as drawn, *expected* in closed form."""
 
     name: str
     share: float
@@ -88,7 +88,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Goodput:
-    """The answer: many drawn courses, and what they were drawn from."""
+    """The result: many drawn courses, and what they were drawn from."""
 
     steps: Steps
     weeks: Weeks
@@ -106,25 +106,25 @@ class Goodput:
     """The same by Meta's formula."""
     changes: Sequence[Change]
     power: Mapping[str, NodePower | None]
-    """Of a node, by what the job does: working, saving, restarting."""
+    """Power of a node by state of the job: working, waiting (saving, or for a failed peer), idle (restarting)."""
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
     limit: Limited | None = None
-    """On the power of GPUs."""
+    """Limit on the power of GPUs."""
 
 
 def weeks_of(
     steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip
-    """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do; *slowed* tells what writing costs steps."""
+    """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps."""
     limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
-    _fits(parts, steps.node, store, weeks)
+    _require_fit(parts, steps.node, store, weeks)
     try:
         times = checkpoint(steps.node, parts, store)
     except ValueError as error:
@@ -133,11 +133,11 @@ def weeks_of(
     slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
     intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
-    _ends(run, weeks)
+    _require_finite(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     if not np.isfinite(courses.elapsed).all():
         raise SpecError(_endless(run, weeks))
-    _has_spares(run, courses)
+    _require_spares(run, courses)
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
         _meta(run),
@@ -161,7 +161,7 @@ def _beside_peers(steps: Steps, slowed: Slowed) -> float:
 
 
 def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
-    """Return the intervals and the saving of *weeks* of steps of *step* (s), where writing makes those beside it *slower*.
+    """Return the intervals and the saving of *weeks* of steps of *step* (s), which lose *slower* while a checkpoint is written.
 
     Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
     """
@@ -169,7 +169,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     persist = times.copied + (max(times.written, times.to_peer) if weeks.mode == "tiered" else times.written)
     intervals = _intervals(run, blocking, persist)
     if weeks.interval != "auto":
-        intervals = intervals._replace(used=_asked(weeks, step, blocking, persist))
+        intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
     elif run.rate[1]:
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
     saving = Saving(intervals.used, blocking, persist, times.loaded)
@@ -179,36 +179,36 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
     if not run.rate[1]:
         return intervals, saving
-    kept = round(best.interval / (best.memory_interval or best.interval))
-    _, *ideal = (kept * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
+    copies_per_save = round(best.interval / (best.memory_interval or best.interval))
+    _, *ideal = (copies_per_save * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
     return Intervals(saving.interval, *ideal), saving
 
 
-def _asked(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
-    """Return the interval that the user wrote, in whole steps."""
-    written = quantity(weeks.interval, "time", "--checkpoint-interval")
-    if written + blocking < persist * (1 - 1e-9):
+def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
+    """Return the interval that the user specified, in whole steps."""
+    requested = quantity(weeks.interval, "time", "--checkpoint-interval")
+    if requested + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
             f"begin before; write {show(persist, 'time')} or more, or a faster --store"
         )
-    if written < step * (1 - 1e-9):
+    if requested < step * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a step takes {show(step, 'time')}, and checkpoints are taken between steps; "
             f"write {show(step, 'time')} or more"
         )
-    return max(round(written / step), math.ceil((persist - blocking) / step)) * step
+    return max(round(requested / step), math.ceil((persist - blocking) / step)) * step
 
 
 def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float) -> float:
-    """Return that of the two intervals (s) of whole steps around the *best* that keeps more, if a checkpoint is complete in it."""
+    """Return the better of the two intervals (s) of whole steps around *best*, but at least one in which a checkpoint completes."""
     least = max(1, math.ceil((persist - blocking) / step))
     around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
     return step * max(around, key=lambda count: effective_share(1 / run.rate[1], count * step, blocking, persist, 1.0))
 
 
 def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
-    """Return the best interval, exactly and by the formulas; without failures all say one checkpoint, at the end of the job."""
+    """Return the best interval, exactly and by the formulas; without failures all give one checkpoint, at the end of the job."""
     if not run.rate[1]:
         return Intervals(*[max(min(run.work, run.horizon), persist - blocking)] * 4)
     mean = 1 / run.rate[1]
@@ -217,19 +217,19 @@ def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
 
 
 def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, slower: Slower, auto: bool) -> Saving:
-    """Return *saving* with copies to the memory of peers, as often as is best; every so many-th of them goes to the store as well.
+    """Return *saving* with copies to the memory of peers at the best interval; every n-th copy also goes to the store.
 
-    Where *auto* chooses the interval of the store, it is the best one for what the store alone costs and the faults it alone survives.
+    With *auto*, the interval of the store is the best one for the cost of the store alone and the faults that only the store survives.
     """
-    alone, persist = times.copied + slower.peers, times.copied + times.to_peer
+    copy_blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
 
     def best(blocking: float) -> float:
         return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
 
-    often, kept = saving.interval, 1
+    copy_interval, copies_per_save = saving.interval, 1
     if run.rate[1] and not auto:
-        kept = max(1, math.floor(saving.interval / best(alone)))
-        often = math.ceil(saving.interval / (kept * step) - 1e-9) * step
+        copies_per_save = max(1, math.floor(saving.interval / best(copy_blocking)))
+        copy_interval = math.ceil(saving.interval / (copies_per_save * step) - 1e-9) * step
     elif run.rate[1]:
         lost = _lost_with_copies(run)
         store = min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
@@ -237,23 +237,24 @@ def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, s
         def number(apart: float) -> int:
             return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart))
 
-        kept = number(best(alone))  # copies share the cost of the store, and are farther apart for it, so that fewer do
-        kept = number(best(alone + slower.store / kept))
-        often = best(alone + slower.store / kept)
+        copies_per_save = number(best(copy_blocking))  # copies share the store's cost, so they are farther apart, and fewer share it
+        copies_per_save = number(best(copy_blocking + slower.store / copies_per_save))
+        copy_interval = best(copy_blocking + slower.store / copies_per_save)
     return replace(
-        saving, interval=kept * often, memory_interval=often, memory_blocking=alone + slower.store / kept, memory_persist=persist,
+        saving, interval=copies_per_save * copy_interval, memory_interval=copy_interval,
+        memory_blocking=copy_blocking + slower.store / copies_per_save, memory_persist=persist,
         memory_load=times.copied_back, peer_load=times.from_peer,
     )  # fmt: skip
 
 
 def _lost_with_copies(run: LongRun) -> float:
-    """Return the rate (1/s) of faults of *run* after which no copy in memory helps: several nodes, wrong results, the only node."""
+    """Return the rate (1/s) of faults of *run* that no copy in memory survives: of several nodes, silent errors, of the only node."""
     alone = sum(cause.share * (1.0 if cause.silent_for else cause.replaces * (run.nodes == 1)) for cause in run.causes)
     return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
 
 
-def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
-    """Raise SpecError where a checkpoint does not fit into its store, or its copy into host memory."""
+def _require_fit(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
+    """Raise SpecError if a checkpoint does not fit into its store, or its copy into host memory."""
     require_room(parts, node, store, weeks.store)
     on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
     if weeks.mode != "sync" and on_node > node.host.memory:
@@ -264,30 +265,30 @@ def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
         )
 
 
-def _ends(run: LongRun, weeks: Weeks) -> None:
-    """Raise SpecError for a job that never ends, or that is too long to be drawn event by event."""
+def _require_finite(run: LongRun, weeks: Weeks) -> None:
+    """Raise SpecError for a job that never ends, or that is too long to draw event by event."""
     share = closed_form(run)
     if share < _HOPELESS:
         raise SpecError(_endless(run, weeks))
-    length, often = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
-    expected = length * often
+    length, rate = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
+    expected = length * rate
     if expected > MOST:
         option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
         raise SpecError(
             f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
-            f"can be drawn; write a job of {MOST / often / DAY:,.0f} days or less"
+            f"can be drawn; write a job of {MOST / rate / DAY:,.0f} days or less"
         )
-    loses = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults
-    gone = loses * run.rate[1]
-    if run.saving.memory_interval is None and run.horizon == math.inf and gone * run.work > math.log(MOST * loses + 1):
+    losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
+    loss_rate = losing_share * run.rate[1]
+    if run.saving.memory_interval is None and run.horizon == math.inf and loss_rate * run.work > math.log(MOST * losing_share + 1):
         raise SpecError(
-            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / gone, 'time', 2)} on average, and the job of "
-            f"{show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
+            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / loss_rate, 'time', 2)} on average, and the job "
+            f"of {show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
         )
 
 
-def _has_spares(run: LongRun, courses: Courses) -> None:
-    """Raise SpecError, saying when the job dies, where half of the *courses* of *run* and more run out of spares."""
+def _require_spares(run: LongRun, courses: Courses) -> None:
+    """Raise SpecError, with the time when the job dies, if half or more of the *courses* of *run* run out of spares."""
     died = courses.died[np.isfinite(courses.died)]
     if died.size < 0.5 * courses.died.size:
         return
@@ -307,11 +308,11 @@ def _endless(run: LongRun, weeks: Weeks) -> str:
     )
 
 
-# --- the closed form, and what changes bring ---------------------------------------------------------------------------
+# --- the closed form, and the effect of changes ------------------------------------------------------------------------
 
 
 def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
-    """Return how likely each kind of recovery is, and the spans it is the sum of; spares are there at once."""
+    """Return the probability of each kind of recovery, and the durations that it sums; spares are assumed to be ready at once."""
     kinds, saving = [], run.saving
     for cause in run.causes:
         for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
@@ -340,7 +341,7 @@ def closed_form(run: LongRun) -> float:
 
 
 def _undisturbed_share(run: LongRun) -> float:
-    """Return the share of *run*, in which nothing fails: all but its start and the saves, the last one at the end of its work."""
+    """Return the effective share of *run* without failures: all but its start and its saves, the last one at the end of its work."""
     first = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
     first += run.compilation.mean
     interval, blocking = run.saving.interval, run.saving.blocking
@@ -351,7 +352,7 @@ def _undisturbed_share(run: LongRun) -> float:
 
 
 def _meta(run: LongRun) -> float:
-    """Return the same by Meta's formula, which knows one kind of checkpoint: those that a failure goes back to."""
+    """Return the same by Meta's formula, which has one kind of checkpoint: the kind that a failure goes back to."""
     saving = run.saving
     apart, blocking = saving.interval, saving.blocking
     if saving.memory_interval is not None:
@@ -359,8 +360,8 @@ def _meta(run: LongRun) -> float:
     return meta_ettr(run.rate[1], _mean_overhead(run), apart, blocking)
 
 
-class _Tried(NamedTuple):
-    """A set-up with one thing changed: what is drawn, and the run that the closed form takes for it."""
+class _SetUp(NamedTuple):
+    """A set-up with one thing changed: the run that is drawn, and the run for the closed form."""
 
     name: str
     drawn: LongRun
@@ -368,32 +369,32 @@ class _Tried(NamedTuple):
 
 
 def time_of_changes(run: LongRun) -> float:
-    """Return the time (s) that is drawn of *run* to tell what changes bring: all of it, or its first faults."""
+    """Return the time (s) of *run* that is drawn to evaluate changes: all of it, or the mean time of its first faults."""
     return min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
 
 
 def _changes(
     run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
-    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies keeps nothing more."""
-    lasts = time_of_changes(run)
-    tried = _tried(replace(run, horizon=lasts, work=math.inf), weeks, steps, to)
+    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
+    duration = time_of_changes(run)
+    tried = _set_ups(replace(run, horizon=duration, work=math.inf), weeks, steps, to)
     trials = min(weeks.trials, _TRIALS_OF_CHANGES)
     changes = []
     for name, drawn, expected in tried:
-        kept = float(draw(drawn, trials, weeks.seed).work.mean())
-        changes.append(Change(name, kept / lasts, closed_form(expected)))
+        work = float(draw(drawn, trials, weeks.seed).work.mean())
+        changes.append(Change(name, work / duration, closed_form(expected)))
         progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
     return changes
 
 
-def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_Tried]:
-    """Return the set-ups that are compared with *run*; the interval is chosen anew where what it rests on changes."""
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_SetUp]:
+    """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it."""
     store, slower, slowed = to
-    again, now = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
+    auto_interval, current = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
 
-    def saved(one: LongRun, times: Checkpoint = now, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
-        saving = _saving(replace(again, mode=mode), times, one, steps.step_time, slower)[1]
+    def saved(one: LongRun, times: Checkpoint = current, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
+        saving = _saving(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]
@@ -403,7 +404,7 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
         )  # fmt: skip
         faster = checkpoint(steps.node, _parts(steps), quick)
         runs = [saved(run), saved(run, faster, slower._replace(store=slowed(quick)))]
-        tried.append(("a store twice as fast", max(runs, key=closed_form)))  # it can be written to as slowly as the other
+        tried.append(("a store twice as fast", max(runs, key=closed_form)))  # at worst, use it like the slower one
     copies = slower._replace(peers=_beside_peers(steps, slowed))
     tried += [(f"checkpoints {mode}", saved(run, slower=copies, mode=mode)) for mode in MODES if mode != weeks.mode]
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
@@ -414,16 +415,16 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     low, middle, high = (rate / 2 for rate in run.rate)
     half = saved(replace(run, rate=(low, middle, high)))
-    rare = _Tried("half the failures", replace(run, saving=half.saving, striking=0.5), half)
-    set_ups = [_Tried(name, one, one) for name, one in tried]
-    return [*set_ups[: 1 + (store is not None)], rare, *set_ups[1 + (store is not None) :]]
+    rare = _SetUp("half the failures", replace(run, saving=half.saving, striking=0.5), half)
+    same_in_both = [_SetUp(name, one, one) for name, one in tried]
+    return [*same_in_both[: 1 + (store is not None)], rare, *same_in_both[1 + (store is not None) :]]
 
 
 # --- energy, notes -----------------------------------------------------------------------------------------------------
 
 
 def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
-    """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
+    """Return the power of the average node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
     used = steps.gpus / sum(count * node.gpu_count for node, count in steps.kinds)
     kinds = [NodesOfKind(node, count, round(used * node.gpu_count), mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]

@@ -1,4 +1,4 @@
-"""How does a Chakra trace run on a machine? Files and hardware in, a simulated step of every rank out."""
+"""How does a Chakra trace run on a machine? From trace files and hardware to a simulated step of every rank."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GraphRun:
 
     @property
     def step_time(self) -> float:
-        """Return the seconds until the last rank has ended."""
+        """Return the seconds until the last rank finishes."""
         return self.played.time
 
     @property
@@ -53,14 +53,14 @@ class GraphRun:
 
 
 def is_trace(workload: str) -> bool:
-    """Tell whether *workload* names a Chakra trace."""
+    """Return whether *workload* names a Chakra trace."""
     return trace_paths(workload) is not None
 
 
 def graph_run(scenario: Scenario, groups: Path | None = None) -> GraphRun:
     """Load, check and simulate the trace that *scenario* names as its workload; *groups* is the file of its communicators.
 
-    Raise SpecError with what is wrong.
+    Raise SpecError listing the problems.
     """
     _, of_workload = split_overrides(scenario.overrides)
     if of_workload:
@@ -86,7 +86,7 @@ def run_graphs(
     peak: Peak | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> GraphRun:
-    """Simulate *graphs*, one for each GPU of *placement* in its order. Raise SpecError where ranks do not meet."""
+    """Simulate *graphs*, one for each GPU of *placement* in its order. Raise SpecError if the ranks' communication does not match."""
     prices = GraphPrices(hardware, tuple(placement), tuning)
     played = play_graphs(GraphScene(graphs, matched(graphs), prices, peak))
     return GraphRun(hardware, name, graphs, prices, played, rank_steps(played), peak, inputs or {})
@@ -108,7 +108,7 @@ def _require_ranks(trace: TraceFiles, hardware: Hardware, placement: Sequence[Pl
 
 
 def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
-    """Return the units that *precision* asks for, of those that all GPUs have."""
+    """Return the first compute units for *precision* that all GPUs have."""
     if precision is None:
         return None
     chosen = next((name for name in get_args(Precision) if name == precision), None)

@@ -1,6 +1,6 @@
-"""Which table of collectives has a group of a mesh? A machine, a layout and an axis in; times with all groups like it at once out.
+"""How long do collectives take within a group of a mesh? From a machine, a layout and an axis to a table of times.
 
-What a group pays is what the same group pays in a run with that layout (`sim.training.layouts.prices`).
+All such groups of the same stage communicate at once, and times are those of a run with that layout (`sim.training.layouts.prices`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ GROUPS: Final[dict[str, GroupAxis]] = {
     "ends": "ends",
     "everyone": "everyone",
 }
-"""Groups of a mesh by the words of ``--group``; dp: data and context ranks, among which gradients are reduced."""
+"""Groups of a mesh by the words that ``--group`` accepts; dp: data and context ranks, across which gradients are reduced."""
 _FIELDS: Final = "training.parallel."
 LayoutFields = Sequence[tuple[str, str, str | int]]
 
 
 @dataclass(frozen=True)
 class GroupQuestion:
-    """Which group of which mesh: its word, the stage it is in, and the fields of ``training`` that lay the model out."""
+    """Which group of which mesh: its name, its stage, and the fields of ``training`` that define the layout."""
 
     name: str
     layout: LayoutFields = ()
@@ -63,9 +63,9 @@ def group_table(
     tuning: Tuning = DEFAULT,
     overrides: Sequence[str] = (),
 ) -> Table:
-    """Return how long *op* takes the group of *question* for each of *sizes* (bytes), all groups like it in its stage at once.
+    """Return the time of *op* in the group of *question* for each of *sizes* (bytes), with all such groups of its stage active at once.
 
-    Without *op* groups all-reduce, and stages send. Raise SpecError for what cannot be.
+    By default groups run an all-reduce, and pipeline stages a send. Raise SpecError if the combination is impossible.
     """
     of_machine, of_layout = split_overrides(overrides)
     axis = _axis(question)
@@ -90,7 +90,7 @@ def _axis(question: GroupQuestion) -> GroupAxis:
 
 
 def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
-    """Return the layout that options and *overrides* of ``training.parallel`` say. Raise SpecError for what is none."""
+    """Return the layout that options and *overrides* of ``training.parallel`` define. Raise SpecError if one sets anything else."""
     changes: list[Option | str] = []
     for option, key, value in layout:
         if not key.startswith("parallel."):
@@ -106,7 +106,7 @@ def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
 
 
 def _require_group(mesh: Mesh, axis: GroupAxis, question: GroupQuestion) -> None:
-    """Raise SpecError where the mesh has no such group of 2 ranks or more."""
+    """Raise SpecError unless *question* identifies one kind of group, with 2 ranks or more."""
     if question.name == "dp" and mesh.parallel.replicate > 1:
         raise SpecError(
             f"--group dp: {mesh.parallel.replicate} replicas of a sharded model have two kinds of group; write --group shard, whose ranks "

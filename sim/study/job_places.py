@@ -1,8 +1,8 @@
-"""Which GPUs of which nodes does each of several jobs get? Those it names, or the first that no earlier job has.
+"""Which GPUs of which nodes does each of several jobs get? Those that it names, or the first that no earlier job has.
 
-A job says ``nodes`` (numbers from 0 on, as in ``4..7``), ``placement`` (GPUs of each node in turn, as in ``1+2``; one number with
-``nodes`` is for each of them) or ``gpus`` (by number, on each of its nodes); without ``nodes``, ``placement`` counts from the first
-node on, 0 for a node without the job, and ``gpus`` are those of the first. A job that says nothing takes every GPU.
+A job specifies ``nodes`` (numbers from 0, as in ``4..7``), ``placement`` (number of GPUs on each node in turn, as in ``1+2``; with
+``nodes``, a single number applies to each of them) or ``gpus`` (by number, on each of its nodes). Without ``nodes``, ``placement`` starts
+at the first node, with 0 for a node that the job skips, and ``gpus`` are on the first node. A job that specifies nothing takes every GPU.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from sim.spec.yaml import SpecError
 
 
 class Places:
-    """The GPUs of a cluster while jobs take them one after another."""
+    """The GPUs of a cluster, which jobs take in order."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self._whole = {part.node: part.gpus for part in place(hardware)}
+        self._gpus_of = {part.node: part.gpus for part in place(hardware)}
         self._name = hardware.name
         self._one_kind = len(hardware.groups) == 1
         self._taken: dict[int, dict[int, int]] = {}
 
     def take(self, number: int, entry: JobSpec) -> tuple[Placement, ...]:
-        """Return where job *number* runs, and take its GPUs. Raise SpecError, without a place, where it cannot run there."""
+        """Return the placement of job *number*, and take its GPUs. Raise SpecError, without a file position, if it cannot run there."""
         nodes = self._nodes(entry)
         if entry.placement is not None:
             wanted = self._first_free(nodes, entry.placement, each=bool(entry.nodes))
         elif entry.gpus:
             wanted = [Placement(node, entry.gpus) for node in (nodes if entry.nodes else nodes[:1])]
         else:
-            wanted = [Placement(node, self._whole[node]) for node in nodes]
+            wanted = [Placement(node, self._gpus_of[node]) for node in nodes]
         for part in wanted:
             self._check(part)
         for part in wanted:
@@ -40,13 +40,13 @@ class Places:
         return tuple(wanted)
 
     def _nodes(self, entry: JobSpec) -> list[int]:
-        """Return the nodes that *entry* names, in order; all without any."""
+        """Return the nodes that *entry* names, in order; all nodes if it names none."""
         if not entry.nodes:
-            return list(self._whole)
-        beyond = next((last for _, last in entry.nodes if last not in self._whole), None)
+            return list(self._gpus_of)
+        beyond = next((last for _, last in entry.nodes if last not in self._gpus_of), None)
         if beyond is not None:
             more = f", and --nodes {beyond + 1} adds equal ones" if self._one_kind else ""
-            raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_those(len(self._whole), 'node')} here{more}")
+            raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_numbered(len(self._gpus_of), 'node')} here{more}")
         numbers = [node for first, last in entry.nodes for node in range(first, last + 1)]
         if twice := next((node for node in numbers if numbers.count(node) > 1), None) if len(set(numbers)) < len(numbers) else None:
             raise SpecError(f"nodes: node {twice} is named twice; name each once")
@@ -69,19 +69,19 @@ class Places:
 
     def _free(self, node: int, count: int, placement: str) -> Placement:
         """Return the first *count* GPUs of *node* that no job has."""
-        if not 0 < count <= len(self._whole[node]):
-            raise SpecError(f"placement {placement}: {count} GPUs of node {node}; it has {_those(len(self._whole[node]), 'GPU')}")
-        free = tuple(gpu for gpu in self._whole[node] if gpu not in self._taken.get(node, {}))
+        if not 0 < count <= len(self._gpus_of[node]):
+            raise SpecError(f"placement {placement}: {count} GPUs of node {node}; it has {_numbered(len(self._gpus_of[node]), 'GPU')}")
+        free = tuple(gpu for gpu in self._gpus_of[node] if gpu not in self._taken.get(node, {}))
         if count > len(free):
             raise SpecError(f"placement {placement} needs {count} GPUs of node {node}, of which {len(free)} are free")
         return Placement(node, free[:count])
 
     def _check(self, part: Placement) -> None:
-        """Raise SpecError unless all GPUs of *part* are there, once, and free."""
-        gpus, taken = self._whole[part.node], self._taken.get(part.node, {})
+        """Raise SpecError unless all GPUs of *part* exist, occur once, and are free."""
+        gpus, taken = self._gpus_of[part.node], self._taken.get(part.node, {})
         for index, gpu in enumerate(part.gpus):
             if gpu not in gpus:
-                raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_those(len(gpus), 'GPU')}")
+                raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_numbered(len(gpus), 'GPU')}")
             if gpu in part.gpus[:index]:
                 raise SpecError(f"gpus: GPU {gpu} is named twice; name each once")
             if gpu in taken:
@@ -92,7 +92,7 @@ class Places:
 
 
 def nodes_of(hardware: Hardware, placement: Sequence[Placement]) -> Hardware:
-    """Return *hardware* with those nodes alone that *placement* uses, each group with as many as it has of them."""
+    """Return *hardware* with only the nodes that *placement* uses, counted in each group."""
     numbers, first, groups = {part.node for part in placement}, 0, []
     for group in hardware.groups:
         used = group.count
@@ -103,7 +103,7 @@ def nodes_of(hardware: Hardware, placement: Sequence[Placement]) -> Hardware:
     return hardware.model_copy(update={"groups": tuple(groups)})
 
 
-def _those(count: int, what: str) -> str:
+def _numbered(count: int, what: str) -> str:
     """Return the numbers of *count* things, as in 'GPUs 0 to 7'."""
     return f"{what} 0 alone" if count == 1 else f"{what}s 0 to {count - 1}"
 

@@ -1,8 +1,7 @@
-"""Which jobs does a file of several ask for? Each on GPUs that no earlier job has (`sim.study.job_places`), checked for itself.
+"""Which jobs does a jobs file describe? Each gets GPUs that no earlier job has (`sim.study.job_places`), and is checked separately.
 
-With ``coordinated_prep`` jobs with one data set on the same nodes share their
-batches: each reads and prepares its part of them. Limits: jobs that share have the same pace (as those of one search of hyperparameters
-have), and the batches that wait for the slowest take no memory.
+With ``coordinated_prep``, jobs with the same data set on the same nodes share batches: each job reads and prepares its part of them.
+Limits: jobs that share run at the same pace (as in a hyperparameter search), and batches that wait for the slowest job take no memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sim.units import show
 
 
 class PlacedJobs(NamedTuple):
-    """The jobs of a file, what is odd about them, and the fingerprints of the file and of the stacks in it."""
+    """The jobs of a file, warnings about them, and the fingerprints of the file and of the stacks in it."""
 
     jobs: list[Job]
     warnings: list[str]
@@ -38,7 +37,7 @@ class PlacedJobs(NamedTuple):
 
 
 def jobs_file(name: str) -> Path | None:
-    """Return the file that *name* (path or catalogue name) stands for where it lists several jobs; None for one workload."""
+    """Return the path of the jobs file *name* (a path or a catalogue name); None if it describes a single workload."""
     return shelf.remembered((jobs_file, name), lambda: _jobs_file(name))
 
 
@@ -50,7 +49,7 @@ def _jobs_file(name: str) -> Path | None:
 
 
 def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override]) -> PlacedJobs:
-    """Return the jobs of the file *path* on *machine*. Raise SpecError with what is wrong."""
+    """Return the jobs of the file *path* on *machine*. Raise SpecError listing the problems."""
     loaded = load(Jobs, path, overrides)
     require([*check_hardware(machine.spec, machine.document), *check_jobs(loaded.spec, loaded.document)])
     places = Places(machine.spec)
@@ -82,7 +81,10 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
 
 
 def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list[str]]:
-    """Return *jobs* that know how many share each batch, and who shares none; raise SpecError where nobody does, or one cannot."""
+    """Return *jobs* with the number that share each batch, and a note for each job that shares none.
+
+    Raise SpecError if no jobs share batches, or if jobs that should share cannot.
+    """
     teams: dict[tuple[object, ...], list[int]] = {}
     for number, job in enumerate(jobs):
         alone = job.workload.input.loader == "synthetic"  # reads and prepares nothing
@@ -90,7 +92,7 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
         teams.setdefault((job.workload.dataset.name, where, number if alone else None), []).append(number)
     for first, *others in teams.values():
         for number in others:
-            _check_alike(jobs[number], jobs[first], loaded.document.place(("jobs", number)), first)
+            _check_can_share(jobs[number], jobs[first], loaded.document.place(("jobs", number)), first)
     count = {number: len(team) for team in teams.values() for number in team}
     if max(count.values()) == 1:
         raise SpecError(
@@ -102,17 +104,17 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
     return [replace(job, sharers=count[number]) for number, job in enumerate(jobs)], notes
 
 
-def _check_alike(job: Job, first: Job, where: str, number: int) -> None:
+def _check_can_share(job: Job, first: Job, where: str, number: int) -> None:
     """Raise SpecError unless *job* can use the batches of *first*, which is job *number*."""
-    own, due = job.workload, first.workload
+    own, other = job.workload, first.workload
     for field, mine, theirs in (
-        ("batch", own.training.batch, due.training.batch),
-        ("loader", own.input.loader, due.input.loader),
+        ("batch", own.training.batch, other.training.batch),
+        ("loader", own.input.loader, other.input.loader),
         ("start", show(job.start, "time"), show(first.start, "time")),
     ):
         if mine != theirs:
             raise SpecError(f"{where}{field} {mine}: with coordinated_prep jobs use the same batches; write {theirs}, as jobs.{number}")
-    if own.dataset != due.dataset:
+    if own.dataset != other.dataset:
         raise SpecError(
             f"{where}dataset {own.dataset.name}: is described otherwise than that of jobs.{number}, with which it shares batches"
         )

@@ -1,9 +1,9 @@
-"""Which points of a sweep are there already? A file that grows by one JSON line a point, so that a sweep that was killed goes on.
+"""Which points of a sweep are computed already? A file grows by one JSON line per point, so that a sweep that was killed can resume.
 
-``{"key": ..., "figures": {...}, "sum": ...}``: the key tells one question from any other, the figures are the row's, and the sum tells
-whether the line is as it was written. Each line has left this process before the next point counts; a line that a kill cut off, or that
-was changed, is no point. Only the places of the lines are held in memory: figures are read from the file whenever they are needed. While
-one sweep has the file open no other may. Without a file, figures are held in memory instead.
+In ``{"key": ..., "figures": {...}, "sum": ...}`` the key identifies the question, the figures are those of the row, and the sum is a
+checksum of the line. Each line is flushed before the next point counts; a line that was truncated by a kill, or changed, is ignored.
+Only the offsets of lines are held in memory: figures are read from the file when they are needed. While one sweep has the file open, no
+other may. Without a file, figures are held in memory instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RowFigures = Mapping[str, Any]
 
 
 class Journal:
-    """Figures by key, kept in the file *path* from one sweep to the next; in memory only where it is None."""
+    """Figures by key, kept in the file *path* from one sweep to the next; only in memory if it is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -43,23 +43,23 @@ class Journal:
                 raise SpecError(f"{self._path}: is not a journal of points; name another file, or remove this one")
             self._file.seek(0, os.SEEK_END)
             if self._file.tell():
-                self._write(b"\n")  # ends a line that a kill may have cut off
+                self._write(b"\n")  # ends a line that a kill may have truncated
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._path is not None and self._file is not None:
-            if not self._place:  # nothing came of it
+            if not self._place:  # no point was written
                 self._path.unlink(missing_ok=True)
-            with suppress(OSError):  # what a full disk did not take has been said
+            with suppress(OSError):  # a full disk has been reported already
                 self._file.close()
 
     def remove(self) -> None:
-        """Remove the file, for its points are needed no more; until the journal is closed no other sweep finds it."""
+        """Remove the file, when its points are no longer needed; while this journal is still open, no other sweep finds the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def others(self, keys: Collection[str]) -> int:
-        """Return how many points are kept that are none of *keys*."""
+        """Return how many of the kept points are not among *keys*."""
         return len(self._place.keys() - set(keys))
 
     def __contains__(self, key: str) -> bool:
@@ -75,7 +75,7 @@ class Journal:
         return entry[1]
 
     def note(self, key: str, figures: RowFigures) -> None:
-        """Keep the *figures* of the point *key*. Raise SpecError where the file cannot take them."""
+        """Keep the *figures* of the point *key*. Raise SpecError if the file cannot be written."""
         if self._file is None:
             self._held[key] = figures
             return
@@ -96,7 +96,7 @@ class Journal:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """Return *path*, open, that no other process has. Raise SpecError where one does, or where it cannot be written."""
+    """Return *path*, opened and locked. Raise SpecError if another process has it locked, or if it cannot be written."""
     while True:
         try:
             file = path.open("a+b")
@@ -116,10 +116,10 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _is_journal(file: IO[bytes]) -> bool:
-    """Tell whether *file*, in which no line is complete, may be a journal: empty, or begun with a line that a kill cut off."""
+    """Return whether *file*, which has no complete line, may be a journal: empty, or with a first line that a kill truncated."""
     file.seek(0)
-    begun = file.readline(_LONGEST)
-    return not begun.strip() or begun.startswith(_FIRST[: len(begun)])
+    first_line = file.readline(_LONGEST)
+    return not first_line.strip() or first_line.startswith(_FIRST[: len(first_line)])
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
@@ -130,7 +130,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 
 _LONGEST = 2**20
-"""Bytes of a line; a row of figures has a few thousand."""
+"""Maximum bytes of a line; a row of figures has a few thousand."""
 _FIRST = b'{"key": '
 _SUM = b', "sum": "'
 
@@ -145,7 +145,7 @@ def _sum(text: bytes) -> bytes:
 
 
 def _entry(line: bytes) -> tuple[str, RowFigures] | None:
-    """Return key and figures of a *line* that is as it was written; None of any other."""
+    """Return key and figures of *line*, or None if it is not intact."""
     text, mark, rest = line.rpartition(_SUM)
     if not mark or rest.rstrip() != _sum(text) + b'"}':
         return None
@@ -158,7 +158,7 @@ def _entry(line: bytes) -> tuple[str, RowFigures] | None:
 
 
 def _places(file: IO[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield key and place of each whole line of *file*, which is left at its end."""
+    """Yield key and offset of each intact line of *file*, which is left at its end."""
     file.seek(0)
     place = 0
     while line := file.readline(_LONGEST):

@@ -1,6 +1,6 @@
-"""How does a job with a layout run? A scenario in, a simulated step out; what does not fit is refused with what would.
+"""How does a job with a layout run? From a scenario to a simulated step; a layout that does not fit is refused with a change that helps.
 
-`layout_answer` is None for plain data parallelism, which `sim.study.scenario` answers.
+Plain data parallelism is the task of `sim.study.scenario`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 
 @dataclass(frozen=True)
 class LayoutAnswer:
-    """A simulated step of a layout, and the fingerprints (SHA-256) of what went in."""
+    """A simulated step of a layout, and the fingerprints (SHA-256) of its inputs."""
 
     run: LayoutRun
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     market: Market = "on_demand"
     plan: JobPlan | None = None
-    """The whole job, where one is asked for."""
+    """The whole job, if one is requested."""
     parts: tuple[PretrainingPart, ...] = ()
-    """Parts of a budget of tokens whose batch or sequence are not the same."""
+    """Parts of a budget of tokens with different batches or sequences."""
 
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:
-    """Load, check and simulate *scenario*. Raise SpecError with what is wrong, Infeasible where memory is short."""
+    """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short."""
     machine, loaded, workload, gpus = _placed(scenario)
     fits = partial(_require_memory, scenario, machine.spec, workload)
     run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
@@ -51,7 +51,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
 
 
 def able_hardware(scenario: Scenario) -> Hardware:
-    """Return the hardware of *scenario*, checked as `layout_answer` does, memory included, but nothing is simulated. Raise as it does."""
+    """Return the hardware of *scenario*, checked as in `layout_answer`, including memory, without simulating. Raise the same errors."""
     machine, _, workload, gpus = _placed(scenario)
     layout = prepare(machine.spec, workload, gpus)
     _require_memory(scenario, machine.spec, workload, layout, memory_by_stage(layout, workload, worker_node(machine.spec).gpu))
@@ -59,7 +59,7 @@ def able_hardware(scenario: Scenario) -> Hardware:
 
 
 def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Workload, int]:
-    """Return what *scenario* names, checked: hardware, workload, the workload with its micro-batches, and GPUs of each node."""
+    """Return what *scenario* names, checked: hardware, workload, the workload with its micro-batches, and GPUs per node."""
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
@@ -75,7 +75,7 @@ def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Wor
 
 
 def _require_memory(scenario: Scenario, hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory]) -> None:
-    """Raise Infeasible where a stage needs more *memory* than its GPUs have."""
+    """Raise Infeasible if a stage needs more *memory* than its GPUs have."""
     if any(stage.verdict(worker_node(hardware).gpu) == "does_not_fit" for stage in memory):
         problem = shortage(hardware, workload, layout, memory, scenario.plan_command)
         nodes = layout.mesh.gpus // layout.mesh.gpus_per_node
@@ -88,7 +88,7 @@ def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
 
 
 def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
-    """Return *workload* with as many micro-batches as the global batch needs. Raise SpecError where it does not divide."""
+    """Return *workload* with the number of micro-batches that the global batch needs. Raise SpecError if it does not divide evenly."""
     if scenario.global_batch is None:
         return workload
     training = workload.training
@@ -105,7 +105,7 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
 
 
 def shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory], plan: str = "") -> str:
-    """Return what a layout needs more than its GPUs have, and what would help: the command *plan*, where no small change does."""
+    """Return a sentence on the memory that a layout lacks, and what would help: the command *plan* if no small change does."""
     gpu = worker_node(hardware).gpu
     fullest = max(memory, key=lambda stage: stage.total)
     uses = {name: value for name, value in fullest.by_use().items() if name not in ("allocated", "reserved", "total")}
@@ -127,7 +127,7 @@ def _gib(nbytes: float) -> str:
 
 
 def _remedy(hardware: Hardware, workload: Workload, gpus_per_node: int, plan: str) -> str:
-    """Return the first change of the layout that makes it fit, by simulation of memory alone."""
+    """Return the first change of the layout that makes it fit; only memory is computed."""
     node = worker_node(hardware)
     for text, changed in _changes(workload, node.gpu_count):
         try:
@@ -193,7 +193,7 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
 
 
 def _too_many(gpus: int) -> str:
-    """Return why ranks are not simulated by what they do: above `MOST_RANKS` their ways are not counted."""
+    """Return why ranks are not simulated by class: there are too many classes, or too many ranks to classify (`MOST_RANKS`)."""
     if gpus > MOST_RANKS:
         return f"more than {MOST_RANKS:,} ranks are not looked at one by one"
     return f"ranks step in more than {MOST_CLASSES} ways"

@@ -12,11 +12,11 @@ from sim.spec.yaml import SpecError
 _LISTS = ("order", "layers_per_stage")
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 FIELDS = {name: f"training.parallel.{key}" for name, key in _SHORT.items()} | {"micro_batches": "training.gradient_accumulation_steps"}
-"""Fields of a workload by the short names that options have for them."""
+"""Fields of a workload by their short names in options."""
 
 
 def texts_of(parallel: Mapping[str, object]) -> list[str]:
-    """Return the layout *parallel* as `layout_of` reads it; a schedule may be the user's object, which is known by its name from then on.
+    """Return the layout *parallel* as `layout_of` reads it; a schedule may be the user's object, which is then registered by its name.
 
     Raise SpecError for an object that is no schedule.
     """
@@ -40,7 +40,7 @@ def layout_of(
     schedule: str | None = None,
     wrap: str | None = None,
 ) -> tuple[tuple[str, str, str | int], ...]:
-    """Return the fields of ``training`` that layout options set: (option, key, value). Raise SpecError for what is no KEY=VALUE."""
+    """Return the fields of ``training`` that layout options set: (option, key, value). Raise SpecError for a text that is not KEY=VALUE."""
     given: list[tuple[str, str, str | int]] = []
     for text in parallel:
         for part in filter(None, map(str.strip, text.split(","))):

@@ -1,8 +1,8 @@
-"""What would Stash's method make of a job with a layout? Its runs, each a simulated step, and the stalls that follow by subtraction.
+"""Which stalls would Stash's method measure for a job with a layout? Each of its runs is a simulated step; stalls are differences.
 
-A rank of a layout has no run on one GPU: RUN0 is all ranks on links that take no time. The twin, two nodes of half the GPUs, would place
-groups otherwise: RUN1 has a network that takes no time in its place. RUN3 has samples in memory, RUN2 reads them as the job does.
-Limits: what a pipeline leaves idle is in RUN0, as the method knows no run without it.
+A layout cannot run on one GPU, so RUN0 has all ranks, on links that take no time. The twin, two nodes with half the GPUs each, would
+place groups differently, so RUN1 has a network that takes no time instead. RUN3 has samples in memory; RUN2 reads them as the job does.
+Limits: pipeline bubbles are part of RUN0, because the method has no run without them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.study.scenario import Scenario
 
 
 class Difference(NamedTuple):
-    """Between which runs a stall is, and of which it is a share."""
+    """The two runs whose difference is a stall, and the run of which it is a share."""
 
     cause: Cause
     before: str
@@ -37,32 +37,32 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "prep": Difference(Cause.PREP, FULL, RUN3, RUN3),
     "fetch": Difference(Cause.FETCH, RUN3, RUN2, RUN2),
 }
-"""Each stall of Stash by its two runs, with its bases (`sim.analysis.differential`)."""
+"""Each stall of Stash with its two runs and its base (`sim.analysis.differential`)."""
 
 
 @dataclass(frozen=True)
 class LayoutProfile:
-    """The runs of the method, and what follows from them in seconds of a step."""
+    """The runs of the method, and the stalls derived from them (seconds per step)."""
 
     answer: LayoutAnswer
     """The job as it is: RUN2."""
     runs: Mapping[str, LayoutRun]
     stalls: Mapping[str, Stall]
     apart: Mapping[str, Apart]
-    """Each stall by subtraction and by direct attribution, and what keeps the two apart."""
+    """Each stall by subtraction and by direct attribution, and why the two differ."""
 
     def changed(self, name: str) -> dict[Cause, float]:
-        """Return what the stall called *name* is made of by direct attribution: seconds by cause."""
+        """Return the composition of the stall *name* by direct attribution: seconds by cause."""
         before, after = (self.runs[run].stalls for run in DIFFERENCES[name][1:3])
         return {cause: after[cause] - before[cause] for cause in after}
 
 
 def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> LayoutProfile:
-    """Return what Stash's method measures for *scenario*, which has a layout. Raise SpecError with what is wrong."""
+    """Return the result of Stash's method for *scenario*, which has a layout. Raise SpecError listing the problems."""
     answer = layout_answer(scenario)
     real = answer.run
     synthetic, in_memory = _read(real.workload, loader="synthetic"), _read(real.workload, stream=None)
-    made: dict[str, Callable[[], LayoutRun]] = {
+    simulations: dict[str, Callable[[], LayoutRun]] = {
         RUN0: lambda: sped(real, LINKS, workload=synthetic),
         RUN1: lambda: sped(real, ["network"], workload=synthetic),
         FULL: lambda: sped(real, [], workload=synthetic),
@@ -70,10 +70,10 @@ def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | No
         RUN2: lambda: real,
     }
     runs = {}
-    for name, run in made.items():
+    for name, run in simulations.items():
         runs[name] = run()
         if progress is not None:
-            progress(len(runs), len(made))
+            progress(len(runs), len(simulations))
     stalls = {
         name: stall(runs[each.after].step_time - runs[each.before].step_time, runs[each.share_of].step_time)
         for name, each in DIFFERENCES.items()

@@ -1,4 +1,4 @@
-"""What would help a job with a layout? Its step with twice and with infinitely much of each resource, and with more micro-batches."""
+"""What would help a job with a layout? Its step with each resource twice and infinitely as fast, and with more micro-batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sim.study.scenario import Scenario
 from sim.training.job import Job
 
 RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "launch", "spread")
-"""What a layout's step can wait for; copies of samples to the GPU take no time there."""
+"""Resources that a layout's step can wait for; copies of samples to the GPU take no time in layouts."""
 LINKS: Final[tuple[Resource, ...]] = ("nvlink", "pcie", "network")
-"""Those of them that carry messages."""
+"""The resources that carry messages."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class LayoutUpgrade:
 
 @dataclass(frozen=True)
 class LayoutWhatIf:
-    """The run as it is, and what each resource would bring, best first."""
+    """The run as it is, and the effect of more of each resource, best first."""
 
     answer: LayoutAnswer
     upgrades: tuple[LayoutUpgrade, ...]
     links: LayoutUpgrade
-    """More of all links at once: a ring that NVLink and NICs bound alike gains nothing from either alone."""
+    """More of all links at once: a ring that is bound equally by NVLink and NICs gains nothing from either alone."""
     more_micro_batches: float | None
-    """Seconds per sample with twice the micro-batches over those now; None without a pipeline."""
+    """Seconds per sample with twice the micro-batches, relative to now; None without a pipeline."""
 
 
 def layout_whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> LayoutWhatIf:
-    """Return what more of each resource brings to *scenario*, which has a layout."""
+    """Return the effect of more of each resource on *scenario*, which has a layout."""
     answer = layout_answer(scenario)
     run = answer.run
     upgrades = []
@@ -62,14 +62,14 @@ def _with_more(run: LayoutRun, *resources: Resource) -> tuple[float, float]:
 
 
 def sped(run: LayoutRun, resources: Sequence[Resource], factor: float = INFINITE, workload: Workload | None = None) -> LayoutRun:
-    """Return *run* again with *resources* *factor* times as fast, or of another *workload*."""
+    """Repeat *run* with *resources* *factor* times as fast, and with another *workload* if given."""
     job = Job(workload or run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
     hardware, (changed,) = faster(run.hardware, [job], resources, factor)
     return run_layout(hardware, changed.workload, run.mesh.gpus_per_node)
 
 
 def _with_micro_batches(run: LayoutRun) -> float | None:
-    """Return the time of a sample with twice the micro-batches, over that now."""
+    """Return the time per sample with twice the micro-batches, relative to now."""
     if run.mesh.stages == 1:
         return None
     training = run.workload.training

@@ -14,14 +14,14 @@ _NEEDS: Final = "of GPU memory"
 
 
 def is_shortage(problem: str) -> bool:
-    """Tell whether *problem* is one of `memory_problem`."""
+    """Return whether *problem* is a message of `memory_problem`."""
     return _NEEDS in problem
 
 
 def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "") -> str | None:
-    """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits.
+    """Return a sentence on what does not fit into the GPU's memory, and what would; None if everything fits.
 
-    *plan* is the command that looks for a layout of this job, suggested where nothing smaller helps.
+    *plan* is the command that looks for a layout of this job, suggested if no smaller change helps.
     """
     needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     if needed <= gpu.memory:
@@ -46,11 +46,11 @@ _REMEDIES: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ("--precision amp_fp16", _HALF),
     ("--precision amp_fp16 --set training.activation_checkpointing=blocks", _BLOCKS | _HALF),
 )
-"""What makes a step smaller and leaves its result (nearly) as it is, the least change first."""
+"""Changes that reduce a step's memory and (nearly) keep its result, smallest change first."""
 
 
 def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
-    """Return the first remedy with which the batch that is asked for would fit; nothing where none helps."""
+    """Return the first remedy with which the requested batch would fit, else the hint of `_sharding`."""
     full = workload.training.precision in ("fp32", "tf32")
     for options, changes in _REMEDIES:
         training = workload.training.model_copy(update=changes)
@@ -61,7 +61,7 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan
 
 
 def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
-    """Return that sharding a decoder over its *ranks* would do, or that *plan* looks for a layout; nothing for other models."""
+    """Return a hint to shard a decoder over its *ranks*, or to look for a layout with *plan*; empty for other models."""
     use = gpu_memory(workload, gpu, ranks=ranks, channels=channels)
     states = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
     if workload.model.transformer is None:
@@ -72,11 +72,11 @@ def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, pl
 
 
 def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:
-    """Return the largest batch per GPU that fits every one of *gpus*; 1 where not even that fits, for the check that follows to refuse."""
+    """Return the largest batch per GPU that fits every one of *gpus*; 1 if not even that fits, for a later check to refuse."""
     return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
 
 
 def shortage(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str:
-    """Return the same in a few words, for a cell of a table."""
+    """Return the problem of `memory_problem` in a few words, for a cell of a table."""
     needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     return f"does not fit: needs {show(needed, 'binary size')} of {show(gpu.memory, 'binary size')}"

@@ -1,7 +1,8 @@
-"""Which machine could run what none of those asked for can? The smallest of the catalogue that passes every check, or how much is missing.
+"""Which machine can run a job that none of the requested machines can? The smallest of the catalogue that passes every check, if any.
 
-Small means GPU memory first, as that is what workloads do not fit into, then the price. Nothing is simulated. In data parallelism the least
-memory that is enough is found by bisection, since less never is; what a layout needs of a GPU depends on how many there are.
+Machines are ordered by GPU memory, because that is what workloads exceed, then by price. If none will do, the answer is what is missing.
+Nothing is simulated. In data parallelism, the least sufficient memory is found by bisection, because less is never enough; the memory
+that a layout needs per GPU depends on the number of GPUs.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from sim.units import show
 
 
 def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
-    """Return in a sentence which machine of the catalogue, besides those *tried*, *scenario* could run on; else what is missing."""
+    """Return a sentence on which machine of the catalogue, besides those *tried*, *scenario* could run on, or else on what is missing."""
     rows = [row for row in hardware_rows()[0] if row["gpus"]]
     rows.sort(key=lambda row: (_memory(row), float(row["price"] or 1e9), str(row["name"])))
-    sizes = [list(some) for _, some in groupby(rows, _memory)]
+    sizes = [list(rows_of_size) for _, rows_of_size in groupby(rows, _memory)]
     problem = ""
-    laid = has_layout(scenario)
-    for some in sizes[0 if laid else bisect_left(sizes, True, key=lambda some: not _short(scenario, some[0])) :]:
-        for row in some:
+    with_layout = has_layout(scenario)
+    for rows_of_size in sizes[
+        0 if with_layout else bisect_left(sizes, True, key=lambda rows_of_size: not _lacks_memory(scenario, rows_of_size[0])) :
+    ]:
+        for row in rows_of_size:
             name = str(row["name"])
             try:
-                there = replace(scenario, hardware=name)
-                machine = able_hardware(there) if laid else prepare(there).hardware
+                moved = replace(scenario, hardware=name)
+                machine = able_hardware(moved) if with_layout else prepare(moved).hardware
             except SpecError as error:
                 problem = error.problems[0]
                 continue
@@ -54,6 +57,6 @@ def _problems(scenario: Scenario, row: Row) -> list[str]:
     return []
 
 
-def _short(scenario: Scenario, row: Row) -> bool:
-    """Tell whether *scenario* needs more GPU memory than the machine of *row* has."""
+def _lacks_memory(scenario: Scenario, row: Row) -> bool:
+    """Return whether *scenario* needs more GPU memory than the machine of *row* has."""
     return any(map(is_shortage, _problems(scenario, row)))

@@ -1,8 +1,9 @@
-"""What would remove the data stalls? The least disk, page cache and processors with which the input keeps up, by simulating with more.
+"""What would remove the data stalls? The least disk, page cache and cores with which the input keeps up, found by simulating with more.
 
-DS-Analyzer (arXiv 2007.06775) answers this by its rates, ``min(fetch, prep, ingestion)``, which takes reading and decoding to overlap
-perfectly. A torch worker reads a batch and then decodes it, so more disk is needed than that where processors are short, too.
-Bisection on runs: a stall is gone when the step is within 1% of what it is without it, as step time falls with every resource.
+DS-Analyzer (arXiv 2007.06775) answers this with its rates, ``min(fetch, prep, ingestion)``, which assumes that reading and decoding
+overlap perfectly. A torch worker reads a batch and then decodes it, so if cores are short as well, more disk bandwidth is needed.
+Needs are found by bisection on runs, because step time falls with every resource: a stall is gone when the step is within 1% of the step
+without it.
 
 Limits: each need assumes that the other resources stay as they are; `cores` means faster preparation, with loader workers to use it.
 """
@@ -20,53 +21,55 @@ from sim.spec.hardware import Hardware, Node, Storage
 from sim.spec.workload import Dataset
 
 GONE = 1.01
-"""A step this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4%)."""
+"""A step up to this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4%)."""
 _MOST = 1e4
-"""How much more of a resource is tried."""
+"""Largest factor of a resource that is tried."""
 _PRECISION = 1.01
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What would let the input keep up with the GPUs; None where it already does, or where no amount of that alone would."""
+    """What would let the input keep up with the GPUs; None if it already does, or if no amount of that resource alone would."""
 
     disk_bandwidth: float | None
-    """Bytes/s of one node's disk, as much faster in latency, so that the cold epoch waits for no reads."""
+    """Bytes/s of one node's disk, with latency scaled to match, so that the cold epoch waits for no reads."""
     cached_fraction: float | None
-    """Of the data set in each node's page cache, so that later epochs wait for no reads."""
+    """Share of the data set in each node's page cache, so that later epochs wait for no reads."""
     cores: float | None
-    """Cores of one node, as fast as its own, so that warm epochs wait for no preparation."""
+    """Number of cores of one node, at their present speed, so that warm epochs wait for no preparation."""
 
 
 def needs(real: Run) -> Needs:
-    """Return what the only job of *real* needs; where its nodes differ, what the best of them needs: the others, as much more, less."""
+    """Return the needs of the only job of *real*; if its nodes differ, for the best of them, and for the others in proportion."""
     job, nodes, dataset = real.jobs[0], real.nodes(), real.jobs[0].job.workload.dataset
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    cores = least(
-        lambda factor: _warm(real, lambda each_node: _decoding(each_node, factor)),
-        _warm(real, lambda each_node: _decoding(each_node, _MOST)),
+    core_factor = least(
+        lambda factor: _warm(real, lambda each_node: _with_faster_cores(each_node, factor)),
+        _warm(real, lambda each_node: _with_faster_cores(each_node, _MOST)),
     )
-    in_cores = None if cores is None else cores * max(node.host.physical_cores for node in nodes)
+    cores = None if core_factor is None else core_factor * max(node.host.physical_cores for node in nodes)
     disks = [node.storage for node in nodes if node.storage is not None]
     if not disks:
-        return Needs(None, None, in_cores)
+        return Needs(None, None, cores)
     cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
     disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
     held = max(page_cache.capacity(node.host.memory, node.page_cache) for node in nodes)
     size = dataset.samples * dataset.sample
-    more = least(
-        lambda factor: _warm(real, lambda each_node: _remembering(each_node, factor)),
-        _warm(real, lambda each_node: _remembering(each_node, _MOST)),
+    memory_factor = least(
+        lambda factor: _warm(real, lambda each_node: _with_more_memory(each_node, factor)),
+        _warm(real, lambda each_node: _with_more_memory(each_node, _MOST)),
     )
     rate = max(read_rate(disk, dataset, burst=False) for disk in disks)
     return Needs(
-        None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), in_cores
+        None if disk is None else disk * rate,
+        None if memory_factor is None else min(1.0, memory_factor * page_cache.cached_fraction(held, size)),
+        cores,
     )
 
 
 def least(step_time: Callable[[float], float], without: float) -> float | None:
-    """Return the least factor above 1 at which *step_time* is that *without* the stall; None where 1 is enough or none helps."""
+    """Return the least factor above 1 at which *step_time* equals that *without* the stall; None if 1 is enough or none helps."""
     if step_time(1.0) <= GONE * without or step_time(_MOST) > GONE * without:
         return None
     low, high = 1.0, _MOST
@@ -81,9 +84,9 @@ def _warm(real: Run, change: Callable[[Node], Node]) -> float:
 
 
 def _cold(real: Run, factor: float) -> float:
-    """Return the step time of the cold epoch with a disk *factor* times as fast as this one is without burst credits."""
+    """Return the step time of the cold epoch with a disk *factor* times as fast as the node's own without burst credits."""
     dataset = real.jobs[0].job.workload.dataset
-    faster = _each_node(real.hardware, lambda node: _reading(node, dataset, factor))
+    faster = _each_node(real.hardware, lambda node: _with_faster_disk(node, dataset, factor))
     return simulate(faster, [real.jobs[0].job]).jobs[0].first.step_time
 
 
@@ -92,17 +95,17 @@ def _each_node(hardware: Hardware, change: Callable[[Node], Node]) -> Hardware:
     return hardware.model_copy(update={"groups": groups})
 
 
-def _decoding(node: Node, factor: float) -> Node:
+def _with_faster_cores(node: Node, factor: float) -> Node:
     cpu = node.host.cpu.model_copy(update={"speed": factor * node.host.cpu.speed})
     return node.model_copy(update={"host": node.host.model_copy(update={"cpu": cpu})})
 
 
-def _remembering(node: Node, factor: float) -> Node:
+def _with_more_memory(node: Node, factor: float) -> Node:
     return node.model_copy(update={"host": node.host.model_copy(update={"memory": factor * node.host.memory})})
 
 
-def _reading(node: Node, dataset: Dataset, factor: float) -> Node:
-    """Return *node* with a disk *factor* times as fast, in bytes/s and in latency, and I/Os to spare."""
+def _with_faster_disk(node: Node, dataset: Dataset, factor: float) -> Node:
+    """Return *node* with a disk *factor* times as fast, in bytes/s and in latency, and with ample IOPS."""
     if node.storage is None:
         return node
     plenty = _MOST * node.storage.volume.max_iops

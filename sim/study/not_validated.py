@@ -1,4 +1,4 @@
-"""What of a layout has no measured run ever had? Whatever shows a figure of such a run says so."""
+"""Which features of a layout are not validated by any measured run? Every report with a figure of such a run states them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
 """Schedules of the measured runs with pipelines."""
 OVERLAPPED: Final = ("megatron",)
-"""Frameworks of which several measured runs overlap tensor-parallel messages
+"""Frameworks with several measured runs that overlap tensor-parallel messages
 (``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
 _ZERO: Final[Mapping[str, int]] = {"gradients": 2, "parameters": 3}
-"""Stages of DeepSpeed's ZeRO that no measured run has, by what they shard."""
+"""Stages of DeepSpeed's ZeRO without a measured run, by what they shard."""
 
 
 def not_validated(run: LayoutRun) -> list[str]:
-    """Return in sentences what the layout of *run* uses that no measured training run of the records has, or too few to speak for it.
+    """Return a sentence for each feature of the layout of *run* that no measured training run in the records uses, or too few to validate.
 
-    Whatever shows a figure of the run says it.
+    Every report with a figure of the run includes them.
     """
     parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
     sentences = []

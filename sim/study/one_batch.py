@@ -1,7 +1,7 @@
-"""How is one job trained on machines of other numbers of GPUs? At one global batch, so that an epoch is the same optimizer steps.
+"""How is one job trained on machines with different numbers of GPUs? At one global batch, so that an epoch has the same optimizer steps.
 
-Few GPUs accumulate gradients over several passes of at most the workload's own batch, or of what fits into their memory; many take a
-smaller batch each.
+Few GPUs accumulate gradients over several passes, each with at most the workload's own batch or what fits into their memory. Many GPUs
+take a smaller batch each.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sim.study.memory_fit import most_that_fits
 from sim.study.scenario import Scenario, sorted_overrides
 
 GPUS: Final = 8
-"""GPUs that the usual global batch is for, each with the workload's own batch: one machine as most are rented."""
+"""Number of GPUs of the usual global batch, each with the workload's own batch: as in most rented machines."""
 NEAR: Final = 0.05
-"""Share by which a global batch may differ where it does not divide evenly."""
+"""Share by which a global batch may differ if it does not divide evenly."""
 
 
 def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
-    """Return the global batch at which a job of *scenario* is compared on up to *nodes* nodes unless another is given: that of `GPUS` GPUs.
+    """Return the default global batch to compare a job of *scenario* on up to *nodes* nodes: that of `GPUS` GPUs.
 
-    Where that is less than a sample for each GPU of as many nodes, as of decoders that take one each, it is that of these.
+    If that is less than one sample per replica on *nodes* nodes of `GPUS` GPUs, as for decoders with a batch of 1, it is theirs.
     """
     training = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training
     of_one = training.batch * training.gradient_accumulation_steps
@@ -36,21 +36,21 @@ def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
 
 
 def _replicas(training: Training, gpus: int) -> int:
-    """Return how many samples *gpus* GPUs train at once, each of the batch: one a replica of the model."""
+    """Return how many replicas of the model *gpus* GPUs hold; each trains on one batch at a time."""
     layout = training.parallel
     return max(1, gpus // (layout.tensor * layout.pipeline * layout.context))
 
 
 def _most(workload: Workload, gpus: Sequence[Gpu], ranks: int) -> int:
-    """Return the samples of one pass at most: the workload's batch, or what fits every one of *gpus* where the model is on each whole."""
+    """Return the maximum samples of a pass: the workload's batch, or what fits every one of *gpus* if each holds the whole model."""
     batch = workload.training.batch
     return batch if not workload.training.parallel.trivial else min(batch, most_that_fits(gpus, workload, ranks))
 
 
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:
-    """Return *scenario* with *total* samples per optimizer step, or as many as divide evenly within `NEAR`.
+    """Return *scenario* with *total* samples per optimizer step, or with a number within `NEAR` of it that divides evenly.
 
-    Raise SpecError where its GPUs are too many for that, or its descriptions cannot be read.
+    Raise SpecError if there are too many GPUs for that, or if its descriptions cannot be read.
     """
     for_hardware, for_workload = sorted_overrides(scenario)
     groups = load_hardware(scenario.hardware, for_hardware).spec.groups

@@ -1,8 +1,8 @@
-"""Which options have the command line and Python in common? Each is declared here once: its type, default, meaning and bounds.
+"""Which options do the command line and Python share? Each is declared here once: its type, default, meaning and bounds.
 
-A command takes a group of them as a parameter (`sim.commands.options.takes_options`), a function as ``**options: Unpack[Group]``
-(`keywords`); both pass its values on by name, so that an option more is a line here. What is a text on a command line and an object in
-Python (``--set``, ``--nodes 1..8``, ``--parallel``, ``--prices``) are two options, declared where they are read.
+A command takes a group of options as a parameter (`sim.commands.options.takes_options`), a function takes it as
+``**options: Unpack[Group]`` (`keywords`). Both pass its values on by name, so a new option is one line here. An option that is text on
+the command line but an object in Python (``--set``, ``--nodes 1..8``, ``--parallel``, ``--prices``) is declared in both places.
 """
 
 import inspect
@@ -17,24 +17,24 @@ T = TypeVar("T")
 
 
 class OptionTerms(NamedTuple):
-    """What there is to say of an option beside its name and type."""
+    """Everything about an option except its name and type."""
 
     help: str
     default: Any = None
     least: int | None = None
     metavar: str | None = None
     words: str | Sequence[str] = ()
-    """What completes it in a shell: a function of `sim.commands.names`, or words."""
+    """Completions in a shell: a function of `sim.commands.names`, or words."""
     flag: str = ""
-    """What is typed, where that is not its name with dashes."""
+    """The flag to type, if that is not its name with dashes."""
     typed: Any = None
-    """Its type on a command line, where that is another."""
+    """Its type on the command line, if that differs."""
     switch: bool = False
-    """It is off unless it is written, with no form that denies it."""
+    """Off unless given, without a negated form."""
 
 
 class DescriptionOptions(TypedDict, total=False):
-    """What is changed about the descriptions."""
+    """Changes to the descriptions."""
 
     precision: Annotated[str | None, OptionTerms("fp32, tf32, amp_fp16, amp_bf16, fp16, bf16, fp8 or nvfp4", words="precisions")]
     fp8_recipe: Annotated[
@@ -44,45 +44,45 @@ class DescriptionOptions(TypedDict, total=False):
 
 
 class SampleOptions(TypedDict, total=False):
-    """What a sample is."""
+    """The size of a sample."""
 
     sequence: Annotated[int | None, OptionTerms("tokens per sample, for models described by their transformer", least=1, metavar="N")]
 
 
 class GlobalBatchOptions(TypedDict, total=False):
-    """How much all GPUs take in a step."""
+    """Samples of all GPUs in a step."""
 
     global_batch: Annotated[int | None, OptionTerms("samples per step of all GPUs together (strong scaling)", least=1)]
 
 
 class StepOptions(DescriptionOptions, SampleOptions, GlobalBatchOptions, total=False):
-    """What is trained."""
+    """What is trained in a step."""
 
 
 class BatchOptions(DescriptionOptions, total=False):
-    """And how much a GPU takes at a time."""
+    """Changes to the descriptions, and the batch of a GPU."""
 
     batch: Annotated[int | None, OptionTerms("samples per GPU", least=1)]
 
 
 class SizeOptions(StepOptions, BatchOptions, total=False):
-    """All of that."""
+    """What is trained in a step, and the batch of a GPU."""
 
 
 class PlacementOptions(TypedDict, total=False):
-    """On which GPUs of a node."""
+    """Which GPUs of each node are used."""
 
     placement: Annotated[str | None, OptionTerms("GPUs on each node in turn", metavar="1+2")]
 
 
 class GpuOptions(TypedDict, total=False):
-    """On how many GPUs."""
+    """How many GPUs are used."""
 
     gpus: Annotated[int | None, OptionTerms("total number of GPUs", least=1)]
 
 
 class MarketOptions(TypedDict, total=False):
-    """What a machine costs."""
+    """Which prices apply."""
 
     market: Annotated[
         str, OptionTerms("which price to use: on-demand or spot", "on-demand", metavar="on-demand|spot", words=("on-demand", "spot"))
@@ -98,7 +98,7 @@ class LifetimeOptions(TypedDict, total=False):
 
 
 class PowerOptions(TypedDict, total=False):
-    """What GPUs may draw."""
+    """The power limit of GPUs."""
 
     power_cap: Annotated[str | None, OptionTerms("power limit of each GPU, such as '500 W': slower steps, less energy", metavar="W")]
 
@@ -113,19 +113,19 @@ class FailureOptions(TypedDict, total=False):
 
 
 class SpareOptions(FailureOptions, total=False):
-    """And what waits for failures."""
+    """Whether machines fail, and the spares for that."""
 
     spares: Annotated[int | None, OptionTerms("warm spare nodes with --with-failures, as in `goodput`", least=0)]
 
 
 class TokenOptions(TypedDict, total=False):
-    """How long the whole job is."""
+    """The length of the whole job in tokens."""
 
     tokens: Annotated[str | None, OptionTerms("tokens of the whole job, such as 300B: its time and cost", metavar="N")]
 
 
 class WholeJobOptions(TokenOptions, total=False):
-    """How long the whole job is, in other words too, and what it does between epochs."""
+    """The length of the whole job in any unit, and what it does between epochs."""
 
     epochs: Annotated[float | None, OptionTerms("epochs to train: shows time and cost of the whole job")]
     hours: Annotated[float | None, OptionTerms("hours to train: shows how many epochs fit, and the cost")]
@@ -142,7 +142,7 @@ class BesideOptions(SpareOptions, PowerOptions, total=False):
 
 
 class SimulationOptions(StepOptions, total=False):
-    """What is simulated by ``run``, and how; its batch may also be the largest."""
+    """What ``run`` simulates, and how; its ``batch``, which may also be ``max``, is declared separately."""
 
     seed: Annotated[int, OptionTerms("random seed, used only with training.noise.draw: true", 0)]
     exact: Annotated[
@@ -168,7 +168,7 @@ class CompareOptions(SizeOptions, WholeJobOptions, MarketOptions, PowerOptions, 
 
 
 class RentingOptions(LifetimeOptions, FailureOptions, PowerOptions, total=False):
-    """Among what ``recommend`` chooses."""
+    """The machines and markets among which ``recommend`` chooses."""
 
     on_demand: Annotated[bool, OptionTerms("consider on-demand prices only", False, switch=True)]
     spares: Annotated[
@@ -199,7 +199,7 @@ class PlanOptions(StepOptions, TokenOptions, SpareOptions, PowerOptions, total=F
 
 
 class PointOptions(BatchOptions, PowerOptions, total=False):
-    """What the points of ``sweep`` have in common."""
+    """Options common to all points of ``sweep``."""
 
     seed: Annotated[int, OptionTerms("random seed of the Sobol sequence and of every run", 0)]
 
@@ -211,7 +211,7 @@ class SweepOptions(PointOptions, total=False):
 
 
 class TrainingOptions(SizeOptions, GpuOptions, total=False):
-    """What is simulated on a number of GPUs."""
+    """What is trained, and on how many GPUs."""
 
 
 class WhatifOptions(TrainingOptions, PlacementOptions, total=False):
@@ -223,11 +223,11 @@ class ProfileOptions(BatchOptions, SampleOptions, total=False):
 
 
 class GoodputOptions(TrainingOptions, MarketOptions, total=False):
-    """``goodput``; `sim.study.weeks.Weeks` says how the weeks go."""
+    """``goodput``; the options of its weeks are the fields of `sim.study.weeks.Weeks`."""
 
 
 class Declared(NamedTuple):
-    """The type of an option in Python, and the rest."""
+    """The type of an option in Python, and its other terms."""
 
     type: Any
     option: OptionTerms
@@ -235,7 +235,7 @@ class Declared(NamedTuple):
 
 @cache
 def options_of(group: type) -> Mapping[str, Declared]:
-    """Return the options of *group*, by name: of a dataclass, defaults are those of its fields."""
+    """Return the options of *group* by name; the defaults of a dataclass are those of its fields."""
     hints = get_type_hints(group, include_extras=True)
     declared = {name: Declared(hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items() if get_origin(hint) is Annotated}
     defaults = {field.name: field.default for field in fields(group)} if is_dataclass(group) else {}
@@ -245,12 +245,12 @@ def options_of(group: type) -> Mapping[str, Declared]:
 
 
 def part(options: Mapping[str, Any], group: type) -> dict[str, Any]:
-    """Return those of *options* that are of *group*."""
+    """Return those of *options* that belong to *group*."""
     return {name: options[name] for name in options_of(group) if name in options}
 
 
 def tells(*groups: type) -> Callable[[T], T]:
-    """Return what writes the options of *groups* into signature and help of a function, whose last parameter ``**options`` takes them."""
+    """Return a decorator that adds the options of *groups* to signature and help of a function, which takes them as ``**options``."""
 
     def decorated(function: T) -> T:
         signature = inspect.signature(function)  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def tells(*groups: type) -> Callable[[T], T]:
 
 
 def keywords(group: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Return what gives a function the options of *group* as ``**options``, those that are left out with their defaults."""
+    """Return a decorator that passes the options of *group* to a function as ``**options``, with defaults for those left out."""
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         told = tells(group)(function)
@@ -279,7 +279,7 @@ def keywords(group: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(told)
         def called(*args: P.args, **given: P.kwargs) -> T:
-            signature.bind(*args, **given)  # as Python does: TypeError for a keyword that is not there
+            signature.bind(*args, **given)  # as Python does: TypeError for an unknown keyword
             return told(*args, **(defaults | given))
 
         return called

@@ -1,7 +1,7 @@
-"""In which order are the points of a sweep computed? Those that share their epochs one after another, in one process.
+"""In which order are the points of a sweep computed? Points that share their epochs are computed consecutively, in one process.
 
-Which fields decide no epoch (a price; the NIC of a job on one node) is asked at the first point, of each field's second value, without
-simulating. A wrong guess costs time only: whether a point shares an epoch is asked again when its turn comes.
+Fields that affect no epoch (a price; the NIC of a job on one node) are found at the first point, by the second value of each field,
+without simulating. A wrong guess only costs time: whether a point shares an epoch is checked again when it is computed.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from sim.study.scenario import Scenario, has_layout, prepare
 from sim.study.space import Point
 
 _MOST: Final = shelf.MOST // 16
-"""Points of one epoch whose descriptions all stay on the shelf: one of hardware takes a dozen places."""
+"""Maximum number of points of one epoch whose descriptions all stay cached: one hardware description takes a dozen entries."""
 
 
 class ComputeOrder(NamedTuple):
-    """The *fields* that decide epochs, and how many points in a row share theirs."""
+    """The *fields* that affect epochs, and how many consecutive points share theirs."""
 
     fields: Mapping[str, Mapping[str, int]]
-    """By field, the place of each of its values."""
+    """By field, the position of each of its values."""
     together: int
 
     def place(self, point: Point) -> tuple[int, ...]:
-        """Return where among others *point* is computed."""
+        """Return the sort key of *point* in the order of computation."""
         return tuple(self.fields[key][value] for key, value in point if key in self.fields)
 
 
 def compute_order(points: Sequence[Point], at: Callable[[Point], Scenario]) -> ComputeOrder:
-    """Return the order in which to compute *points*, each of which asks for the scenario *at* it."""
+    """Return the order in which to compute *points*; *at* returns the scenario of a point."""
     columns = zip(*points, strict=True)
     values = {column[0][0]: list(dict.fromkeys(value for _, value in column)) for column in columns}
     idle = set[str]()
     if points and len(points) == math.prod(map(len, values.values())):  # in a grid points differ in one field only
-        idle = {key for key, several in values.items() if len(several) > 1 and _decides_nothing(key, several[1], points[0], at)}
+        idle = {key for key, several in values.items() if len(several) > 1 and _keeps_epochs(key, several[1], points[0], at)}
     together = math.prod(len(values[key]) for key in idle)
     if not idle or together > _MOST:
         return ComputeOrder({}, 1)
     return ComputeOrder({key: {value: place for place, value in enumerate(values[key])} for key in values if key not in idle}, together)
 
 
-def _decides_nothing(key: str, value: str, point: Point, at: Callable[[Point], Scenario]) -> bool:
-    """Tell whether the epochs of *point* are the same with *value* for *key*, as far as that is known."""
-    first, other = (_made_of(at(each)) for each in (point, tuple({**dict(point), key: value}.items())))
+def _keeps_epochs(key: str, value: str, point: Point, at: Callable[[Point], Scenario]) -> bool:
+    """Return whether the epochs of *point* are known to be the same with *value* for *key*."""
+    first, other = (_epoch_key(at(each)) for each in (point, tuple({**dict(point), key: value}.items())))
     return first is not None and first == other
 
 
-def _made_of(scenario: Scenario) -> Hashable:
+def _epoch_key(scenario: Scenario) -> Hashable:
     try:
         if has_layout(scenario):
             return None
         question = prepare(scenario)
         return decided_by(question.hardware, question.jobs)
     except SpecError:
-        return None  # it is said when its turn comes
+        return None  # reported when the point is computed

@@ -1,8 +1,8 @@
-"""How do many independent runs use all cores? In order, lazily, one function over many items: the only parallel path.
+"""How do many independent runs use all cores? One function is mapped over many items, in order and lazily: the only parallel path.
 
-joblib's loky processes carry it; one process runs in this one. Results come in the order of the items whatever the number of
-processes, so every table is the same. Where a process is killed (out of memory, by hand) what was under way is computed again, one item
-at a time; an item that loses its process twice with nothing beside it is refused.
+Items run in joblib's loky processes, or in this process if one is enough. Results come in the order of the items whatever the number of
+processes, so every table is the same. If a process is killed (out of memory, by hand), the items in flight are computed again, one at a
+time; an item whose process is killed twice while nothing else runs is refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FEW = 4
-"""Items up to which starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
+"""Up to this many items, starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
 
 _BATCH = 16
-"""Items that a process is handed at a time, at most: what is lost where it is killed."""
+"""Maximum number of items that a process gets at a time; they are lost if it is killed."""
 
 
 def cores() -> int:
@@ -34,19 +34,19 @@ def cores() -> int:
 
 
 def as_asked(processes: int | None) -> int:
-    """Return the number of processes asked for, all cores when None. Raise SpecError for less than one."""
+    """Return the requested number of *processes*, all cores if None. Raise SpecError for less than one."""
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
     return processes or cores()
 
 
 def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None, together: int = 1) -> Iterator[Result]:
-    """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
+    """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores if None).
 
-    So many items *together*, from the first on, share work that one process does once.
+    From the first item on, each *together* consecutive items share work that is done once if one process computes them.
 
-    What only this process knows, such as a schedule that the user handed over as an object, keeps all of them here.
-    Raise SpecError where an item's process is killed again and again.
+    All items are computed in this process if the user passed it objects that other processes lack, such as a schedule.
+    Raise SpecError if the process of an item is killed repeatedly.
     """
     wanted = min(as_asked(processes), len(items))
     if wanted <= 1 or len(items) <= FEW or any_given():
@@ -57,7 +57,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
     batch = max(1, min(_BATCH, len(items) // (4 * wanted)))
     if together <= _BATCH:
         batch = max(1, batch // together) * together
-    under_way = 2 * wanted * batch  # what joblib hands out ahead
+    under_way = 2 * wanted * batch  # items that joblib dispatches ahead
     done, alone, lost = 0, 0, -1
     while done < len(items):
         part = items[done : done + alone] if alone else items[done:]
@@ -68,15 +68,15 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
             alone = 0
         except TerminatedWorkerError:
             if alone and lost == done:
-                raise SpecError(_killed(done, len(items), wanted)) from None
+                raise SpecError(_killed_message(done, len(items), wanted)) from None
             lost = done if alone else -1
             alone = under_way
 
 
 def replaced_quietly() -> None:
-    """Keep joblib from warning where it replaces a process that has grown by 300 MB: no item is lost.
+    """Suppress joblib's warning when it replaces a process that has grown by 300 MB: no item is lost.
 
-    Where warnings are errors the thread that replaces it would end, and whoever waits for its results would wait for ever.
+    If warnings are errors, the thread that replaces the process would die, and the caller would wait for its results forever.
     """
     warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
 
@@ -84,33 +84,33 @@ def replaced_quietly() -> None:
 def _on_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int, batch: int, under_way: int
 ) -> Iterator[Result]:
-    """Yield ``function(item)`` of each of *items* in order, at most *under_way* at a time, in batches of *batch*.
+    """Yield ``function(item)`` for each of *items* in order, with at most *under_way* in flight, in batches of *batch*.
 
-    Batches are made here, since joblib divides its own last ones. Raise its TerminatedWorkerError where a process was killed.
+    Batches are formed here because joblib divides its own last ones. Raise its TerminatedWorkerError if a process was killed.
     """
     from joblib import Parallel, delayed, parallel_config
 
     replaced_quietly()
-    with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they look for garbage as seldom as this one
+    with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they collect garbage as rarely as this one
         parallel = Parallel(n_jobs=processes, batch_size=1, pre_dispatch=max(1, under_way // batch), return_as="generator")
-    with _interrupted_later():
-        results = parallel(delayed(_of_batch)(function, items[start : start + batch]) for start in range(0, len(items), batch))
+    with _interrupts_blocked():
+        results = parallel(delayed(_run_batch)(function, items[start : start + batch]) for start in range(0, len(items), batch))
     for of_batch in results:
         yield from of_batch
 
 
-def _of_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _run_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     return [function(item) for item in items]
 
 
 @contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Hold Ctrl-C back meanwhile: processes that are started inherit that, and leave it to this one to end them, without tracebacks."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C meanwhile: processes started here inherit that, and leave it to this process to end them, without tracebacks."""
     from multiprocessing import resource_tracker
 
     from joblib.externals.loky.backend import resource_tracker as of_joblib
 
-    resource_tracker.ensure_running()  # starting these two lets Ctrl-C through again, so that comes first
+    resource_tracker.ensure_running()  # starting these two unblocks Ctrl-C, so they start first
     of_joblib.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -119,8 +119,8 @@ def _interrupted_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _killed(done: int, of: int, processes: int) -> str:
-    """Return what to do where the item after *done* has lost its process again."""
+def _killed_message(done: int, of: int, processes: int) -> str:
+    """Return the error message for the item after *done*, whose process was killed again."""
     return (
         f"{done + 1} of {of}: the process that computes it was killed again and again, with nothing beside it (memory may be short; "
         f"--jobs 1 needs the least, here were {processes}); the same command goes on from there, or begins anew where it keeps no file"

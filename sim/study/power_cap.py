@@ -1,6 +1,6 @@
-"""What does a limit on the power of GPUs do to the steps of a job? Longer steps at less power, by the measured curve of the power model.
+"""How does a power limit on GPUs change the steps of a job? Steps get longer at less power, by the measured curve of the power model.
 
-Limits: compute alone is slower; the curve is that of one model on one GPU (`sim.analysis.energy`), and nobody measured below its end.
+Limits: only compute is slower; the curve is that of one model on one GPU (`sim.analysis.energy`), and lower limits are unmeasured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim.units import show
 
 
 class Limited(NamedTuple):
-    """Steps with GPUs limited to *cap* (W), beside those *without* a limit; power of a node, J of a sample."""
+    """Steps with GPUs limited to *cap* (W), and figures without the limit; power per node, energy (J) per sample."""
 
     cap: float
     steps: Steps
@@ -38,9 +38,9 @@ def limited_run(run: LayoutRun, limit: str) -> Limited:
 
 
 def least_share(node: Node, workload: Workload, limit: str) -> float:
-    """Return to which part of its energy a step comes down at least with each GPU of *node* limited to *limit*.
+    """Return a lower bound of the energy of a step with each GPU of *node* limited to *limit*, relative to the energy without the limit.
 
-    No part of the power falls by more than the power of a GPU that computes, and no step becomes shorter.
+    No part of the power falls by a larger factor than the power of a computing GPU, and no step gets shorter.
     """
     gpu = node.gpu
     if gpu.power is None:
@@ -49,7 +49,7 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
 
 
 def limited(steps: Steps, limit: str) -> Limited:
-    """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError where nobody knows what that does."""
+    """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
     cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is worked out for one")

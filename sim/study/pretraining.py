@@ -1,7 +1,7 @@
-"""What does pre-training with ramps come to? Each part simulated by itself, days and money added up.
+"""How long does pre-training with ramps take? One step of each part is simulated, and multiplied by the steps of the part.
 
-Parts are those of `sim.spec.pretraining`; a part of so many tokens takes as many whole steps as hold them. Limits: layouts only; parts
-follow each other at once (no restart between them); a stretch of steps is as one step is.
+Parts are those of `sim.spec.pretraining`; each takes the least number of whole steps that hold its tokens. Limits: layouts only; parts
+follow each other without a restart; all steps of a part take the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PretrainingPart:
 
     @property
     def steps(self) -> int:
-        """Return the whole steps that hold the tokens."""
+        """Return the number of whole steps that hold the tokens."""
         return math.ceil(round(self.tokens / (self.global_batch * self.sequence), 9))
 
     @property
@@ -38,9 +38,9 @@ class PretrainingPart:
 
 
 def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callable[[Scenario], LayoutRun]) -> tuple[PretrainingPart, ...]:
-    """Return the parts of *tokens* of pre-training whose own step is *run*, others asked of *simulate*.
+    """Return the parts of a pre-training of *tokens* tokens; *run* is the step of the main part, and *simulate* runs the other parts.
 
-    Empty without ramps. Raise SpecError for parts that take more than the tokens there are, or that cannot run.
+    Return an empty tuple without ramps. Raise SpecError if *tokens* are too few for the parts, or if a part cannot run.
     """
     ramps = run.workload.pretraining
     sequence = run.workload.model.sequence
@@ -77,7 +77,7 @@ def _named(pretraining: Pretraining, global_batch: int) -> list[tuple[str, Regim
 
 
 def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> PretrainingPart:
-    """Return the part *regime* of *scenario*. Raise SpecError with its *name* where it cannot run."""
+    """Return the part *regime* of *scenario*. Raise SpecError with its *name* if it cannot run."""
     changed = replace(
         scenario,
         overrides=(*scenario.overrides, *regime.set),

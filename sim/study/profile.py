@@ -1,8 +1,8 @@
-"""What would Stash have measured on this machine? Its runs RUN0 to RUN3 and the two-node twin, in simulation, beside the direct stalls.
+"""What would Stash have measured on this machine? Its runs RUN0 to RUN3 and the two-node twin are simulated, along with direct stalls.
 
-The runs are ordinary scenarios: synthetic data on one GPU, on all GPUs, real data cold and warm; the twin is the same job on nodes
-with half the GPUs each. As the direct stalls of a run sum to its step, each differential stall is the sum over causes of what
-changed between its two runs: that is where and why the two views differ.
+The runs are ordinary scenarios: synthetic data on one GPU and on all GPUs, real data cold and warm; the twin is the same job on two nodes
+with half the GPUs each. Because the direct stalls of a run sum to its step, each differential stall is the sum over causes of the change
+between its two runs. This shows where and why the two methods differ.
 
 Limits: steady-state steps, so nothing that happens before Stash's fifth step.
 """
@@ -28,7 +28,7 @@ from sim.study.scenario import Scenario, answer, prepare
 
 @dataclass(frozen=True)
 class Profile:
-    """The runs of the Stash procedure and what follows from them."""
+    """The runs of the Stash procedure and the results derived from them."""
 
     one_gpu: Run
     synthetic: Run
@@ -36,7 +36,7 @@ class Profile:
     twin: Run | None
     times: RunTimes
     made_of: Mapping[str, Mapping[Cause, float]]
-    """Each differential stall, seconds per step, by the cause that the direct attribution gives: what changed between its two runs."""
+    """Each differential stall (seconds per step) by cause according to direct attribution: the change between its two runs."""
     apart: Mapping[str, Apart]
     """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
@@ -55,7 +55,7 @@ class Runs(NamedTuple):
     real: Run
 
     def times(self, twin: Run | None = None) -> RunTimes:
-        """Return the seconds that an epoch's steps take in each; *twin* is RUN1 on two nodes."""
+        """Return the seconds of an epoch's steps in each run; *twin* is RUN1 on two nodes."""
         job = self.real.jobs[0]
         return RunTimes(
             job.first.steps * self.one_gpu.jobs[0].warm.step_time,
@@ -81,23 +81,23 @@ def synthetic_run(scenario: Scenario) -> Run:
     return _run(scenario, "synthetic")
 
 
-def _unlike(run: Run) -> bool:
-    """Tell whether the GPUs of *run* differ in kind or batch."""
+def _is_heterogeneous(run: Run) -> bool:
+    """Return whether the GPUs of *run* differ in kind or batch."""
     return len({slot.node.gpu.name for slot in run.cluster if slot.lent}) > 1 or bool(run.jobs[0].job.workload.training.batches)
 
 
 def profile(scenario: Scenario, twin: str | None = None) -> Profile:
-    """Return what the Stash procedure measures for *scenario*; *twin* names the machine of half the GPUs ('none' leaves it out).
+    """Return the result of the Stash procedure for *scenario*; *twin* names the machine with half the GPUs ('none' leaves it out).
 
-    Without *twin* it is the machine of the catalogue by the same provider that has half as many of the same GPUs, if there is one.
+    By default, *twin* is the catalogue's machine of the same provider that has half as many of the same GPUs, if there is one.
     """
-    found_runs = runs(scenario)
-    one_gpu, synthetic, real = found_runs
+    stash_runs = runs(scenario)
+    one_gpu, synthetic, real = stash_runs
     job = real.jobs[0]
-    if _unlike(real):
+    if _is_heterogeneous(real):
         raise SpecError("profile follows Stash, whose GPUs are all alike; 'python -m sim run' tells the stalls of unlike machines")
     paired = _twin(scenario, synthetic, twin)
-    times = found_runs.times(paired)
+    times = stash_runs.times(paired)
     samples = float(job.warm.steps * job.job.samples)
     data_rates = rates(times, samples)
     all_gpus = synthetic.jobs[0].warm.stalls
@@ -132,10 +132,10 @@ def _change(before: Mapping[Cause, float], after: Mapping[Cause, float]) -> dict
 
 
 def _twin(scenario: Scenario, run: Run, name: str | None) -> Run | None:
-    """Return RUN1 on two nodes of half the GPUs, or None where there is no such machine."""
+    """Return RUN1 on two nodes of half the GPUs, or None if there is no such machine."""
     if name == "none" or (name is None and len(run.jobs[0].job.placement) > 1):
         return None
-    named = name or _half(run)
+    named = name or _half_machine(run)
     if named is None:
         return None
     own, others = run.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
@@ -149,12 +149,12 @@ def _twin(scenario: Scenario, run: Run, name: str | None) -> Run | None:
 
 
 def _workload_only(scenario: Scenario) -> tuple[str, ...]:
-    """Return the overrides that do not speak of the one machine's node."""
+    """Return the overrides that do not refer to the machine's node, groups or price."""
     return tuple(text for text in scenario.overrides if not text.strip().startswith(("node", "groups", "price")))
 
 
-def _half(run: Run) -> str | None:
-    """Return the plainest machine of the catalogue with half as many of the same GPUs by the same provider."""
+def _half_machine(run: Run) -> str | None:
+    """Return the machine of the catalogue with half as many of the same GPUs by the same provider; of several, the shortest name."""
     own = run.hardware
     gpu, gpus = run.node().gpu.name, run.jobs[0].job.ranks
     rows, _ = hardware_rows()

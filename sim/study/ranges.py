@@ -11,7 +11,7 @@ _RANGE = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*(?::\s*(\d+))?)?\s*")
 
 
 MOST_VALUES = 1_000
-"""Values of one range; each is a run."""
+"""Maximum number of values of one range; each is a run."""
 MOST = {"--nodes": 100_000, "--gpus": 1_000_000}
 """The largest number of an option: an order of magnitude above any cluster."""
 
@@ -47,7 +47,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def one_number(text: str | None, option: str) -> int | None:
-    """Return the one whole number that *text* means, if there is any; *option* names it in messages."""
+    """Return the single whole number in *text*, if there is any text; *option* names it in messages."""
     numbers = whole_numbers(text, option) if text is not None else [None]
     if len(numbers) != 1:
         raise SpecError(f"{option} {text}: expected one number, such as {option} {numbers[-1]}")

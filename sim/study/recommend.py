@@ -1,14 +1,13 @@
-"""Which machine should I rent? The cheapest that meets the time budget, or the fastest that meets the money budget.
+"""Which machine should I rent? The cheapest within the time budget, or the fastest within the money budget.
 
-Every machine of the catalogue, with one or more nodes, on demand and on the spot market, is a candidate; the whole job counts
-(`sim.study.whole_job`), not an epoch; a job of a given time is judged by the epochs it does in it. Where the validated error of a
-prediction is known, the answer says whether the choice survives it, and always by how much a prediction or a price must be off before
-another candidate wins.
+Every machine of the catalogue is a candidate, with one or more nodes, on demand and on the spot market. The whole job counts
+(`sim.study.whole_job`), not an epoch; a job of fixed duration is judged by the number of its epochs. If the validated error of a
+prediction is known, notes state whether the choice holds within it. They also state by how much a prediction or a price must be off
+before another candidate wins.
 
-Spot machines are revoked (`sim.study.transient`): their time and cost are expected values where the lives of their kind are known, with
-checkpoints to cloud storage as far apart as costs least time, as `spot` has them; other machines write one to their disk each epoch.
-
-Limits: machines whose lives nobody measured are no candidates on the spot market, unless a mean life is given; all nodes of one kind.
+Spot machines are revoked (`sim.study.transient`): their time and cost are expected values, with checkpoints to cloud storage at the best
+interval, as in `spot`. Other machines write a checkpoint to their disk each epoch. Limits: machines with unmeasured lifetimes are no
+candidates on the spot market, unless a mean lifetime is specified; all nodes are of one kind.
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ from sim.study.whole_job import course
 from sim.units import counted, rounded, show
 
 LITTLE, MUCH = 0.1, 0.2
-"""Shares: a candidate that costs a little more of what is kept small and saves much of the other is worth a word."""
+"""Shares: a note mentions a candidate that takes at most `LITTLE` more of the minimized figure and saves `MUCH` of the other one."""
 MOST_LISTED = 6
-"""Machines that a note names; of more it says how many."""
+"""Maximum number of machines that a note names; further ones are counted."""
 MARKETS: tuple[Market, ...] = ("on_demand", "spot")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the job may take: *time* (s) or *money* (USD), one of the two."""
+    """The limit of the job: *time* (s) or *money* (USD), one of the two."""
 
     time: float | None = None
     money: float | None = None
 
     def allows(self, candidate: Candidate) -> bool:
-        """Tell whether *candidate* stays within it."""
+        """Return whether *candidate* stays within the budget."""
         return self.excess(candidate) <= 1.0
 
     def excess(self, candidate: Candidate) -> float:
-        """Return what *candidate* takes over what it may take; 1 is all of it."""
+        """Return the share of the budget that *candidate* takes; 1 is all of it."""
         if self.time is not None:
             return candidate.job.total / self.time
         return candidate.cost / (self.money or 1.0)
 
     def prefers(self, candidate: Candidate) -> tuple[float, float]:
-        """Return what to keep small among those allowed: cost within a time, time an epoch within a cost; the other breaks ties."""
+        """Return the sort key of allowed candidates: cost for a time budget, time per epoch for a money budget; the other breaks ties."""
         key = (candidate.cost, candidate.epoch_time)
         return key if self.time is not None else key[::-1]
 
@@ -77,33 +76,33 @@ class Candidate:
     cost: float
     """USD for the whole job."""
     interval: float | None = None
-    """Seconds of work between checkpoints to cloud storage on spot machines that are revoked; None elsewhere."""
+    """Seconds of work between checkpoints to cloud storage on spot machines that are revoked; otherwise None."""
     provider: str = ""
-    """Who rents the machine out."""
+    """The provider that rents the machine out."""
 
     @property
     def epoch_time(self) -> float:
-        """Return the seconds of the whole job for each of its epochs."""
+        """Return the seconds of the whole job per epoch."""
         return self.job.total / self.epochs if self.epochs else inf
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The best candidate within the budget (None where nothing is), all of them in order of preference, and what to know."""
+    """The best candidate within the budget (None if there is none), all candidates in order of preference, and notes."""
 
     plan: JobPlan
     budget: Budget
     best: Candidate | None
     runner_up: Candidate | None
     nearest: Candidate | None
-    """What comes closest to the budget where nothing meets it."""
+    """The candidate closest to the budget, if none meets it."""
     ranked: Sequence[Candidate]
     """Those within the budget first, best first; then the others, nearest first."""
     left_out: Mapping[str, str]
     """Machines that cannot run the job or have no price, and why."""
     notes: Sequence[str]
     machines: Mapping[str, Hardware] = field(default_factory=dict)
-    """Those of the candidates by name: at what prices."""
+    """Descriptions of the candidates' machines by name, with their prices."""
     markets: Sequence[Market] = MARKETS
 
 
@@ -117,37 +116,37 @@ def recommend(
     with_failures: bool = False,
     global_batch: int | None = None,
 ) -> Recommendation:
-    """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
+    """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` returns for the workload.
 
-    *with_failures*: machines fail as well, as `goodput` draws it; the document of each row has the weeks of its markets under ``weeks``.
+    *with_failures*: machines also fail, as in `goodput`; the document of each row has the weeks of its markets under ``weeks``.
 
-    Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
-    *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
+    Spot machines last *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, measured lifetimes are used, if any.
+    *global_batch* is that of all *rows*; None if each GPU has the same batch instead, so that more GPUs take larger steps.
     """
     require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
-    there = _gathered(scenario, rows, plan, markets, mean, with_failures)
-    allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
-    others = sorted((candidate for candidate in there.candidates if not budget.allows(candidate)), key=budget.excess)
+    gathered = _gathered(scenario, rows, plan, markets, mean, with_failures)
+    allowed = sorted(filter(budget.allows, gathered.candidates), key=budget.prefers)
+    others = sorted((candidate for candidate in gathered.candidates if not budget.allows(candidate)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     near = None if best else next(iter(others), None)
     if all(row.document is None for row in rows):
-        notes = [nearest_that_runs(scenario, there.left_out)]
+        notes = [nearest_that_runs(scenario, gathered.left_out)]
     else:
         notes = [
-            *_of_failures(best or near, with_failures),
+            *_failure_notes(best or near, with_failures),
             *_notes(plan, budget, allowed, others, mean),
-            *_of_markets(there.candidates, markets, there.unmeasured),
-            *_of_nodes(rows),
+            *_market_notes(gathered.candidates, markets, gathered.unmeasured),
+            *_node_notes(rows),
             *_partly_left_out(rows),
-            _of_batches(scenario, rows, global_batch),
+            _batch_note(scenario, rows, global_batch),
         ]
     notes = [note for note in notes if note]
-    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
+    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], gathered.left_out, notes, gathered.machines, markets)
 
 
 def require_one_budget(plan: JobPlan, budget: Budget) -> None:
-    """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
+    """Raise SpecError unless *budget* limits either time or money, and money if *plan* fixes the time."""
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
     if plan.time is not None and budget.time is not None:
@@ -155,7 +154,7 @@ def require_one_budget(plan: JobPlan, budget: Budget) -> None:
 
 
 class _Gathered(NamedTuple):
-    """What can be rented, what cannot and why, by name, and whose lives on the spot market nobody has measured."""
+    """Candidates, machines left out with the reason, machines with unmeasured spot lifetimes, and the candidates' machines, by name."""
 
     candidates: list[Candidate]
     left_out: dict[str, str]
@@ -166,43 +165,43 @@ class _Gathered(NamedTuple):
 def _gathered(
     scenario: Scenario, rows: Sequence[ComparedMachine], plan: JobPlan, markets: Sequence[Market], mean: float | None, with_failures: bool
 ) -> _Gathered:
-    """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
+    """Return the candidates from *rows* on *markets*; spot machines last *mean* seconds on average, or as long as measured if None."""
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
-    there = _Gathered([], {}, set(), {})
+    gathered = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            there.left_out.setdefault(row.hardware, row.problem)
+            gathered.left_out.setdefault(row.hardware, row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
-        priced = _measured(machine, markets, mean)
+        priced = _usable_markets(machine, markets, mean)
         candidates = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, priced, (mean, with_failures))
         if len(priced) < len(markets) and not machine.hypothetical:
-            there.unmeasured.add(machine.name)
+            gathered.unmeasured.add(machine.name)
         if candidates:
-            there.machines[machine.name] = machine
-            there.candidates.extend(candidates)
+            gathered.machines[machine.name] = machine
+            gathered.candidates.extend(candidates)
         else:
-            there.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, priced)}"
-    for name in there.machines:  # on other numbers of nodes it may have been left out
-        there.left_out.pop(name, None)
-    return there
+            gathered.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, priced)}"
+    for name in gathered.machines:  # they may have been left out on other numbers of nodes
+        gathered.left_out.pop(name, None)
+    return gathered
 
 
 def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_lifetime: str | None) -> str:
-    """Return why the machine *name* cannot be rented on *markets*, whatever it could run; empty where it can, or cannot be read."""
+    """Return why the machine *name* cannot be rented on *markets* for any job; empty if it can, or if it cannot be read."""
     try:
         machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
     except SpecError:
         return ""
-    priced = _measured(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
+    priced = _usable_markets(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
     if machine.hypothetical or all(price(machine, market) is None for market in priced):
         return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""
 
 
 def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
-    """Return which numbers of nodes a machine cannot run the job on that runs it on others, and why."""
+    """Return notes on machines that run the job on some numbers of nodes but not on others, and why."""
     ran = {row.hardware for row in rows if row.document is not None}
     failed: dict[str, list[ComparedMachine]] = defaultdict(list)
     for row in rows:
@@ -212,8 +211,8 @@ def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"{name}: not on {', '.join(str(row.nodes) for row in each)} nodes: {reasons[name]}" for name, each in failed.items()]
 
 
-def _measured(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
-    """Return *markets* without the spot market where *machine* has a price there, but nobody knows how long it would live."""
+def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
+    """Return *markets* without the spot market if *machine* has a price there, but its lifetime is unknown."""
     if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.groups[0].node.gpu) is not None:
         return markets
     return [market for market in markets if market != "spot"]
@@ -235,7 +234,7 @@ def _candidates(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, markets: Sequence[Market],
     disturbed: tuple[float | None, bool],
 ) -> list[Candidate]:  # fmt: skip
-    """Return the ways to pay for one machine, *disturbed* by revocations (mean life, s) and whether by failures."""
+    """Return the ways to pay for one machine; *disturbed* is the mean lifetime (s) of spot machines, and whether machines fail."""
     mean, with_failures = disturbed
     job = course(plan, document, machine, workload)
     described = sum(group.count for group in machine.groups)
@@ -248,16 +247,16 @@ def _candidates(
         cost = rate * job.parts.total
         candidate = Candidate(machine.name, document["nodes"], market, document, job.epochs, job.parts, cost, provider=machine.provider)
         if with_failures:
-            candidate = _failing(candidate, plan, machine, workload, rate)
+            candidate = _with_failures(candidate, plan, machine, workload, rate)
         elif market == "spot":
-            candidate = _revoked(candidate, plan, machine, workload, rate, mean)
-        if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
+            candidate = _with_revocations(candidate, plan, machine, workload, rate, mean)
+        if candidate.cost < inf:  # infinite if revocations keep the job from finishing
             candidates.append(candidate)
     return candidates
 
 
-def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
-    """Return what becomes of *candidate* by the share that the drawn weeks of its market leave to work; their spares are paid for as well.
+def _with_failures(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+    """Return *candidate* with failures, by the effective share in the drawn weeks of its market; their spares are paid for as well.
 
     Start and checkpoints are those of the weeks.
     """
@@ -267,43 +266,45 @@ def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: W
         shorter = course(plan._replace(time=plan.time * share), candidate.document, machine, workload)
         failing = replace(candidate, epochs=shorter.epochs, job=shorter.parts)
     work = failing.job.total - failing.job.start_up - failing.job.checkpoints
-    lasts = work / share if plan.time is None else plan.time
+    duration = work / share if plan.time is None else plan.time
     saves = work * weeks["lost_s"]["checkpoint"] / weeks["work_s"]
-    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=lasts - work - saves)
+    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=duration - work - saves)
     paid = (candidate.nodes + weeks["spares"]) / candidate.nodes
     interval = weeks["checkpoint"]["interval_s"]["used"] if candidate.market == "spot" else None
-    return replace(failing, job=job, cost=rate * paid * lasts, interval=interval)
+    return replace(failing, job=job, cost=rate * paid * duration, interval=interval)
 
 
-def _revoked(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
-    """Return what becomes of *candidate* on spot machines, whose lives are known or *mean* seconds on average.
+def _with_revocations(
+    candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None
+) -> Candidate:
+    """Return *candidate* on spot machines with revocations; lifetimes are measured, or *mean* seconds on average.
 
-    A job of a given time does the epochs of one that is shorter by what revocations make that one longer.
+    A job of fixed duration does the epochs of a job that is shorter by the factor by which revocations lengthen it.
     """
     drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
     if drawn is None or drawn.time == inf:
         return replace(candidate, cost=inf)
-    revoked, lasts = candidate, drawn.time
+    revoked, duration = candidate, drawn.time
     if plan.time is not None:
         shorter = course(plan._replace(time=plan.time * plan.time / drawn.time), candidate.document, machine, workload)
-        revoked, lasts = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
-    start_up = min(drawn.start_up, lasts)
-    job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, lasts - start_up))
+        revoked, duration = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
+    start_up = min(drawn.start_up, duration)
+    job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, duration - start_up))
     interval = drawn.interval if drawn.interval < inf else None
-    return replace(revoked, job=job._replace(revocations=lasts - job.total), cost=drawn.cost * lasts / drawn.time, interval=interval)
+    return replace(revoked, job=job._replace(revocations=duration - job.total), cost=drawn.cost * duration / drawn.time, interval=interval)
 
 
 # --- how sure, and what would change it ------------------------------------------------------------------------------
 
 
 def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
-    """Return how sure the choice is, and what would change it."""
+    """Return notes on how sure the choice is, and on what would change it."""
     best, runner_up = (*allowed, None, None)[:2]
     if best is None:
         return []
-    notes = [_sureness(plan, budget, best)]
+    notes = [_error_note(plan, budget, best)]
     if best.market == "spot":
-        notes.append(_of_spot(best, mean))
+        notes.append(_spot_note(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
         share = "less than 1%" if spare < 1.01 else f"{'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}%"
@@ -314,7 +315,7 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
         what = "price" if budget.time is not None else "predicted time"
         share = "less than 0.1%" if fall < 0.001 else f"{100 * fall:.2g}%"
         notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {share}")
-    notes += _bargain(budget, best, allowed)
+    notes += _bargain_notes(budget, best, allowed)
     better = [candidate for candidate in others if budget.prefers(candidate) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
@@ -322,8 +323,8 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
     return notes
 
 
-def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
-    """Return what the figures of *best* include, where they are *with_failures*."""
+def _failure_notes(best: Candidate | None, with_failures: bool) -> list[str]:
+    """Return a note on what the figures of *best* include if they are *with_failures*."""
     if best is None or not with_failures:
         return []
     weeks = best.document["weeks"][best.market]
@@ -335,8 +336,8 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
     return [f"{drawn}; {spares}"]
 
 
-def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
-    """Return what a little more of what is kept small would save of the other: time of money, money of time."""
+def _bargain_notes(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
+    """Return a note on how much time a little more money would save, or how much money a little more time would, for the *budget*."""
     spent, other = budget.prefers(best)
     near = [bargain for bargain in allowed if budget.prefers(bargain)[0] <= (1.0 + LITTLE) * spent]
     bargain = min(near, key=lambda each: budget.prefers(each)[1])
@@ -350,15 +351,15 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
 _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h considers them"
 
 
-def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
-    """Return which machines the spot market was not asked about: it lacks a price or of known lives."""
+def _market_notes(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
+    """Return notes on machines that were not considered on the spot market: without a price there, or without measured lifetimes."""
     names = sorted(unmeasured & {candidate.hardware for candidate in candidates})
-    without_lives = [f"{_several(names)}: {_UNMEASURED}"] if names else []
+    without_lives = [f"{_listed(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]
 
 
-def _several(names: Iterable[str]) -> str:
-    """Return *names* in order; of many, the first few and how many more."""
+def _listed(names: Iterable[str]) -> str:
+    """Return *names* in order; if there are many, the first few and how many more."""
     ordered = sorted(names)
     few = ordered if len(ordered) <= MOST_LISTED + 1 else [*ordered[:MOST_LISTED], f"{len(ordered) - MOST_LISTED} more"]
     return f"{', '.join(few[:-1])} and {few[-1]}" if len(few) > 1 else "".join(few)
@@ -370,12 +371,12 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known for {_several(others)}"]
-    return [f"spot prices are known only for {_several(priced)}" if priced else "no spot price is known for any of them"]
+        return [f"no spot price is known for {_listed(others)}"]
+    return [f"spot prices are known only for {_listed(priced)}" if priced else "no spot price is known for any of them"]
 
 
-def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
-    """Return which numbers of nodes were tried, where they were asked for."""
+def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
+    """Return a note on which numbers of nodes were tried, if they were requested."""
     counts = sorted({row.nodes for row in rows if row.nodes is not None})
     if not counts:
         return []
@@ -383,11 +384,11 @@ def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
-def _of_batches(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
-    """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
+def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
+    """Return a note on the candidates' global batch, because an epoch is worth less the larger it is; empty for planned layouts only."""
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
-        return ""  # said where their layouts are
+        return ""  # stated with their layouts
     if global_batch is not None:
         most = max((row.nodes or 1 for row in rows), default=1)
         usual_batch, of_gpus = usual_global_batch(scenario, most), usual_global_batch(scenario)
@@ -410,7 +411,7 @@ def _named(candidate: Candidate) -> str:
     return f"{candidate.hardware} ({candidate.nodes} node{'s' * (candidate.nodes > 1)}, {candidate.market.replace('_', '-')})"
 
 
-def _of_spot(best: Candidate, mean: float | None) -> str:
+def _spot_note(best: Candidate, mean: float | None) -> str:
     work = best.job.total - best.job.start_up - best.job.checkpoints - best.job.revocations
     often = best.interval is not None and best.interval < 0.999 * work
     saves = (
@@ -422,7 +423,7 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
     return f"{saves}time and cost are means over revocations {lives}; `spot` shows the spread"
 
 
-def _sureness(plan: JobPlan, budget: Budget, best: Candidate) -> str:
+def _error_note(plan: JobPlan, budget: Budget, best: Candidate) -> str:
     error = best.document.get("expected_error")
     if not error:
         return "no measured run of this kind of machine backs the prediction"

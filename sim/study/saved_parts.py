@@ -1,4 +1,4 @@
-"""In which parts is the checkpoint of a job written and read, beside which traffic? From its description and the time of its steps."""
+"""In which parts is the checkpoint of a job written and read, along with which traffic? From its description and its step time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sim.spec.yaml import SpecError
 from sim.units import show
 
 KEPT = 2
-"""Checkpoints that a store holds at once: the last complete one and the one that is written."""
+"""Checkpoints that a store holds at once: the last complete one and the one being written."""
 
 
 def saved_parts(workload: Workload, gpus: int, nodes: int, step_time: float) -> Parts:
-    """Return the parts of a checkpoint of *workload* on *gpus* GPUs of *nodes* nodes, whose steps take *step_time* (s)."""
+    """Return the parts of a checkpoint of *workload* on *gpus* GPUs of *nodes* nodes with steps of *step_time* (s)."""
     saved = saved_state(workload, gpus, nodes)
     held = saved.holders
     return Parts(
@@ -30,14 +30,14 @@ def saved_parts(workload: Workload, gpus: int, nodes: int, step_time: float) -> 
 def _traffic(workload: Workload, saved: Saved, nodes: int) -> float:
     """Return the bytes of gradients that leave each node in a step.
 
-    A ring all-reduce among the nodes that have a part of the model alike moves each byte of it twice.
+    A ring all-reduce among the nodes that hold the same part of the model moves each of its bytes twice.
     """
     part = saved.holders.weights_on_node / saved.holders.weights
     return 2 * gradient_volume(workload) * part * max(0.0, 1 - 1 / (nodes * part))
 
 
 def require_room(parts: Parts, node: Node, store: Store | None, name: str) -> None:
-    """Raise SpecError where checkpoints in *parts* do not fit into the *store* called *name*, or on the disks of the nodes that write."""
+    """Raise SpecError if checkpoints in *parts* do not fit into the *store* called *name*, or on the disks of the nodes that write."""
     room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
     if room and KEPT * parts.total > room:
         raise SpecError(

@@ -1,8 +1,8 @@
-"""What does a checkpoint do to the steps beside it? The same run again, with the parts of a checkpoint written all along.
+"""How much does a checkpoint slow the steps during which it is written? The run is repeated with parts of checkpoints written throughout.
 
-Training waits for the copy from device to host; until the store has the parts, they share NICs and host memory with the gradients
-(`sim.cluster.checkpoint`). Limits: all nodes of a run are simulated with the traffic of the one that writes most, since a collective is as
-fast as its slowest node; the copy to the node's own disk crosses no link of the network.
+Training waits for the copy from device to host. Then, until the store has the parts, they share NICs and host memory with the gradients
+(`sim.cluster.checkpoint`). Limits: all nodes are simulated with the traffic of the node that writes most, because a collective is only
+as fast as its slowest node; a copy to the node's own disk crosses no link of the network.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
 Again = Callable[[Sequence[Outflow]], float]
-"""Returns the seconds of a step with parts of checkpoints that each node writes all along."""
+"""Returns the seconds of a step while each node writes these parts of checkpoints throughout."""
 
 
 class SavedRun(NamedTuple):
-    """A checkpoint of a run, and the steps beside it."""
+    """A checkpoint of a run, and the steps during which it is written."""
 
     store: str
     nbytes: float
@@ -35,30 +35,30 @@ class SavedRun(NamedTuple):
     blocking: float
     """Seconds that training waits for the copy to host memory."""
     written: float
-    """Seconds from there until the store has it."""
+    """Seconds from the end of that copy until the store has the checkpoint."""
     step: float
-    """Seconds of a step without."""
+    """Seconds of a step without a checkpoint."""
     beside: float
-    """The same while a checkpoint is written."""
+    """Seconds of a step while a checkpoint is written."""
 
     @property
     def costs(self) -> float:
-        """Return the seconds that one checkpoint takes from training."""
+        """Return the seconds that one checkpoint costs training."""
         return self.blocking + self.slowed
 
     @property
     def slowed(self) -> float:
-        """Return the seconds of them that are lost by slower steps while the store takes it."""
+        """Return the part of `costs` that is lost to slower steps while the checkpoint is written to the store."""
         return self.written * (1.0 - self.step / self.beside)
 
 
 def saved_beside(run: Run | LayoutRun, name: str) -> SavedRun:
-    """Return what a checkpoint to the store *name* does to *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
+    """Return the effect of a checkpoint to the store *name* on *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
     return _saved_to(run, name, store_of(name))
 
 
 def slowed_beside(run: Run | LayoutRun) -> Slowed:
-    """Return what tells the seconds that the steps of *run* lose while a checkpoint is written to a store."""
+    """Return a function that returns the seconds that the steps of *run* lose while a checkpoint is written to a store."""
 
     def slowed(store: Store | None) -> float:
         return _saved_to(run, store.name if store else "disk", store).slowed if store else 0.0

@@ -1,4 +1,4 @@
-"""What do runs of growing size say? One point a size; a point that cannot run says why, and the others go on."""
+"""How do runs scale with the number of nodes or GPUs? One point per size; a point that cannot run states why, and the others continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, a
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return one scenario for each number of *nodes* and of *gpus*, of which at most one list is long; an empty one leaves all."""
+    """Return one scenario for each number of *nodes* or *gpus*; at most one list has several numbers, an empty one keeps the default."""
     if len(nodes) > 1 and len(gpus) > 1:
         raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
     return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
@@ -22,7 +22,7 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
 
 @dataclass(frozen=True)
 class SizePoint:
-    """One size: its run, or why it cannot run, whole and in a few words."""
+    """One size: its run, or why it cannot run, in full (``problem``) and in a few words (``brief``)."""
 
     hardware: str
     workload: str
@@ -45,17 +45,17 @@ def answers(
     keep_rates: bool = False,
     trying: Callable[[int, int], None] | None = None,
 ) -> list[SizePoint]:
-    """Run *scenarios* and return a point each; *progress* hears how many are done, *trying* how many runs of estimates.
+    """Run *scenarios* and return a point for each; *progress* gets the number done, *trying* the number of runs that vary estimates.
 
-    One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
-    also tries what bounds the last one that runs, and which estimates decide it; *keep_rates* is for pictures of one alone.
-    Raise SpecError for bad input.
+    A single scenario must be able to run. Several are all checked before the first one runs, and those that cannot run state why.
+    *thorough* also finds what bounds the last one that runs, and which estimates decide its result; *keep_rates* is for plots of a single
+    scenario. Raise SpecError for bad input.
     """
     if len(scenarios) == 1:
         first = answer(scenarios[0], thorough, keep_rates, trying)
         return [_ran(scenarios[0], first)]
-    questions = [(scenario, _asked(scenario)) for scenario in scenarios]
-    _different([question for _, question in questions if isinstance(question, Question)])
+    questions = [(scenario, _question_of(scenario)) for scenario in scenarios]
+    _require_different([question for _, question in questions if isinstance(question, Question)])
     last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, Question)), default=-1)
     points = []
     for place, (scenario, question) in enumerate(questions):
@@ -70,8 +70,8 @@ def answers(
     return points
 
 
-def _different(questions: Sequence[Question]) -> None:
-    """Refuse numbers of nodes of which some would be the same run: whoever places jobs by hand leaves the other nodes idle."""
+def _require_different(questions: Sequence[Question]) -> None:
+    """Raise SpecError if different numbers of nodes give the same run: jobs that are placed explicitly leave other nodes idle."""
     placements = [[job.placement for job in question.jobs] for question in questions]
     if any(placement in placements[:index] for index, placement in enumerate(placements)):
         raise SpecError("--nodes: the jobs stay where their placement puts them, however many nodes there are; write one number")
@@ -84,7 +84,7 @@ def _ran(scenario: Scenario, finished: Answer) -> SizePoint:
     )  # fmt: skip
 
 
-def _asked(scenario: Scenario) -> Question | Infeasible:
+def _question_of(scenario: Scenario) -> Question | Infeasible:
     try:
         return prepare(scenario)
     except Infeasible as problem:

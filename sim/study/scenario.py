@@ -1,6 +1,6 @@
-"""Which run does the user ask for? Names and options in; checked descriptions, or a finished run, out.
+"""Which run does the user request? From names and options to checked descriptions, or to a finished run.
 
-The one way from what stands on a command line (or in a sweep's point) to `sim.simulate`: every front end goes through here.
+This is the only path from a command line (or a point of a sweep) to `sim.simulate`: every front end goes through here.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _HARDWARE_KEYS = frozenset(Hardware.model_fields) | set(UNFOLDED)
 
 
 _SEARCHED: Final = tuple(f"training.{key}" for key in ("parallel", "activation_checkpointing", "batch", "gradient_accumulation_steps"))
-"""What a plan chooses by itself."""
+"""Keys that a plan chooses itself."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run as the user names it; None leaves a value as described."""
+    """One run as the user specifies it; None keeps the value of the description."""
 
     hardware: str
     workload: str
     overrides: tuple[str, ...] = ()
-    """``KEY=VALUE`` texts; the first word of the key tells whether it is the hardware's or the workload's."""
+    """``KEY=VALUE`` texts; the first word of the key decides whether it belongs to the hardware or to the workload."""
     nodes: int | None = None
     gpus: int | None = None
-    """GPUs in all."""
+    """Total number of GPUs."""
     placement: str | None = None
     batch: int | Literal["max"] | None = None
     """Samples per GPU; max: as many as fit into the memory of every GPU."""
@@ -66,17 +66,17 @@ class Scenario:
     exact: bool = False
     fold: bool = True
     market: Market = "on_demand"
-    """At whose prices time is paid for."""
+    """Which prices apply."""
     plan: JobPlan | None = None
-    """How long the whole job is, where that is asked for."""
+    """The length of the whole job, if it is requested."""
     layout: tuple[tuple[str, str, str | int], ...] = ()
-    """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
+    """Fields of ``training`` that define the layout, with the options that set them: (option, key, value)."""
     sequence: int | None = None
-    """Tokens of a sample, of a model with ``transformer``."""
+    """Tokens per sample, for a model with ``transformer``."""
     prices: str = ""
-    """A price source of the user's, in place of the prices of descriptions."""
+    """The user's own price source, which replaces the prices of descriptions."""
     power_cap: str | None = None
-    """Limit of each GPU, such as ``500 W``, that a row of a table is worked out with."""
+    """Power limit of each GPU, such as ``500 W``, for which a row of a table is computed."""
 
     @property
     def plan_command(self) -> str:
@@ -85,7 +85,7 @@ class Scenario:
 
     @property
     def batches_command(self) -> str:
-        """Return the command that shares the batch of this job among unlike machines."""
+        """Return the command that divides the batch of this job among unequal machines."""
         sequence = None if self.sequence is None else f"model.sequence={self.sequence}"
         return self._command("python -m sim batches", {"--global-batch": self.global_batch, "--stack": self.stack}, {"--set": sequence})
 
@@ -99,35 +99,35 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished run, and the fingerprints (SHA-256) of what went in."""
+    """A finished run, and the fingerprints (SHA-256) of its inputs."""
 
     run: Run
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     bottlenecks: Sequence[Bottleneck] = ()
-    """By job, where they were asked for."""
+    """By job, if requested."""
     market: Market = "on_demand"
     plan: JobPlan | None = None
 
 
 def has_layout(scenario: Scenario) -> bool:
-    """Tell whether *scenario* asks for more than plain data parallelism; what cannot be read does not."""
+    """Return whether *scenario* uses more than plain data parallelism; False if it cannot be read."""
     try:
         if jobs_file(scenario.workload) is not None:
             return False
         _, of_workload = sorted_overrides(scenario)
         return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
-    except SpecError:  # told of, with all else that is wrong, by whoever reads it to run it
+    except SpecError:  # reported, with all other problems, when it is read to be run
         return False
 
 
 def answer(
     scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None, keep_log: bool = True
 ) -> Answer:
-    """Load, check and simulate *scenario*; *thorough* also tries what bounds it and which estimates decide it.
+    """Load, check and simulate *scenario*; *thorough* also finds what bounds it and which estimates decide the result.
 
-    *progress* hears how many of the runs that try estimates are done, which all cores may share then; for *keep_log* see
-    `sim.simulate.simulate`. Raise SpecError with all that is wrong.
+    *progress* gets the number of runs that vary estimates done so far, and their total; with it, all cores may share them. For
+    *keep_log* see `sim.simulate.simulate`. Raise SpecError listing all problems.
     """
     if has_layout(scenario):
         refuse_layouts([load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec])
@@ -135,7 +135,7 @@ def answer(
 
 
 def refuse_parts(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError where one of *workloads* has parts of pre-training, which plain data parallelism does not."""
+    """Raise SpecError if one of *workloads* has parts of pre-training, which plain data parallelism does not support."""
     if any(workload.pretraining for workload in workloads):
         raise SpecError(
             "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
@@ -143,7 +143,7 @@ def refuse_parts(workloads: Sequence[Workload]) -> None:
 
 
 def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError where one of *workloads* recomputes some blocks or parts of them, which plain data parallelism does not."""
+    """Raise SpecError if one of *workloads* recomputes only some blocks or parts of them, unsupported in plain data parallelism."""
     for training in (workload.training for workload in workloads):
         for name in ("recompute_blocks", "recompute_modules", "recompute_saves"):
             if getattr(training, name):
@@ -151,7 +151,7 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
 
 
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError where one of *workloads* has a layout, which would be left out of a run in data parallelism."""
+    """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore."""
     for number, workload in enumerate(workloads):
         if not workload.training.parallel.trivial:
             place = f"jobs.{number}: " if len(workloads) > 1 else ""
@@ -169,7 +169,7 @@ def answer_to(
     progress: Progress | None = None,
     keep_log: bool = True,
 ) -> Answer:
-    """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
+    """Simulate the checked *question* with the options of *scenario*; for the other arguments see `answer`."""
     hardware, jobs = question.hardware, question.jobs
     refuse_layouts([job.workload for job in jobs])
     if any(job.workload.input.stream for job in jobs):
@@ -193,7 +193,7 @@ def answer_to(
 
 
 class Question(NamedTuple):
-    """Checked descriptions, what is odd about them, and the fingerprints of what was read."""
+    """Checked descriptions, warnings about them, and the fingerprints of what was read."""
 
     hardware: Hardware
     jobs: Sequence[Job]
@@ -202,7 +202,7 @@ class Question(NamedTuple):
 
 
 class Infeasible(SpecError):
-    """A question that is well formed, but cannot run on so many nodes and GPUs; *brief* says so in a cell of a table."""
+    """Raised for a valid question that cannot run on this number of nodes and GPUs; *brief* is the reason for a cell of a table."""
 
     def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "") -> None:
         super().__init__(list(problems))
@@ -214,21 +214,21 @@ class Infeasible(SpecError):
 def prepare(scenario: Scenario) -> Question:
     """Return the checked hardware and the jobs on it.
 
-    Raise SpecError with everything that is wrong, `Infeasible` where only the number of nodes or GPUs is to blame.
+    Raise SpecError listing all problems, `Infeasible` if only the number of nodes or GPUs is to blame.
     """
-    _contradictions(scenario)
+    _refuse_contradictions(scenario)
     _, for_workload = sorted_overrides(scenario)
     machine = loaded_hardware(scenario)
     notes = _alias_notes(scenario, machine.spec)
     if (path := jobs_file(scenario.workload)) is not None:
-        _one_for_all(scenario)
+        _refuse_single_job_options(scenario)
         placed = place_jobs(machine, path, for_workload)
         inputs = {"hardware": machine.sha256, "workload": placed.sha256, "stack": placed.stacks, "records": fingerprint([])}
         return Question(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
-    _one_batch(loaded.spec, scenario)
-    wanted_gpus = _asked_gpus(machine.spec, scenario)
+    _refuse_two_batches(loaded.spec, scenario)
+    requested_gpus = _requested_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -236,7 +236,7 @@ def prepare(scenario: Scenario) -> Question:
         job = Job(loaded.spec, placement)
         loaded = _sized(loaded, scenario, job.ranks)
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, wanted_gpus) from None
+        raise Infeasible(error.problems, nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
@@ -258,7 +258,7 @@ def prepare(scenario: Scenario) -> Question:
 
 
 def workload_name(scenario: Scenario) -> str:
-    """Return what the workload of *scenario* calls itself, be it named by a file or by an alias."""
+    """Return the name in the workload of *scenario*, which may be specified by a file or an alias."""
     return load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.name
 
 
@@ -272,12 +272,12 @@ def job_on(hardware: Hardware, workload: Workload, placement: tuple[Placement, .
 def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
     """Return the hardware that *scenario* names, with its overrides and its number of nodes."""
     for_hardware, _ = sorted_overrides(scenario)
-    return _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+    return _with_requested_nodes(load_hardware(scenario.hardware, for_hardware), scenario)
 
 
-def _one_for_all(scenario: Scenario) -> None:
-    """Refuse options that say for one job what a file of several says for each."""
-    given = {
+def _refuse_single_job_options(scenario: Scenario) -> None:
+    """Raise SpecError for options of a single job, which a jobs file specifies for each job."""
+    values = {
         "--gpus": scenario.gpus,
         "--placement": scenario.placement,
         "--batch": scenario.batch,
@@ -290,13 +290,13 @@ def _one_for_all(scenario: Scenario) -> None:
         "--hours": scenario.plan and scenario.plan.time and scenario.plan.time / 3600,
         "--tokens": scenario.plan and scenario.plan.tokens,
     }
-    for option, value in given.items():
+    for option, value in values.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
 
 
-def _contradictions(scenario: Scenario) -> None:
-    """Refuse options of which one says what another says otherwise."""
+def _refuse_contradictions(scenario: Scenario) -> None:
+    """Raise SpecError for options that contradict each other."""
     if scenario.gpus is not None and scenario.placement is not None:
         raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
     if scenario.batch is not None and scenario.global_batch is not None:
@@ -309,8 +309,8 @@ def _contradictions(scenario: Scenario) -> None:
         )
 
 
-def _grown(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
-    """Return *machine* with as many workers as are asked for, or as a placement names, where it is one group of fewer."""
+def _with_requested_nodes(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
+    """Return *machine* with the requested number of workers, or with those of a placement if it is a single group of fewer."""
     if scenario.nodes is not None:
         return shelf.remembered(
             (Scenario, id(machine), scenario.nodes), lambda: _with_nodes(machine, scenario.nodes or 0, f"--nodes {scenario.nodes}"), machine
@@ -332,15 +332,15 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
 
 
-def _one_batch(workload: Workload, scenario: Scenario) -> None:
-    """Refuse a batch beside batches by group."""
+def _refuse_two_batches(workload: Workload, scenario: Scenario) -> None:
+    """Raise SpecError for a batch option together with batches by group."""
     option = "--batch" if scenario.batch is not None else "--global-batch" if scenario.global_batch is not None else ""
     if workload.training.batches and option:
         raise SpecError(f"{option} and training.batches: write one of the two")
 
 
 def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
-    """Return what the user should know who wrote an alias of *hardware*."""
+    """Return a note for a user who wrote an alias of *hardware*."""
     if scenario.hardware not in hardware.aliases:
         return []
     return [
@@ -349,24 +349,24 @@ def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
 
 
 def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]]:
-    """Return the overrides of the hardware and those of the workload, options among them."""
+    """Return the overrides of the hardware and those of the workload, including options."""
     if any(not text.strip("; ") for text in scenario.overrides):
         raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
     of_hardware, of_workload = split_overrides(scenario.overrides)
     options = {"stack": scenario.stack, "precision": scenario.precision, "fp8_recipe": scenario.fp8_recipe, "batch": scenario.batch}
-    given = [
+    from_options = [
         Option(f"--{name.replace('_', '-')}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")
     ]
-    given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
+    from_options += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
-    _one_number_of_micro_batches(laid, of_workload)
-    _said_once(laid)
+    _refuse_unequal_micro_batches(laid, of_workload)
+    _refuse_conflicts(laid)
     priced = [PriceOverride(scenario.prices)] if scenario.prices else []
-    return [*priced, *of_hardware], [*given, *laid, *of_workload]
+    return [*priced, *of_hardware], [*from_options, *laid, *of_workload]
 
 
-def _said_once(laid: Sequence[Option]) -> None:
-    """Raise SpecError where two layout options write unequal values for one field."""
+def _refuse_conflicts(laid: Sequence[Option]) -> None:
+    """Raise SpecError if two layout options set one field to different values."""
     first: dict[str, Option] = {}
     for option in laid:
         other = first.setdefault(option.key, option)
@@ -374,8 +374,8 @@ def _said_once(laid: Sequence[Option]) -> None:
             raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
 
 
-def _one_number_of_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
-    """Raise SpecError where a layout option and another option, or an override, write unequal numbers of micro-batches."""
+def _refuse_unequal_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
+    """Raise SpecError if a layout option and another option, or an override, set different numbers of micro-batches."""
     key = "training.gradient_accumulation_steps"
     given = [(f"{option.name} {option.value}", str(option.value)) for option in laid if option.key == key]
     written = [text.partition("=") for text in overrides]
@@ -388,7 +388,7 @@ def _one_number_of_micro_batches(laid: Sequence[Option], overrides: Sequence[str
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the single overrides in *texts* that belong to the hardware, and those that belong to the workload.
 
-    Raise SpecError for a key of neither.
+    Raise SpecError for a key that belongs to neither.
     """
     for_hardware: list[str] = []
     for_workload: list[str] = []
@@ -399,7 +399,7 @@ def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_of_workload(text: str) -> bool:
-    """Tell whether the override *text* is for the workload; raise SpecError for a key of neither description."""
+    """Return whether the override *text* is for the workload. Raise SpecError for a key that belongs to neither description."""
     first = text.partition("=")[0].partition(".")[0].strip()
     first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
@@ -412,7 +412,7 @@ def _is_of_workload(text: str) -> bool:
 
 
 def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[Workload]:
-    """Return *loaded* with its share of the global batch, where one was asked for."""
+    """Return *loaded* with its share of the global batch, if one was requested."""
     if scenario.global_batch is None:
         return loaded
     steps = loaded.spec.training.gradient_accumulation_steps
@@ -434,7 +434,7 @@ def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Wor
 
 
 def batch_of(text: str) -> int | Literal["max"]:
-    """Return what ``--batch`` says: a whole number of at least 1, or ``max``."""
+    """Return the value of ``--batch``: a whole number of at least 1, or ``max``."""
     if text == "max":
         return "max"
     samples = whole_number(text)
@@ -446,7 +446,7 @@ def batch_of(text: str) -> int | Literal["max"]:
 
 
 def market_of(text: str) -> Market:
-    """Return what ``--market`` says."""
+    """Return the value of ``--market``."""
     markets: dict[str, Market] = {"on-demand": "on_demand", "spot": "spot"}
     if text not in markets:
         near = suggestions(text, list(markets), most=1)
@@ -454,6 +454,6 @@ def market_of(text: str) -> Market:
     return markets[text]
 
 
-def _asked_gpus(hardware: Hardware, scenario: Scenario) -> int:
-    """Return how many GPUs the scenario asks for, whether or not there are as many."""
+def _requested_gpus(hardware: Hardware, scenario: Scenario) -> int:
+    """Return how many GPUs the scenario requests, even if the hardware has fewer."""
     return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")

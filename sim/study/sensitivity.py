@@ -1,7 +1,7 @@
-"""Which guesses decide the answer? Every estimate of a run's descriptions, changed by 30% either way, one at a time.
+"""Which estimates decide the result? Every estimate in a run's descriptions is changed by 30% up and down, one at a time.
 
-An estimate is a number without a public source. One that moves the step by more than 5% should be measured before the answer is
-believed; all others may stay guesses.
+An estimate is a number without a public source. One that changes the step by more than 5% should be measured before the result is
+trusted; all others may stay estimates.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from sim.study.pool import cores, each
 from sim.training.job import Job
 
 CHANGE = 0.3
-"""Share by which each estimate is moved, up and down."""
+"""Share by which each estimate is changed, up and down."""
 NOTICEABLE = 0.05
-"""Share of the step time from which an estimate is worth a warning."""
+"""Share of the step time above which an estimate gets a warning."""
 
 LONG = 2.0
-"""Seconds of all runs from which they are shared among cores: processes take one to start."""
+"""Seconds of all runs above which cores share them: processes take one second to start."""
 CORES = 4
-"""Cores from which that pays."""
+"""Minimum number of cores with which that pays off."""
 Progress = Callable[[int, int], None]
 
 _WITHOUT_EFFECT = ("power", "context_memory", "clock", "nccl_bandwidth", "nccl_plugin_latency", "sockets")
-"""Keys that never enter a step's time."""
+"""Keys that never affect the step time."""
 
 
 class Sensitivity(NamedTuple):
-    """Moving the estimate at *key* by 30% moves the warm step by *share* of itself."""
+    """Changing the estimate at *key* by 30% changes the warm step by *share* of itself."""
 
     key: str
     reason: str
@@ -44,9 +44,9 @@ class Sensitivity(NamedTuple):
 
 
 def sensitivities(hardware: Hardware, job: Job, progress: Progress | None = None) -> list[Sensitivity]:
-    """Return the estimates that matter to *job* on *hardware*, largest first.
+    """Return the estimates that matter to *job* on *hardware*, largest effect first.
 
-    *progress* hears how many of all runs are done; where it is given and they take long, all cores share them.
+    *progress* gets the number of runs done and the total; if it is given and the runs take long, all cores share them.
     """
     started = time.monotonic()
     base = _step_time(hardware, job)
@@ -77,7 +77,7 @@ def estimate_warnings(hardware: Hardware, job: Job, progress: Progress | None = 
 
 
 def _estimates(hardware: Hardware, workload: Workload) -> Iterator[tuple[bool, Estimate]]:
-    """Yield each estimate that may matter, and whether it is one of the hardware."""
+    """Yield each estimate that may matter, and whether it belongs to the hardware."""
     spec: Spec
     for spec in (hardware, workload):
         for estimate in count_estimates(spec):
@@ -104,7 +104,7 @@ def _path(key: str, spec: Spec) -> list[str]:
 
 
 def _with_factor(value: Any, path: Sequence[str], factor: float) -> Any:
-    """Return *value* with the number or curve at *path* multiplied."""
+    """Return *value* with the number or curve at *path* multiplied by *factor*."""
     if not path:
         return tuple((size, level * factor) for size, level in value) if isinstance(value, tuple) else value * factor
     step, rest = path[0], path[1:]

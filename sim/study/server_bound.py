@@ -1,7 +1,7 @@
-"""How much bandwidth does a host need so that parameter servers cost no time? PHub's bound by placement, and the ports there are.
+"""How much bandwidth does a host need so that parameter servers cost no time? PHub's bound by placement, and the available ports.
 
-A worker's gradients and the new values must pass while it computes: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T and CS 4(N-1)/N M/T bytes/s in
-and out together, for N workers, a model of M bytes and T seconds of compute (Luo et al., arXiv:1805.07891, section 2).
+A worker's gradients and the new values must be transferred while it computes: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T and CS 4(N-1)/N M/T
+bytes/s in and out together, for N workers, a model of M bytes and T seconds of compute (Luo et al., arXiv:1805.07891, section 2).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PLACEMENTS: tuple[ServerPlacement, ...] = get_args(ServerPlacement)
 
 
 class HostBytes(NamedTuple):
-    """Bytes that a host sends in one exchange, and as many that it receives."""
+    """Bytes that a host sends in one exchange; it receives the same number."""
 
     worker: float
-    """On a host that carries a worker and no server; 0 where there is none."""
+    """On a host with a worker and no server; 0 if there is none."""
     server: float
-    """On a host that carries a server, and with it a worker where colocated."""
+    """On a host with a server, and also a worker if colocated."""
 
 
 class BoundRow(NamedTuple):
-    """One model size (bytes) and what the busiest host needs by placement, bytes/s in and out together."""
+    """One model size (bytes), and the bandwidth that the busiest host needs by placement, bytes/s in and out together."""
 
     nbytes: int
     needed: Mapping[ServerPlacement, float]
 
 
 class BoundTable(NamedTuple):
-    """All sizes on one machine; ``there`` is what the ports of the busiest host carry by placement, bytes/s in and out together."""
+    """All sizes on one machine; ``there`` is the port bandwidth of the busiest host by placement, bytes/s in and out together."""
 
     hardware: str
     workers: int
@@ -55,7 +55,7 @@ class BoundTable(NamedTuple):
 def bound_table(
     hardware: str, sizes: Sequence[int], compute_time: str, *, nodes: int | None = None, overrides: Sequence[str] = ()
 ) -> BoundTable:
-    """Return what hosts need for models of *sizes* (bytes) that compute for *compute_time* on each of *nodes* workers."""
+    """Return the bandwidth that hosts need for models of *sizes* (bytes) that compute for *compute_time* on each of *nodes* workers."""
     try:
         time = units.parse(compute_time, "time")
     except units.UnitError as error:
@@ -72,10 +72,10 @@ def bound_table(
 
 
 def ports(machine: Hardware) -> dict[ServerPlacement, float]:
-    """Return what the ports of the busiest host carry by placement, bytes/s in and out together: the slowest of its kind.
+    """Return the port bandwidth of the busiest host by placement, bytes/s in and out together: that of the slowest host of its kind.
 
-    Servers on hosts of their own push as much as workers do, so the slower of both counts; where no such hosts are described, they have
-    the NICs of workers.
+    Servers on separate hosts push as much as workers do, so the slower of the two counts; if no such hosts are described, they have the
+    NICs of workers.
     """
     rates: dict[str, list[float]] = {"worker": [], "server": []}
     for group in machine.groups:
@@ -102,7 +102,7 @@ def bandwidth_bound(placement: ServerPlacement, workers: int, nbytes: float, com
 
 
 def host_bytes(workers: int, servers: int, nbytes: float, colocated: bool) -> HostBytes:
-    """Return what hosts send in one exchange of *nbytes* between *workers* and *servers*."""
+    """Return the bytes that hosts send in one exchange of *nbytes* between *workers* and *servers*."""
     _check_hosts(workers, servers, colocated)
     if not colocated:
         return HostBytes(nbytes, workers / servers * nbytes)

@@ -1,15 +1,15 @@
-"""How should jobs divide the cores of their nodes among their loaders, and who is done when? By policy, as jobs come and go.
+"""How should jobs divide the cores of their nodes among their loaders, and when does each finish? By policy, as jobs arrive and complete.
 
-A worker prepares 1/c samples/s (c: core time of a sample here), a GPU takes at most g of them, so a job with w workers for each of its
-GPUs runs at min(g, w/c) a GPU. Policies divide as many workers as a node has cores (hardware threads by what they add) among the jobs
-on it; a job on several nodes has on each what the least of them gives:
+A worker prepares 1/c samples/s (c: core time per sample), and a GPU takes at most g samples/s, so a job with w workers per GPU runs at
+min(g, w/c) per GPU. Policies divide as many workers as a node has cores (hardware threads count by what they add) among the jobs on it; a
+job on several nodes has on each the number from the node that gives least:
 
-- *even*: each job as many; *proportional*: each GPU as many;
-- *greedy*: one for each GPU, then one more for each GPU of the job whose busy share min(1, w/(c g)) grows most by it, as long as any does
+- *even*: the same number for each job; *proportional*: the same number for each GPU;
+- *greedy*: one per GPU, then one more for each GPU of the job whose busy share min(1, w/(c g)) grows most, as long as any grows
   (A-Dloader: loaders for concurrent jobs by predicted throughput, again as jobs arrive and complete).
 
-Between two arrivals or completions all rates are constant, those of a simulation of the jobs that run, caches warm; so every policy's
-course is exact arithmetic on those. Limits: GPUs stay with their job; starting and stopping workers is free.
+Between arrivals and completions all rates are constant, from a simulation of the running jobs with warm caches, so the course of each
+policy follows exactly. Limits: GPUs stay with their job; starting and stopping workers is free.
 """
 
 from __future__ import annotations
@@ -34,63 +34,67 @@ POLICIES: tuple[LoaderPolicy, ...] = get_args(LoaderPolicy)
 
 
 class Need(NamedTuple):
-    """What one GPU of a job asks: the samples/s that it takes, and that one worker prepares."""
+    """Rates of one GPU of a job: the samples/s that it takes, and that one worker prepares."""
 
     taken: float
     prepared: float
 
     def busy(self, workers: int) -> float:
-        """Return the share of the time that the GPU works with so many *workers* of its own."""
+        """Return the share of the time that the GPU is busy with *workers* of its own."""
         return min(1.0, workers * self.prepared / self.taken)
 
 
 class LoaderHost(NamedTuple):
-    """A node, or several alike: its loader *workers*, and the *gpus* that each job, by number, has there."""
+    """A node, or several equal ones: its loader *workers*, and the *gpus* that each job, by number, has there."""
 
     workers: int
     gpus: Mapping[int, int]
 
 
 LoaderNeeds = Mapping[int, Need]
-"""By job, of those that run."""
+"""By job, for the running jobs."""
 
 
 def even(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
-    """Return the workers of each GPU, by job, where every job on a host has as many of its workers; each GPU has one at least."""
-    return _least(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
+    """Return the workers of each GPU, by job, with the same number for every job on a host; each GPU has at least one."""
+    return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
 
 
 def proportional(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
-    """Return the workers of each GPU, by job, where every GPU of a host has as many of its workers."""
-    return _least(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
+    """Return the workers of each GPU, by job, with the same number for every GPU of a host."""
+    return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
 
 
-def _least(hosts: Sequence[LoaderHost], needs: LoaderNeeds, given: Callable[[LoaderHost, Mapping[int, int], int], int]) -> dict[int, int]:
-    """Return the least that any host has *given* to each GPU of a job, whose GPUs all have as many; 1 at least."""
+def _least_of_hosts(
+    hosts: Sequence[LoaderHost], needs: LoaderNeeds, from_host: Callable[[LoaderHost, Mapping[int, int], int], int]
+) -> dict[int, int]:
+    """Return the workers of each GPU, by job: the least number *from_host* over all its hosts, and at least 1."""
     least: dict[int, int] = {}
     for host in hosts:
         here = {job: gpus for job, gpus in host.gpus.items() if job in needs}
         for job in here:
-            each = max(1, given(host, here, job))
+            each = max(1, from_host(host, here, job))
             least[job] = min(each, least.get(job, each))
     return {job: least[job] for job in needs}
 
 
 def greedy(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
-    """Return the workers of each GPU, by job, where each further one goes where GPUs work most more; none where none would."""
-    given = dict.fromkeys(needs, 1)
+    """Return the workers of each GPU, by job; each further one goes where GPUs gain most busy time, as long as any gain."""
+    workers = dict.fromkeys(needs, 1)
     left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
     while True:
-        gains = {job: need.busy(given[job] + 1) - need.busy(given[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()}
-        best = max(gains, key=lambda job: (round(gains[job], 9), -given[job]))  # of equal gains where fewest are
+        gains = {
+            job: need.busy(workers[job] + 1) - need.busy(workers[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()
+        }
+        best = max(gains, key=lambda job: (round(gains[job], 9), -workers[job]))  # ties go to the fewest workers
         if gains[best] <= 1e-12:
-            return given
-        given[best] += 1
+            return workers
+        workers[best] += 1
         left = [free - host.gpus.get(best, 0) for free, host in zip(left, hosts, strict=True)]
 
 
 def _fits(hosts: Sequence[LoaderHost], left: Sequence[int], job: int) -> bool:
-    """Tell whether one more worker for each GPU of *job* is *left* on all its hosts."""
+    """Return whether one more worker for each GPU of *job* is *left* on all its hosts."""
     return all(host.gpus.get(job, 0) <= free for host, free in zip(hosts, left, strict=True) if job in host.gpus)
 
 
@@ -102,7 +106,7 @@ DIVIDE: Mapping[LoaderPolicy, Callable[[Sequence[LoaderHost], LoaderNeeds], dict
 
 
 class Stretch(NamedTuple):
-    """From *start* to *end* (s), the jobs that run: samples/s by job."""
+    """A time span from *start* to *end* (s) in which the same jobs run: samples/s by job."""
 
     start: float
     end: float
@@ -110,7 +114,7 @@ class Stretch(NamedTuple):
 
 
 def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tuple[int, ...]], Mapping[int, float]]) -> list[Stretch]:
-    """Return the stretches between arrivals and completions of jobs with *work* samples each, at the *rates* of those that run."""
+    """Return the stretches between arrivals and completions of jobs with *work* samples each, at the *rates* of the running jobs."""
     left, now, stretches = dict(enumerate(work)), 0.0, list[Stretch]()
     while left:
         active = tuple(job for job in left if arrivals[job] <= now)
@@ -132,13 +136,13 @@ def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tu
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """What one policy makes of the jobs."""
+    """The result of one policy for the jobs."""
 
     policy: LoaderPolicy
     workers: tuple[int, ...]
-    """Of each GPU, by job, while all jobs run that ever run together with the first."""
+    """Workers of each GPU, by job, while the largest set of jobs runs together; for other jobs, those that they get on their own."""
     throughput: tuple[float, ...]
-    """Samples/s by job, mean from its arrival to its end."""
+    """Mean samples/s by job, from its arrival to its end."""
     done: tuple[float, ...]
     """When each job ends (s)."""
 
@@ -173,9 +177,9 @@ def share(
     nodes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> SharedMachine:
-    """Return how *policies* (``even`` first, to compare with) divide the *workers* of each node (all cores if None) among its jobs.
+    """Return how *policies* (``even`` first, for comparison) divide the *workers* of each node (all cores if None) among its jobs.
 
-    The jobs are those of a file, on *nodes* nodes (as many as described if None). *progress* hears how many policies are done.
+    The jobs are those of a file, on *nodes* nodes (as many as described if None). *progress* gets the policies done and their total.
     """
     chosen = [_policy(name) for name in policies]
     path = jobs_file(jobs)
@@ -215,7 +219,7 @@ def _policy(name: str) -> LoaderPolicy:
 
 
 def _need(hardware: Hardware, speed: float, job: Job) -> Need:
-    """Return what *job* asks: how fast its GPUs are by simulation with synthetic data, what a worker on cores of *speed* prepares."""
+    """Return the rates of *job*: of its GPUs by simulation with synthetic data, and of a worker on cores of *speed*."""
     workload = job.workload
     synthetic = workload.model_copy(update={"input": workload.input.model_copy(update={"loader": "synthetic"})})
     taken = simulate(hardware, [replace(job, workload=synthetic, start=0.0)], cold=False).jobs[0].throughput / job.ranks
@@ -224,13 +228,13 @@ def _need(hardware: Hardware, speed: float, job: Job) -> Need:
 
 
 def with_workers(workload: Workload, workers: int) -> Workload:
-    """Return *workload* with so many *workers* for each GPU: torch's processes, or DALI's threads."""
+    """Return *workload* with *workers* for each GPU: torch's processes, or DALI's threads."""
     field = "num_workers" if workload.input.loader == "pytorch" else "num_threads"
     return workload.model_copy(update={"input": workload.input.model_copy(update={field: workers})})
 
 
 class _Courses:
-    """The courses of the jobs under policies; a set of jobs that run together is simulated once for each division."""
+    """The courses of the jobs under policies; each division of workers among jobs that run together is simulated once."""
 
     def __init__(
         self, hardware: Hardware, jobs: Sequence[Job], epochs: Sequence[float], needs: LoaderNeeds, hosts: Sequence[LoaderHost]
@@ -238,24 +242,24 @@ class _Courses:
         self.hardware, self.jobs, self.needs, self.hosts = hardware, jobs, needs, hosts
         self.arrivals = tuple(job.start for job in jobs)
         self.work = [job.workload.dataset.samples * count for job, count in zip(jobs, epochs, strict=True)]
-        self._known: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
+        self._cached_rates: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
 
     def outcome(self, policy: LoaderPolicy) -> PolicyOutcome:
-        """Return what *policy* makes of the jobs."""
+        """Return the result of *policy* for the jobs."""
         stretches = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
         done = tuple(max(stretch.end for stretch in stretches if job in stretch.rates) for job in range(len(self.jobs)))
         throughput = tuple(work / (end - start) for work, end, start in zip(self.work, done, self.arrivals, strict=True))
-        given = self._given(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
-        return PolicyOutcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
+        workers = self._workers_of(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
+        return PolicyOutcome(policy, tuple(workers.get(job, self._workers_of(policy, (job,))[job]) for job in self.needs), throughput, done)
 
-    def _given(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, int]:
-        """Return the workers of each GPU, by job, while *active* jobs run."""
+    def _workers_of(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, int]:
+        """Return the workers of each GPU, by job, while the *active* jobs run."""
         return DIVIDE[policy](self.hosts, {job: self.needs[job] for job in active})
 
     def _rates(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, float]:
-        key = tuple(self._given(policy, active).items())
-        if key not in self._known:
+        key = tuple(self._workers_of(policy, active).items())
+        if key not in self._cached_rates:
             running = [replace(self.jobs[job], workload=with_workers(self.jobs[job].workload, each), start=0.0) for job, each in key]
             ran = simulate(self.hardware, running, cold=False)
-            self._known[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
-        return self._known[key]
+            self._cached_rates[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
+        return self._cached_rates[key]

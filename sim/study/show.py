@@ -1,12 +1,12 @@
-"""What is in a model, and which layers take its time? One workload's layer table, or several side by side: layers against gradients.
+"""What is in a model, and which layers take its time? The layer table of one workload, or depth and gradients of several compared.
 
-A layer's intensity is its FLOP (of products, or else of its arithmetic) over the bytes that its kernels move, weights included, forward
-and backward of a batch together; above the GPU's ridge (peak over memory bandwidth) arithmetic bounds it, below memory does (Williams,
-Waterman and Patterson, CACM 2009).
-Side by side, what a job waits for gradients (``stall``: interconnect and network time of a step with synthetic input) stands beside
-depth and gradient volume, the two causes that Stash varies in its micro study (arXiv 2208.14344). Limits: times are those of single
-layers, without optimizer, gradient copies or a host that falls behind. Where the stack leaves padding out, or has attention in one kernel,
-layers are shown as it runs them.
+A layer's arithmetic intensity is its FLOP (matrix products and other arithmetic) over the bytes that its kernels move, weights included,
+for forward and backward of a batch. Above the GPU's ridge point (peak over memory bandwidth) compute bounds it, below it memory bandwidth
+does (Williams, Waterman and Patterson, CACM 2009).
+The comparison shows how long a step waits for gradients (``stall``: interconnect and network time with synthetic input) next to depth and
+gradient volume, the two causes that Stash varies in its micro study (arXiv 2208.14344). Limits: times are those of single layers, without
+optimizer, gradient copies or a host that falls behind. If the stack removes padding or fuses attention into one kernel, layers are shown
+as it runs them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMES = ("forward_time_s", "backward_time_s")
 
 
 def chosen(patterns: Sequence[str]) -> list[str]:
-    """Return the workloads that *patterns* name: names and paths as they are, ``resnet*`` all of the catalogue that match."""
+    """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalogue for patterns such as ``res*``."""
     names: list[str] = []
     for pattern in patterns:
         matching = (
@@ -48,7 +48,7 @@ def chosen(patterns: Sequence[str]) -> list[str]:
 
 
 def layer_document(workload: str, hardware: str | None = None, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
-    """Return the layers of *workload* (or of a layer table alone), their blocks and totals, with times on the first GPU of *hardware*."""
+    """Return the layers of *workload* (or of a bare layer table), their blocks and totals, with times on the first GPU of *hardware*."""
     for_hardware, for_workload = split_overrides(overrides)
     if for_hardware and hardware is None:
         raise SpecError(f"--set {for_hardware[0]}: is the hardware's, but none is named; write --hardware HW")
@@ -80,7 +80,7 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
 
 
 def against_gradients(workloads: Sequence[str], hardware: str, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
-    """Return for each of *workloads* on *hardware* how deep it is, what it exchanges, and what a step waits for that."""
+    """Return for each of *workloads* on *hardware* its depth, its gradient volume, and how long a step waits for gradients."""
     rows = [_compared(name, hardware, overrides, batch) for name in workloads]
     return {"schema": 1, "hardware": hardware, "rows": sorted(rows, key=lambda row: (row["gradient_tensors"], row["gradient_bytes"]))}
 
@@ -135,7 +135,7 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def _weight_bytes(layer: Layer) -> float:
-    """Return the bytes of reading weights twice and writing their gradients; of a table only the gradient, and a sparse one not whole."""
+    """Return the bytes to read weights twice and write their gradients; for an embedding, only those of a dense gradient."""
     trained = layer.gradient_bytes(4.0)
     if layer.op == "embedding":
         return 0.0 if layer.sparse else trained
@@ -154,7 +154,7 @@ def _intensity(row: Mapping[str, Any]) -> float:
 
 
 def _roofline(workload: Workload, gpu: Gpu) -> dict[str, Any]:
-    """Return the peaks of a convolution (or else a matrix product) and of memory, and where they meet."""
+    """Return the peak of a convolution (or else of a matrix product), the memory bandwidth, and the ridge point where they meet."""
     op = "conv" if any(layer.op == "conv" for layer in workload.model.layers) else "gemm"
     peak = next(gpu.peak[name] for name in peaks_for(op, workload.training.precision, workload.training.stack) if name in gpu.peak)
     ridge = peak / gpu.memory_bandwidth

@@ -1,7 +1,7 @@
 """Which points does a sweep visit? A grid, or a Sobol sequence, over the fields that ``--vary KEY=VALUES`` names.
 
-``10..400 Gbps:7`` is seven values from 10 to 400 Gbps, evenly spread (``1..64:log4`` evenly in the logarithm), ``25,50,100 Gbps`` a
-list, ``64..512`` doublings. A unit stands once, at the end, for all values; words and numbers without a unit are taken as they are.
+``10..400 Gbps:7`` is seven values from 10 to 400 Gbps, evenly spaced (``1..64:log4`` evenly in the logarithm), ``25,50,100 Gbps`` is a
+list, and ``64..512`` doubles. A unit is written once, at the end, for all values; words and numbers without a unit are used as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SweptField:
     key: str
     values: tuple[str, ...]
     ends: tuple[float, float] | None = None
-    """Least and largest number of a range, between which a Sobol sequence draws; None for a list."""
+    """Smallest and largest number of a range, between which a Sobol sequence draws; None for a list."""
     unit: str = ""
     whole: bool = False
     """Whether both ends are whole numbers without a unit, so that drawn values are rounded."""
@@ -41,7 +41,7 @@ class SweptField:
 
 
 def axis(text: str) -> SweptField:
-    """Return what ``KEY=VALUES`` means. Raise SpecError for what cannot be read."""
+    """Return the field and values of ``KEY=VALUES``. Raise SpecError for text that cannot be read."""
     key, equals, values = text.partition("=")
     key, values = key.strip(), values.strip()
     if not equals or not key or not values:
@@ -100,11 +100,11 @@ Point = tuple[tuple[str, str], ...]
 
 
 MOST_POINTS = 100_000
-"""Points of one sweep: a night on 16 cores at half a second each."""
+"""Maximum number of points of one sweep: a night on 16 cores at half a second each."""
 
 
 def _check_count(points: int, text: str, hint: str) -> None:
-    """Raise SpecError where *points* are more than a sweep may have, before any is made."""
+    """Raise SpecError if *points* exceeds the limit of a sweep, before any point is created."""
     if points > MOST_POINTS:
         raise SpecError(f"{text}: {points:,} points, the most are {MOST_POINTS:,}; did you mean {hint}?")
 
@@ -132,7 +132,7 @@ def sobol(axes: Sequence[SweptField], points: int, seed: int) -> list[Point]:
 
 
 def asked_points(texts: Sequence[str], count: int | None, seed: int) -> list[Point]:
-    """Return the points that the ``KEY=VALUES`` *texts* mean: their grid, or *count* points of a Sobol sequence."""
+    """Return the points of the ``KEY=VALUES`` *texts*: their grid, or *count* points of a Sobol sequence."""
     axes = [axis(text) for text in texts]
     return grid(axes) if count is None else sobol(axes, count, seed)
 

@@ -1,8 +1,8 @@
-"""What does a job cost on the spot market, revocations and all? From a machine and a workload to drawn courses, beside on-demand.
+"""What does a job cost on the spot market, including revocations? From a machine and a workload to drawn courses, and on-demand cost.
 
-Speeds are simulated with all workers and, where the job goes on with fewer, with fewer; lives, start-up and checkpoints are those of
-`sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
-goes to cloud storage, since the disk goes with the machine. Limits: those of `sim.study.transient`; warm epochs all along.
+Speeds are simulated with all workers and, if the job continues with fewer, also with fewer. Lifetimes, start-up and checkpoints are those
+of `sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
+goes to cloud storage, because the disk is lost with the machine. Limits: those of `sim.study.transient`; all epochs are warm.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from sim.study.whole_job import checkpoint_bytes
 from sim.units import UnitError, parse
 
 ALL_SPEEDS = 8
-"""Workers up to which every number of survivors is simulated; beyond, as many numbers with even ratios, and straight lines between."""
+"""Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
 SEARCH_TRIALS = 200
-"""Courses for each checkpoint interval that is tried."""
+"""Courses drawn for each checkpoint interval that is tried."""
 EXPECTED_TRIALS = 200
-"""Courses behind the expected time and cost of one candidate among many."""
+"""Courses drawn for the expected time and cost of one candidate among many."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be done: *epochs*, or *steps* (of one worker's batch where workers are asynchronous, of all otherwise)."""
+    """The requested work: *epochs*, or *steps* (of one worker's batch if workers are asynchronous, else of all workers)."""
 
     epochs: float | None = None
     steps: float | None = None
     interval: str = "auto"
-    """Between checkpoints, in time at full speed: auto, none, or such as ``10 min``."""
+    """Work between checkpoints, as time at full speed: auto, none, or a time such as ``10 min``."""
     policy: str | None = None
-    """One of POLICIES; None: shrink where workers are asynchronous, else wait."""
+    """One of POLICIES; None: shrink if workers are asynchronous, else wait."""
     trials: int = 1000
     mean_lifetime: str | None = None
-    """A time: lives drawn from an exponential distribution with this mean instead of the measured ones."""
+    """A time; lifetimes are drawn from an exponential distribution with this mean instead of the measured one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SpotAnswer:
 
     machine: Hardware
     document: RunDocument
-    """Of the undisturbed run on all workers."""
+    """Document of the undisturbed run on all workers."""
     job: SpotJob
     interval: float
     """Samples between checkpoints; infinite: only the result is saved."""
@@ -68,7 +68,7 @@ class SpotAnswer:
 
 
 def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes: int | None = None) -> SpotAnswer:
-    """Return what *wanted* takes on the spot machines of *scenario*. Raise SpecError where no life or price of them is known."""
+    """Return time and cost of *wanted* on the spot machines of *scenario*. Raise SpecError if their lifetimes or price are unknown."""
     for_hardware, for_workload = sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware).spec
     machine = with_nodes(machine, scenario.nodes) if scenario.nodes is not None else machine
@@ -148,7 +148,7 @@ def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Life
 
 
 def _counts(workers: int, policy: SpotPolicy) -> list[int]:
-    """Return the numbers of workers to simulate, the last being all."""
+    """Return the numbers of workers to simulate; the last is all of them."""
     if policy == "wait":
         return [workers]
     if workers <= ALL_SPEEDS:
@@ -157,7 +157,7 @@ def _counts(workers: int, policy: SpotPolicy) -> list[int]:
 
 
 def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]:
-    """Return samples/s with 1 to *workers* workers alive, straight lines between what was simulated."""
+    """Return samples/s with 1 to *workers* workers alive, interpolated linearly between simulated numbers."""
     import numpy as np
 
     counts = [document["nodes"] for document in documents]
@@ -184,7 +184,7 @@ def _interval(wanted: Wanted, job: SpotJob, seed: int) -> float:
 
 
 def mean_seconds(text: str) -> float:
-    """Return the seconds of the mean lifetime *text*. Raise SpecError where it is no time above 0."""
+    """Return the mean lifetime *text* in seconds. Raise SpecError unless it is a time above 0."""
     return _seconds(text, "--mean-lifetime")
 
 
@@ -199,7 +199,7 @@ def _seconds(text: str, option: str) -> float:
 
 
 def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> tuple[float, float | None]:
-    """Return time and cost of the job on machines that stay; only its result is saved."""
+    """Return time and cost of the job on machines that are never revoked; only its result is saved."""
     phases = measured.on_demand_start_up if measured else None
     start_up = phases.total if phases else START_UP
     time = undisturbed(replace(job, start_up=start_up))
@@ -208,25 +208,25 @@ def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> t
 
 
 class Expected(NamedTuple):
-    """What a job takes on spot machines on average."""
+    """Mean time and cost of a job on spot machines."""
 
     time: float
     cost: float
     interval: float
-    """Seconds of work between checkpoints; infinite where only the result is saved."""
+    """Seconds of work between checkpoints; infinite if only the result is saved."""
     checkpoints: float
-    """Seconds that writing all of them takes."""
+    """Seconds to write all of them."""
     start_up: float
 
 
 def expected(
     machine: Hardware, workload: Workload, nodes: int, job_parts: WholeJob, saves: bool, rate: float, mean_lifetime: float | None = None
 ) -> Expected | None:
-    """Return what the job *job_parts* takes and costs on *nodes* spot machines that cost *rate* (USD/s) together.
+    """Return mean time and cost of the job *job_parts* on *nodes* spot machines that cost *rate* (USD/s) together.
 
-    As in `spot` without servers: all wait for a replacement and go back to the last checkpoint, which are as far apart as costs
-    least time; unless it *saves*, to the beginning. Lives are drawn with *mean_lifetime* (s) if given, else from measured ones. None
-    where nothing is known of them; infinite where the job would not end.
+    As in `spot` without servers, all wait for a replacement and go back to the last checkpoint, with the interval that takes the least
+    time; if the job does not *save*, they go back to the beginning. Lifetimes are drawn with *mean_lifetime* (s) if given, else from
+    measured ones. Return None if there are no data on them, and infinite values if the job would not end.
     """
     measured = lifetimes_of(machine.groups[0].node.gpu)
     if mean_lifetime is not None:

@@ -1,8 +1,8 @@
-"""What comes out when fields vary? One row a point, computed on all cores or on a cluster, kept as it comes, never computed twice.
+"""How do results change when fields vary? One row per point, computed on all cores or on a cluster, and never computed twice.
 
-Each finished point goes to a journal beside the result (`sim.study.journal`), under a fingerprint of the question and of every file
-that it reads; a sweep that was killed goes on from there. Rows are read from the journal one by one, in the order of the points, so
-that a sweep of many points takes little memory, and an interrupted one ends with the same file as an uninterrupted one.
+Each finished point goes to a journal next to the result (`sim.study.journal`), under a fingerprint of the question and of every file
+that it reads; a sweep that was killed resumes from there. Rows are read from the journal one by one, in the order of the points, so
+a sweep of many points takes little memory, and an interrupted one ends with the same file as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Runner = Callable[[Scenario], RowFigures]
 
 
 class SweepProgress(NamedTuple):
-    """How far a sweep is."""
+    """How far a sweep has come."""
 
     points: int
     of: int
     kept: int
-    """Points that an earlier, interrupted sweep had computed."""
+    """Points already computed by an earlier, interrupted sweep."""
 
 
 class SweepRows:
-    """The rows of a sweep in the order of its points: the fields of each, then its figures; read anew each time they are asked for."""
+    """The rows of a sweep in the order of its points: the fields of each, then its figures; each iteration reads them again."""
 
     def __init__(self, points: Sequence[Point], keys: Sequence[str], figures: Journal) -> None:
         self._points, self._keys, self._figures = points, keys, figures
@@ -49,7 +49,7 @@ class SweepRows:
         return len(self._points)
 
     def forget(self) -> None:
-        """Remove the file that keeps the points: what they were computed for is written."""
+        """Remove the file that keeps the points, once the result is written."""
         self._figures.remove()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -96,12 +96,12 @@ def swept(
     notice: Callable[[str], None] = lambda text: None,
     alone: bool = False,
 ) -> Iterator[SweepRows]:
-    """Compute each of *points* and give their rows: its fields, then the figures of *run*; one that cannot run has ``problem`` instead.
+    """Compute *points* and yield their rows: the fields, then the figures of *run*; a point that cannot run has ``problem`` instead.
 
-    With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it; one that
-    holds points of another question is refused where this sweep is to be *alone* there.
-    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*; *notice*
-    hears of their troubles. Raise SpecError where the first point is bad input, or where another sweep has the *journal* open.
+    With a *journal* file, points of an interrupted sweep of the same question are read from it, and new points are added. With *alone*, a
+    journal that holds points of another question is refused.
+    Up to *processes* processes of this machine compute the points, or the workers of the dask scheduler at the address *cluster*; *notice*
+    gets messages about their problems. Raise SpecError if the first point is bad input, or if another sweep has the *journal* open.
     """
     _check_keys(points)
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
@@ -129,7 +129,7 @@ def swept(
 
 
 def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point]) -> tuple[str, RowFigures]:
-    """Answer one point of *sweep*: a process that answers several takes descriptions not to change meanwhile."""
+    """Compute one point of *sweep*; a process that computes several assumes that descriptions do not change meanwhile."""
     key, point = task
     try:
         with standing(sweep), _as_varied(point):
@@ -140,7 +140,7 @@ def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point
 
 @contextmanager
 def _as_varied(point: Point) -> Iterator[None]:
-    """Let messages about the fields of *point* name them as they were typed, after ``--vary``."""
+    """Make messages about the fields of *point* name them as the user typed them, after ``--vary``."""
     try:
         yield
     except SpecError as error:
@@ -156,7 +156,7 @@ def _renamed(problem: str, point: Point) -> str:
 
 
 def _check_keys(points: Sequence[Point]) -> None:
-    """Raise SpecError where a key or a value that varies an option cannot be one."""
+    """Raise SpecError for a key that looks like a misspelled option, or for a value that its option cannot have."""
     for key, value in dict.fromkeys(pair for point in points for pair in point):
         if key in OPTIONS:
             _option(key, value)
@@ -165,7 +165,7 @@ def _check_keys(points: Sequence[Point]) -> None:
 
 
 def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:
-    """Return the files that some of *points* read because of a value that may name one, each such value once."""
+    """Return the files that some of *points* read because a value may name a file; each such value is tried once."""
     first = dict(points[0])
     values = dict.fromkeys((key, value) for point in points for key, value in point if not value[:1].isdigit() and first[key] != value)
     with read_files() as read:

@@ -1,12 +1,12 @@
-"""How long does a job take on machines that may be taken away, and what does it cost? A distribution over many drawn lives.
+"""How long does a job take on machines that may be revoked, and what does it cost? A distribution over many drawn lifetimes.
 
-A long run (`sim.analysis.course`) whose only faults are revocations. What a revocation does is the policy: ``wait``: all stop, go back to
-the last checkpoint, and wait for the replacement; ``shrink``: the others go on; ``replace``: as shrink, until a replacement joins.
-Asynchronous workers lose nothing by that, since variables live on the servers, which are rented on demand; but where the chief is
-replaced, stock TensorFlow starts all of them from the last checkpoint (cake-lab/CM-DARE measured that rework). Workers in step restart
-together from there whenever one goes or joins (pytorch.org/docs/stable/elastic/run.html, "Membership Changes"). Where nobody is left, all
-are rented again. Limits: the batch per worker stays, so that fewer of them make smaller steps; independent lives; a replacement can always
-be had; its page cache is as warm as that of the others; servers and on-demand machines are never lost.
+The job is a long run (`sim.analysis.course`) whose only faults are revocations. The policy decides what follows. ``wait``: all stop, go
+back to the last checkpoint, and wait for the replacement; ``shrink``: the others continue; ``replace``: the same until a replacement joins.
+Asynchronous workers lose nothing, because variables are on the servers, which are rented on demand. But if the chief is replaced, stock
+TensorFlow restarts all of them from the last checkpoint (cake-lab/CM-DARE measured that rework). Synchronous workers restart together from
+there whenever one leaves or joins (pytorch.org/docs/stable/elastic/run.html, "Membership Changes"). If no worker is left, all are rented
+again. Limits: the batch per worker is fixed, so fewer workers take smaller steps; lifetimes are independent; a replacement is always
+available, with a page cache as warm as the others'; servers and on-demand machines are never lost.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ SpotPolicy = Literal["shrink", "replace", "wait"]
 POLICIES: tuple[SpotPolicy, ...] = ("shrink", "replace", "wait")
 
 SEARCHED = 9
-"""Checkpoint intervals tried between one checkpoint's own duration and the whole job, and again around the best of them."""
+"""Checkpoint intervals tried between the duration of one checkpoint and the whole job, and again around the best of them."""
 
 
 @dataclass(frozen=True)
 class SpotJob:
-    """A job on transient workers; seconds, and USD/s."""
+    """A job on transient workers; times in seconds, prices in USD/s."""
 
     work: float
-    """Samples in all."""
+    """Total samples."""
     speeds: tuple[float, ...]
-    """Samples/s with 1, 2, ... workers alive; its length is how many are rented."""
+    """Samples/s with 1, 2, ... workers alive; its length is the number of rented workers."""
     lives: Lives
     policy: SpotPolicy
     start_up: float = 0.0
     """From the request until the workers run."""
     unpaid: float = 0.0
-    """Of the start-up (and of a replacement's), what is not paid for."""
+    """Part of the start-up (and of a replacement's) that is not paid for."""
     replacement: float = 0.0
     checkpoint: float = 0.0
     restore: float = 0.0
     price: float = 0.0
-    """Of one worker."""
+    """Price of one worker."""
     fixed_price: float = 0.0
-    """Of all machines that are never revoked, together."""
+    """Price of all machines that are never revoked, together."""
     in_step: bool = False
-    """Whether workers train in step, so that all restart where one goes or joins; ``wait`` takes them to."""
+    """Whether workers are synchronous, so that all restart if one leaves or joins; ``wait`` assumes that they are."""
 
     @property
     def restarts(self) -> bool:
-        """Return whether all go back to the last checkpoint where one goes or joins."""
+        """Return whether all go back to the last checkpoint if one leaves or joins."""
         return self.in_step or self.policy == "wait"
 
 
@@ -73,7 +73,7 @@ class DrawnCourse(NamedTuple):
 
 
 def long_run(job: SpotJob, interval: float) -> LongRun:
-    """Return *job* as a long run from when its workers run, with a checkpoint every *interval* samples; its only faults are revocations."""
+    """Return *job*, once its workers run, as a long run with a checkpoint every *interval* samples; its only faults are revocations."""
     full, workers = job.speeds[-1], len(job.speeds)
     waits = (0.0,) * (workers - 1) + (1.0,)
     members = Members(
@@ -92,7 +92,7 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
 def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
-    The lives of a trial depend on *seed* alone, so that intervals meet the same lives. Of a job that never ends all is infinite.
+    The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. For a job that never ends, all figures are infinite.
     """
     drawn = draw(long_run(job, interval), trials, seed)
     rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.requested * max(0.0, job.replacement - job.unpaid)
@@ -112,9 +112,9 @@ def undisturbed(job: SpotJob, interval: float = math.inf) -> float:
 
 
 def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
-    """Return the samples between checkpoints with the least mean time, by search over the same drawn lives.
+    """Return the samples between checkpoints with the least mean time, by search over the same drawn lifetimes.
 
-    Raise SpecError where the job would not end with any of them.
+    Raise SpecError if the job would not end with any interval.
     """
 
     def mean_time(interval: float) -> float:

@@ -1,6 +1,6 @@
-"""Which weeks does the user ask for, and which long run are they? A run's figures, options and reliability data in, a long run out.
+"""Which weeks does the user request, and which long run are they? From a run's figures, options and reliability data to a long run.
 
-A level of reliability counts nodes of 8 GPUs; smaller nodes fail in proportion. Revocations of spot machines are one more cause.
+Rates of a reliability level are per node of 8 GPUs; smaller nodes fail in proportion. Revocations of spot machines are one more cause.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from sim.study.options import OptionTerms, PowerOptions, options_of
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
-"""Returns the seconds that steps lose while one checkpoint is written to a store, beside them (None: to the nodes' own disks)."""
+"""Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
 MODES = ("sync", "async", "tiered")
-"""How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
+"""How checkpoints are written: while training waits, during training, or often to the memory of peers and less often to the store."""
 SPARES = 0.05
-"""Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
+"""Spares per node if the user specifies none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
 MOST_MISSING = 64
-"""Nodes at most that an elastic job goes on without; with more it waits."""
+"""Maximum number of missing nodes with which an elastic job continues; with more it waits."""
 MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
-"""More of either takes gigabytes of memory, and no job uses as many."""
+"""Upper limits: more of either takes gigabytes of memory, and no job needs that many."""
 MOST_LIVES = 256
-"""Nodes up to which the life of each is drawn; of more, what is revoked of all comes at random (Palm and Khinchin's theorem)."""
+"""Maximum number of nodes whose lifetimes are drawn; revocations of more nodes together are a Poisson process (Palm-Khinchin theorem)."""
 NOTICED = Uniform(0.0, 30.0)
-"""Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
+"""Time until a revocation is noticed (s): providers give at least 30 s of notice, so the job knows before it strikes or when it does."""
 
 
 class StepStretch(NamedTuple):
-    """A part of pre-training: what its steps take, in steps of the run itself, and what they train on."""
+    """A part of pre-training: the time of its steps, in steps of the run itself, and the samples and tokens that they train on."""
 
     own_steps: float
     samples: float
@@ -55,7 +55,7 @@ class StepStretch(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What is taken of a run: all that weeks of it need to know."""
+    """The figures of a run that a simulation of weeks needs."""
 
     hardware: str
     workload: Workload
@@ -64,34 +64,34 @@ class Steps(NamedTuple):
     gpus: int
     step_time: float
     samples: float
-    """Of one step, all ranks together."""
+    """Samples of one step, over all ranks."""
     stalls: Mapping[str, float]
     """Seconds of a step by cause."""
     usd_per_s: float | None
-    """Of one node, the mean over all."""
+    """Price of one node, the mean over all nodes."""
     provider: str = ""
     region: str | None = None
     market: Market = "on_demand"
     others: Sequence[tuple[Node, int]] = ()
-    """Kinds of nodes beside ``node``, and how many there are of each."""
+    """Kinds of nodes other than ``node``, and how many there are of each."""
     parts: Sequence[StepStretch] = ()
-    """All of the job in order, where batch or sequence are not the same all along."""
+    """All parts of the job in order, if batch or sequence change during it."""
     epoch_factor: float = 1.0
-    """Time of an epoch, the wait for its first batch included, over that of its steps."""
+    """Time of an epoch, including the wait for its first batch, relative to the time of its steps."""
     cold: float = 0.0
-    """Seconds that the first epoch takes longer than later ones, as nothing it reads is cached."""
+    """Seconds that the first epoch takes longer than later ones, because nothing that it reads is cached."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
-        """Return every kind of node, and how many there are of it."""
+        """Return every kind of node, and how many there are of each."""
         return [(self.node, self.nodes - sum(count for _, count in self.others)), *self.others]
 
     @property
     def replica_gpus(self) -> int:
-        """Return the GPUs of one replica: all that must be there for a part of the batch to be computed.
+        """Return the GPUs of one replica, all of which must be available to compute its part of the batch.
 
-        Optimizer states and weights that are sharded over all data-parallel ranks are sharded anew when a job restarts on fewer of them;
-        those of HSDP are whole in each replica.
+        Optimizer states and weights that are sharded over all data-parallel ranks are resharded when a job restarts on fewer of them;
+        with HSDP each replica holds all of them.
         """
         parallel = self.workload.training.parallel
         if parallel.replicate > 1:
@@ -101,7 +101,7 @@ class Steps(NamedTuple):
 
     @property
     def model_flops_utilization(self) -> float | None:
-        """Return the share of their peak in 16 bits that the GPUs use for the model's FLOP; None where either is unknown."""
+        """Return the share of the GPUs' 16-bit peak that is used for the model's FLOP; None if either is unknown."""
         gpus = [(node.gpu, count * self.gpus / self.nodes) for node, count in self.kinds]
         return model_flops_utilization(self.workload.model.layers, self.samples / self.step_time, gpus)
 
@@ -111,17 +111,17 @@ class Steps(NamedTuple):
         return self.samples / (self.step_time * self.epoch_factor)
 
     def time_of(self, samples: float) -> float:
-        """Return the seconds that the first *samples* of undisturbed training take, the first epoch being *cold*."""
+        """Return the seconds of undisturbed training on the first *samples*, including the extra time of the `cold` first epoch."""
         return samples / self.pace + self.cold * min(1.0, samples / self.workload.dataset.samples)
 
     @property
     def tokens(self) -> int | None:
-        """Return the tokens of a sample, where the model says."""
+        """Return the tokens per sample, if the model specifies them."""
         return self.workload.sequence
 
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
-    """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
+    """Return the steps of the run of *workload* on *machine*, given its *document* (or its figures)."""
     used, left = [], document["nodes"]
     for group in machine.groups:
         if group.role == "worker" and group.node.gpu_count and left:
@@ -142,14 +142,14 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
 
 
 def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
-    """Return the parts of pre-training in the *document* of a run; none where it has none."""
+    """Return the parts of pre-training in the *document* of a run; empty if it has none."""
     parts = (document.get("pretraining") or {"parts": ()})["parts"]
     return [StepStretch(part["time_s"] / document["step_time_s"], part["tokens"] / part["sequence"], part["tokens"]) for part in parts]
 
 
 @dataclass(frozen=True)
 class Weeks:
-    """What the user asks for; None leaves it to the program."""
+    """The user's request; None leaves a choice to the program."""
 
     days: Annotated[float | None, OptionTerms("days that the job runs: shows the share of useful work")] = None
     tokens: Annotated[float | None, OptionTerms("tokens of the job, such as 15T: shows time and cost", metavar="N", typed=str | None)] = (
@@ -159,9 +159,9 @@ class Weeks:
     level: Annotated[
         str, OptionTerms("failure rates of the fleet: a level or a file of rates", flag="--reliability", metavar="low|middle|high|FILE")
     ] = "middle"
-    """A file of ``hardware/parts/reliability``."""
+    """A name in ``hardware/parts/reliability``, or a file."""
     rate: Annotated[str | None, OptionTerms("failure rate per 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
-    """Instead of the level's."""
+    """Replaces the rate of the level."""
     mode: Annotated[str, OptionTerms("how checkpoints are written", flag="--checkpoint", metavar="|".join(MODES))] = "async"
     store: Annotated[
         str, OptionTerms("where checkpoints go: hardware/parts/stores, or each node's disk", metavar="NAME|FILE|disk", words="stores")
@@ -177,7 +177,7 @@ class Weeks:
     in_place: Annotated[bool, OptionTerms("restart processes in place, with warm standbys", switch=True)] = False
     new_fleet: Annotated[bool, OptionTerms("a new fleet, in which some GPUs fail early", switch=True)] = False
     mean_lifetime: Annotated[str | None, OptionTerms("mean time to interruption of a spot machine", metavar="TIME")] = None
-    """Revocations are one more cause of failures."""
+    """Adds revocations as one more cause of failures."""
     trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
     region: Annotated[str | None, OptionTerms("region of the power grid: us-east-1, europe-north1, FRA; by default that of the price")] = (
         None
@@ -195,7 +195,7 @@ class Weeks:
     power_cap: Annotated[str | None, options_of(PowerOptions)["power_cap"].option] = None
 
     def checked(self) -> None:
-        """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
+        """Raise SpecError for options that are wrong for any run, before one is simulated."""
         self._typed()
         for option, value in (("--days", self.days), ("--epochs", self.epochs)):
             if value is not None and not 0 < value < math.inf:
@@ -225,7 +225,7 @@ class Weeks:
         failure_law(self.law)
 
     def _typed(self) -> None:
-        """Raise SpecError for values of other types than theirs, which Python callers may give."""
+        """Raise SpecError for values of the wrong type, which Python callers may pass."""
         for name in ("days", "tokens", "epochs"):
             require_number(name, getattr(self, name))
         for name in ("level", "mode", "store", "law"):
@@ -235,30 +235,30 @@ class Weeks:
 
 
 def at_level(weeks: Weeks, level: str | None) -> Weeks:
-    """Return *weeks* with the failures of *level*; None leaves them as they are."""
+    """Return *weeks* with the failure rates of *level*; None leaves them as they are."""
     return weeks if level is None else replace(weeks, level=level)
 
 
 def reliability_of(level: str) -> Reliability:
-    """Return the reliability data named *level*. Raise SpecError for a name that is neither of the catalogue nor a file."""
+    """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalogue nor a file."""
     return load_part(Reliability, level, "hardware/parts/reliability")
 
 
 def store_of(name: str) -> Store | None:
-    """Return the store named *name*; None for the nodes' own disks. Raise SpecError for one that is not there."""
+    """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
     return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
 
 
 def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
-    """Return the long run of *steps* with the failures of *reliability*; its checkpoints are still to come."""
+    """Return the long run of *steps* with the failures of *reliability*; its checkpoints are set later."""
     nodes = steps.nodes
     size = steps.node.gpu_count / reliability.gpus_per_node
     work, horizon = _length(weeks, steps)
     planned, slow = reliability.planned, reliability.slow
     restart = reliability.in_place if weeks.in_place else reliability.requeue
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
-    of_level = nodes * size * reliability.rate.value
-    together = reliability.correlated.rate * nodes * size * (rates[1] / of_level)  # the same share of a rate that the user wrote
+    level_rate = nodes * size * reliability.rate.value
+    correlated_rate = reliability.correlated.rate * nodes * size * (rates[1] / level_rate)  # the same share of a rate from the user
     lives = _lives(weeks, steps, revoked)
     another = rents_another(weeks, steps)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
@@ -279,7 +279,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         reliability.spread_of_nodes,
         (reliability.repeats.share, reliability.repeats.after),
         (
-            together if nodes >= reliability.correlated.nodes else 0.0,
+            correlated_rate if nodes >= reliability.correlated.nodes else 0.0,
             reliability.correlated.nodes,
             Uniform(START_UP, START_UP) if another else Uniform(*reliability.correlated.repair),
         ),
@@ -298,7 +298,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
 
 
 def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, float]]:
-    """Return the intervals of *reliability* but the main rate's, over their middle; where *another* node is rented, none is repaired."""
+    """Return the intervals of *reliability* over their middles, without the main rate's, and without repair's if *another* is rented."""
     middles = [
         ("correlated", reliability.correlated.rate, reliability.correlated.interval),
         ("repeats", reliability.repeats.share, reliability.repeats.interval),
@@ -312,23 +312,23 @@ def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, 
 
 
 def _undisturbed(run: LongRun) -> LongRun:
-    """Return *run* on nodes that never fail: none is slow either, nothing is planned, and the start is that of `run`, without compiling."""
+    """Return *run* on nodes that never fail: also without slow nodes, planned stops and compilation at the start (as in `run`)."""
     return replace(run, correlated=(0.0, *run.correlated[1:]), slow=(0.0, 1.0, 0.0), planned=(0.0, 0.0), compilation=Uniform(0.0, 0.0))
 
 
 def _speeds(steps: Steps) -> tuple[float, ...]:
-    """Return the speed on 1, 2, ... nodes relative to all, by the replicas that are whole there, each with its part of the batch.
+    """Return the speed on 1, 2, ... nodes relative to all nodes: by the number of complete replicas, each with its part of the batch.
 
-    Raise SpecError for a job that cannot do without any of its nodes.
+    Raise SpecError for a job that cannot continue without one of its nodes.
     """
     nodes, replica = steps.nodes, steps.replica_gpus
-    whole_ones = [(there + 1) * steps.gpus // nodes // replica for there in range(nodes)]
-    if nodes == 1 or not whole_ones[-2]:
+    replicas = [(available + 1) * steps.gpus // nodes // replica for available in range(nodes)]
+    if nodes == 1 or not replicas[-2]:
         held = "one node" if nodes == 1 else f"one replica on {nodes} nodes"
         raise SpecError(
             f"--elastic: the job has {held}, and does not go on without a part of it; leave --elastic out, or lay out more replicas"
         )
-    return tuple(count / whole_ones[-1] for count in whole_ones)
+    return tuple(count / replicas[-1] for count in replicas)
 
 
 def restart_time(restart: Restart, gpus: int) -> float:
@@ -337,13 +337,13 @@ def restart_time(restart: Restart, gpus: int) -> float:
 
 
 def compilation_of(stack: Stack) -> Uniform:
-    """Return how long a job of *stack* compiles at each start, and captures its CUDA graphs where it has any."""
+    """Return how long a job of *stack* compiles at each start, including the capture of its CUDA graphs if it has any."""
     (low, high), captured = stack.compilation, stack.capture if stack.cuda_graphs else (0.0, 0.0)
     return Uniform(low + captured[0], high + captured[1])
 
 
 def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float, float, float]:
-    """Return the rate of interruptions of *nodes* nodes of 8 GPUs (1/s): low, value, high; one that the user wrote is certain."""
+    """Return the rate of interruptions of *nodes* nodes of 8 GPUs (1/s): low, value, high; all equal if the user specified it."""
     rate = reliability.rate
     low, value, high = rate.low, rate.value, rate.high
     if weeks.rate is not None:
@@ -370,9 +370,9 @@ def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: floa
 
 
 def revocations(weeks: Weeks, steps: Steps) -> float:
-    """Return the rate of revocations of the job (1/s): on the spot market, at random, with the mean of measured lives or that given.
+    """Return the rate of revocations of the job (1/s): by the specified mean lifetime, or on the spot market by the measured mean.
 
-    Raise SpecError where nobody measured the lives of machines with this GPU.
+    Raise SpecError if the lifetimes of machines with this GPU are needed, but unmeasured.
     """
     if weeks.mean_lifetime is not None:
         return steps.nodes / quantity(weeks.mean_lifetime, "time", "--mean-lifetime")
@@ -388,9 +388,9 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 
 
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
-    """Return the lives of spot machines where they were measured, or where each replica's matters.
+    """Return the lifetimes of spot machines and the rate of revocations, if they were measured, or if each replica's matter.
 
-    None where many machines together are revoked at random anyway.
+    Return None without revocations, and if those of many machines together are a Poisson process anyway.
     """
     lives = lifetimes_of(steps.node.gpu)
     if not revoked or steps.nodes > MOST_LIVES:
@@ -403,7 +403,7 @@ def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | 
 
 
 def quantity(text: str, dimension: str, option: str, zero: bool = False) -> float:
-    """Return *text*, what *option* says, in SI. Raise SpecError where it is no *dimension* above 0, or *zero* where that is allowed."""
+    """Return *text*, the value of *option*, in SI units. Raise SpecError unless it is a *dimension* above 0, or 0 if *zero* allows it."""
     try:
         value = parse(text, dimension)
     except UnitError as error:
@@ -414,7 +414,7 @@ def quantity(text: str, dimension: str, option: str, zero: bool = False) -> floa
 
 
 def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
-    """Return the work (s at full speed) and the horizon (s) that are asked for."""
+    """Return the requested work (s at full speed) and horizon (s)."""
     if weeks.days is not None:
         return math.inf, 86400.0 * weeks.days
     if weeks.tokens is not None:
@@ -429,12 +429,12 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
 
 
 def spares_of(weeks: Weeks, steps: Steps) -> int:
-    """Return the spare nodes of *weeks* of *steps*: none where each failed node is replaced by one that is rented then."""
+    """Return the spare nodes of *weeks* of *steps*: none if another node is rented for each that fails."""
     if weeks.spares is not None:
         return weeks.spares
     return 0 if rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
 
 
 def rents_another(weeks: Weeks, steps: Steps) -> bool:
-    """Tell whether a failed node is given back and another rented: of a rented job too small for a spare, unless a number is asked for."""
+    """Return whether a failed node is returned and another rented: for a rented job too small for a spare, unless spares are specified."""
     return weeks.spares is None and weeks.repairs and steps.usd_per_s is not None and SPARES * steps.nodes < 1

@@ -1,13 +1,13 @@
-"""What would more of one resource bring? The step with each resource a little, twice and infinitely as fast, and what that is worth.
+"""How much would more of one resource help? The step with each resource slightly, twice and infinitely faster, and the value of that.
 
-Every figure is a run of its own (`sim.study.faster`), so hidden work is seen. With ``T(k)`` the warm step with *k* times of one resource::
+Every figure is a separate run (`sim.study.faster`), so overlap counts. ``T(k)`` is the warm step with *k* times of one resource::
 
-    shadow price = T(1) - T(1.01)             s of a step for 1% more: zero where overlap hides the resource
-    enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains under 1% more
-    break-even   = epoch(1) / epoch(k) - 1    the rise of the price at which an epoch costs what it did
-    on the path  = the resource's s of a step on the critical path of the run as it is (`sim.analysis.critical_path`)
+    shadow price = T(1) - T(1.01)             s per step for 1% more: zero if overlap hides the resource
+    enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains less than 1%
+    break-even   = epoch(1) / epoch(k) - 1    price increase at which an epoch costs the same as before
+    on the path  = the resource's s per step on the critical path of the run as it is (`sim.analysis.critical_path`)
 
-Limits: warm epochs; one resource at a time; on the edge of overlap 5% less may delay the step where 5% more does not help.
+Limits: warm epochs; one resource at a time; at the edge of overlap, 5% less may delay the step although 5% more does not help.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from sim.training.job import Job
 
 PERCENT = 1.01
 _EDGE = 1.05
-"""By how much more and less of a resource the knife-edge is looked for."""
+"""Factor of more and less of a resource with which an edge is detected."""
 _KINK = 0.25
-"""Share of the step by which the two one-sided elasticities must differ to be called an edge: a quarter of the step changes its bound."""
+"""Difference of the two one-sided elasticities above which the step is on an edge: a quarter of the step changes its bound."""
 _DIGITS = 6
-"""Decimals of a share of the step to which two runs are told apart: rounding of the simulated state."""
+"""Decimals of a share of the step to which two runs are compared: beyond is rounding of the simulated state."""
 _NOTHING = 10.0**-_DIGITS
 _LESS = 1.001
-"""Times as long as with twice of a resource that a step with infinitely much must take to be worth a word."""
+"""Minimum ratio of the step with infinitely much of a resource to the step with twice of it for a loss to be reported."""
 _SAME = 1.01
-"""Times the time lost that one cause may have grown by for it to be what was lost."""
+"""Maximum ratio of the increase of one cause to the lost time for the cause to explain the loss."""
 
 
 class StepOutcome(NamedTuple):
-    """Seconds of a warm step, and of a warm epoch's steps."""
+    """Seconds of a warm step, and of the steps of a warm epoch."""
 
     step_time: float
     epoch_time: float
@@ -55,7 +55,7 @@ class StepOutcome(NamedTuple):
 
 
 class Crowded(NamedTuple):
-    """Infinitely much of a resource gains less than twice: *longer* seconds of a step go to *cause*, held back at *at*."""
+    """Why infinitely much of a resource gains less than twice of it: *cause* takes *longer* seconds more per step, mostly at *at*."""
 
     cause: Cause
     longer: float
@@ -63,7 +63,7 @@ class Crowded(NamedTuple):
 
 
 class UpgradeUnit(NamedTuple):
-    """What a resource is counted in: *amount* of *name* on each node, and the seconds of a step that one more saves."""
+    """The unit of a resource: its *name*, the *amount* on each node, and the seconds of a step that one more saves."""
 
     name: str
     amount: float
@@ -72,7 +72,7 @@ class UpgradeUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What more of one resource brings."""
+    """The effect of more of one resource."""
 
     resource: Resource
     twice: StepOutcome
@@ -80,36 +80,36 @@ class Upgrade:
     shadow_price: float
     """Seconds of a step that 1% more saves."""
     on_path: float
-    """Seconds of a step, as it is, on the critical path that the resource would make shorter: 101 shadow prices, to first order."""
+    """Seconds of the current step on the critical path that the resource would shorten: 101 shadow prices, to first order."""
     unit: UpgradeUnit | None
     enough: float | None
-    """Times of the resource beyond which more gains under 1% more: 1 where there is enough; None where more always gains."""
+    """Factor of the resource beyond which more gains less than 1%: 1 if there is enough now; None if more always helps."""
     less: float
     """Step time (s) with the resource 5% slower."""
     more: float
     """Step time (s) with the resource 5% faster."""
     crowded: Crowded | None = None
-    """Why infinitely much gains less than twice; None where it gains as much."""
+    """Why infinitely much gains less than twice as much; None if it does not."""
 
     def bound(self, step_time: float) -> tuple[float, float]:
-        """Return the shares of *step_time* that follow the resource when it is slower, and when it is faster."""
+        """Return the shares of *step_time* that scale with the resource when it is slower, and when it is faster."""
         return (self.less / step_time - 1.0) / (_EDGE - 1.0), (1.0 - self.more / step_time) / (1.0 - 1.0 / _EDGE)
 
     def on_edge(self, step_time: float) -> bool:
-        """Return whether *step_time* lies where the resource begins to bound it."""
+        """Return whether *step_time* is at the point where the resource begins to bound it."""
         slower, faster = self.bound(step_time)
         return slower - faster > _KINK
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The run as it is, and what more of each resource brings, best first."""
+    """The run as it is, and the effect of more of each resource, best first."""
 
     run: Run
     inputs: Mapping[str, str]
     upgrades: tuple[Upgrade, ...]
     machines: tuple[FasterMachine, ...] = ()
-    """Where faster GPUs bring most: machines that have them."""
+    """Machines with faster GPUs, if these help most."""
 
     @property
     def job(self) -> JobRun:
@@ -118,17 +118,17 @@ class WhatIf:
 
     @property
     def now(self) -> StepOutcome:
-        """Return what the run takes as it is."""
+        """Return the times of the run as it is."""
         return _outcome(self.run)
 
 
 def break_even(now: StepOutcome, then: StepOutcome) -> float:
-    """Return the share by which the price may rise for an epoch to cost as much as *now*."""
+    """Return the relative price increase at which an epoch costs the same *then* as *now*."""
     return now.epoch_time / then.epoch_time - 1.0
 
 
 def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> WhatIf:
-    """Return what more of each resource brings to the only job of *scenario*; *progress* hears how many resources of all are done."""
+    """Return the effect of more of each resource on the only job of *scenario*; *progress* gets the resources done and their total."""
     question = prepare(scenario)
     if len(question.jobs) != 1:
         raise SpecError(f"{scenario.workload}: lists {len(question.jobs)} jobs; what-if asks about one workload")
@@ -152,13 +152,13 @@ class _Trials:
         self._hardware, self._job = hardware, job
         self.run = simulate(hardware, [job], cold=False)
         self.on_path: dict[Resource, float] = defaultdict(float)
-        """Seconds of a step on the critical path by what would make them shorter."""
+        """Seconds of a step on the critical path, by the resource that would shorten them."""
         for row in critical_path(self.run.log, self.run.jobs[0].warm.windows):
             for resource in sped_by(row.cause, row.resource, job.workload.input.loader):
                 self.on_path[resource] += row.seconds
 
     def outcome(self, resource: Resource, factor: float) -> StepOutcome:
-        """Return what the job takes with *factor* times of *resource*."""
+        """Return the times of the job with *factor* times of *resource*."""
         return _outcome(self.with_more(resource, factor))
 
     def with_more(self, resource: Resource, factor: float) -> Run:
@@ -167,7 +167,7 @@ class _Trials:
         return simulate(hardware, jobs, cold=False)
 
     def step_time(self, change: Callable[[Node], Node]) -> float:
-        """Return the step time with *change* made to each node."""
+        """Return the step time with *change* applied to each node."""
         groups = tuple(group.model_copy(update={"node": change(group.node)}) for group in self._hardware.groups)
         hardware = self._hardware.model_copy(update={"groups": groups})
         return _outcome(simulate(hardware, [self._job], cold=False)).step_time
@@ -201,13 +201,13 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
 
 
 def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowded | None:
-    """Return what becomes longer where infinitely much of *resource* gains less than twice: work that shares a link with the faster one."""
+    """Return what gets longer if infinitely much of *resource* gains less than twice of it: work that shares a link with faster work."""
     lost = infinite.step_time - twice.step_time
     if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
         return None
     longer = {cause: seconds - twice.stalls[cause] for cause, seconds in infinite.stalls.items()}
     cause = max(longer, key=lambda name: longer[name])
-    if longer[cause] > _SAME * lost:  # it also takes the place of waits that ended: nothing says that it is crowded
+    if longer[cause] > _SAME * lost:  # it also replaces waits that ended, so it need not be crowded
         return None
     spent: dict[str, float] = defaultdict(float)
     for work in trials.with_more(resource, INFINITE).log.work:
@@ -223,7 +223,7 @@ def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) ->
 
 
 def _unit(trials: _Trials, resource: Resource, percent: float) -> UpgradeUnit | None:
-    """Return the natural unit of *resource*, whose 1% saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
+    """Return the unit of *resource*, of which 1% more saves *percent* seconds of a step; None if it has none, or if nodes differ in it."""
     units = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
     return units.pop() if len(units) == 1 else None
 
@@ -244,7 +244,7 @@ def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) ->
 
 
 def _wider(node: Node) -> Node:
-    """Return *node* with 1% more bandwidth of its NICs, at the latencies they have."""
+    """Return *node* with 1% more bandwidth of its NICs, at unchanged latency."""
     transport = node.nic.transport
     transport = transport.model_copy(update={"total_efficiency": PERCENT * transport.total_efficiency})
     return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": transport})})

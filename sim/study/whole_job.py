@@ -1,7 +1,7 @@
-"""What does the whole job take on a machine whose run is known, start-up to end? The run's document and the options in, its parts out.
+"""How long does the whole job take on a machine, from start-up to end? From the document of a run and options to the parts of the job.
 
-Every command that speaks of whole jobs (``run``, ``compare``, ``recommend``) takes ``--epochs N`` or ``--hours H``, ``--evaluation``
-and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` has the sum.
+Every command that covers whole jobs (``run``, ``compare``, ``recommend``) takes ``--epochs N`` or ``--hours H``, ``--evaluation``
+and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` adds up the parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Course(NamedTuple):
 def plan_of(
     epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
 ) -> JobPlan | None:
-    """Return what the options of a command ask for; None where they ask for no whole job. Raise SpecError for what makes no sense."""
+    """Return the whole job that the options of a command request; None if they request none. Raise SpecError for invalid options."""
     if epochs is None and hours is None and tokens is None:
         if evaluation or not checkpoints:
             raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
@@ -39,7 +39,7 @@ def plan_of(
 def plan_due(
     epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
 ) -> JobPlan:
-    """Return the whole job that the options of a command ask for, of one epoch by default. Raise SpecError for what makes no sense."""
+    """Return the whole job that the options of a command request, one epoch by default. Raise SpecError for invalid options."""
     if tokens is not None:
         if epochs is not None or hours is not None:
             raise SpecError("--tokens, --epochs and --hours: write one of the three")
@@ -57,7 +57,7 @@ def plan_due(
 
 
 def token_count(text: str | float) -> float:
-    """Return the tokens that *text* says, such as ``300B`` or ``1.5T``, or a number. Raise SpecError for anything else."""
+    """Return the number of tokens in *text*, such as ``300B`` or ``1.5T``, or a number. Raise SpecError for anything else."""
     tokens = tokens_in(text) if isinstance(text, str) else tokens_in(f"{text:f}") if type(text) in (int, float) else None
     if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
@@ -65,7 +65,7 @@ def token_count(text: str | float) -> float:
 
 
 def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
-    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step of *samples*."""
+    """Return *plan* with its tokens as epochs of the data set. Raise SpecError if they are fewer than a step of *samples*."""
     if plan.tokens is None:
         return plan
     sequence = workload.sequence
@@ -103,6 +103,6 @@ def checkpoint_bytes(workload: Workload) -> float:
 
 
 def checkpoint_time(workload: Workload, machine: Hardware) -> float:
-    """Return the seconds that one checkpoint takes to the first node's disk; 0 without a disk."""
+    """Return the seconds to write one checkpoint to the first node's disk; 0 without a disk."""
     storage = machine.groups[0].node.storage
     return checkpoint_bytes(workload) / most_bandwidth(storage) if storage else 0.0

@@ -1,4 +1,4 @@
-"""How does a new description get into a file? Only once it has proved to load; a problem names the file it was meant for."""
+"""How is a new description written to a file? Only after it has loaded without errors; messages name the intended file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeVar
 from sim.spec.whole_file import replacing
 from sim.spec.yaml import SpecError
 
-Made = TypeVar("Made")
+Loaded = TypeVar("Loaded")
 
 
 def for_editors(kind: str) -> list[str]:
-    """Return the comments by which editors with a YAML language server find the schema of a *kind* of description beside it."""
+    """Return comments with which editors with a YAML language server find the schema of a *kind* of description next to it."""
     folder = "schemas"
     return [
         f"# yaml-language-server: $schema={folder}/{kind}.schema.json",
@@ -21,8 +21,8 @@ def for_editors(kind: str) -> list[str]:
     ]
 
 
-def write_new(output: Path, text: str, load: Callable[[str], Made]) -> Made:
-    """Write *text* to *output* and return what *load* makes of its path. Raise SpecError, with nothing written, where it makes nothing."""
+def write_new(output: Path, text: str, load: Callable[[str], Loaded]) -> Loaded:
+    """Write *text* to *output* and return the result of *load* for its path. Raise SpecError, and write nothing, if it does not load."""
     with replacing(output) as temporary:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")

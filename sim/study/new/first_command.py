@@ -1,7 +1,7 @@
-"""Which command comes first for a workload that was just written? One whose step fits into the GPUs' memory, as the simulator counts it.
+"""Which command should be run first for a new workload? One whose step fits into the GPUs' memory, as the simulator counts it.
 
-Tried are the workload as it is, then what leaves the result (nearly) as it is: recomputed activations, shards, tensor ranks; a layout that
-asks for more ranks, or a global batch, on as many more nodes as that takes.
+The workload is tried as it is, then with changes that (nearly) keep its result: activation checkpointing, sharding, tensor parallelism.
+A workload with a layout or a global batch is also tried on more nodes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, s
 
 MACHINE: Final = "hgx-h100"
 NODE: Final = 8
-"""GPUs of one."""
+"""GPUs of one machine."""
 STATES: Final = 16
-"""Bytes of weights, gradients and optimizer states of a parameter (AdamW in mixed precision)."""
+"""Bytes of weights, gradients and optimizer states per parameter (AdamW in mixed precision)."""
 ROOM: Final = 40e9
-"""Bytes of a GPU of 80 GB that these may take, so that activations fit beside them: estimate."""
+"""Bytes of an 80 GB GPU that these may take, so that activations fit as well: estimate."""
 _DOUBLINGS: Final = 6
-"""Of the least number of nodes, until a search is advised: by then a layout that is given has its reason."""
+"""Numbers of nodes that are tried, each twice the one before, until a search is suggested: a specified layout should fit by then."""
 _BLOCKS: Final = "training.activation_checkpointing=blocks"
 
 
@@ -43,7 +43,7 @@ class _Change:
 
     @property
     def text(self) -> str:
-        """Return them as they are typed, each after a space."""
+        """Return the options as they are typed, each after a space."""
         return "".join([f" {option} {value}" for option, _, value in self.layout] + [f" --set {override}" for override in self.overrides])
 
 
@@ -52,14 +52,14 @@ _CHANGES: Final = (_Change(), _Change(overrides=(_BLOCKS,)), _Change(_SHARDED), 
 
 
 def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
-    """Return a command for the workload in the file *path*, which it names as *shown*; a search where no usual layout fits.
+    """Return a command for the workload in the file *path*, which it names *shown*; a search if no usual layout fits.
 
-    *gpus* are the least that it takes.
+    *gpus* is the minimum number of GPUs.
     """
     workload = load_workload(path).spec
-    given = not workload.training.parallel.trivial or global_batch is not None
+    may_grow = not workload.training.parallel.trivial or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
-    for change, nodes in _candidates(workload, given, least_nodes):
+    for change, nodes in _candidates(workload, may_grow, least_nodes):
         scenario = Scenario(
             MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
         )
@@ -71,19 +71,19 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
 
 
-def _candidates(workload: Workload, given: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
-    """Yield what is tried on *least_nodes* nodes at least, the least change first; *given*: a layout is, so that it may take more nodes."""
+def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
+    """Yield changes and numbers of nodes to try, smallest change first: *least_nodes*, and more if the job *may_grow*."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
-    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if given]
+    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if may_grow]
     least = max(-(-parallel.model_ranks // NODE), least_nodes)
-    for doubling in range(_DOUBLINGS if given else 1):
+    for doubling in range(_DOUBLINGS if may_grow else 1):
         for change in (*_CHANGES, *wider):
             yield change, least * 2**doubling
 
 
 def _fits(scenario: Scenario) -> bool:
-    """Return whether *scenario* runs without crowding any GPU's memory."""
+    """Return whether *scenario* runs and fits into the memory of every GPU without thrashing."""
     try:
         if not has_layout(scenario):
             prepare(scenario)

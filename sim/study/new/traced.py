@@ -1,4 +1,4 @@
-"""How does a traced torch model become a workload? Its layer table, data like its inputs and how it trains, in one commented YAML."""
+"""How does a traced torch model become a workload? One commented YAML has its layer table, data like its inputs, and how it trains."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from sim.study.new.first_command import first_command
 from sim.study.new.workload import NewWorkload, place_of, plain_comment
 
 EXPORTED: Final = ".pt2"
-"""Ending of what ``torch.export.save`` writes."""
+"""Extension of files that ``torch.export.save`` writes."""
 BATCH: Final = 16
-"""Samples a GPU where nothing says how many."""
+"""Samples per GPU if none are specified."""
 
 
 def is_torch(source: str) -> bool:
-    """Return whether *source* names what returns a torch model (``net.py:Net``, ``torchvision.models:vgg16``) or an exported one."""
+    """Return whether *source* names a callable that returns a torch model (``net.py:Net``, ``torchvision.models:vgg16``) or an export."""
     return source.endswith(EXPORTED) or bool(re.fullmatch(r"(.*\.py|[A-Za-z_][\w.]*):[^/]*", source))
 
 
 def place_of_traced(source: str, output: Path | None, name: str | None, dataset: str | None, overwrite: bool) -> tuple[str, Path]:
-    """Return the name and the place of the workload of the torch model *source*; raise SpecError where it cannot get there.
+    """Return the name and the path of the workload of the torch model *source*. Raise SpecError if it cannot be written there.
 
-    Asked before the model is traced, which takes some seconds.
+    Called before the model is traced, which takes some seconds.
     """
     if dataset is not None:
         load_part(Dataset, dataset, "workloads/datasets")
@@ -38,9 +38,9 @@ def place_of_traced(source: str, output: Path | None, name: str | None, dataset:
 
 
 def write_traced(table: Model, text: str, source: str, dataset: str, path: Path, batch: int = BATCH) -> NewWorkload:
-    """Write the workload of the model in *table*, whose YAML is *text*, to *path*; raise SpecError, and write nothing, where it is wrong.
+    """Write the workload of the model in *table*, whose YAML is *text*, to *path*. Raise SpecError, and write nothing, if it is invalid.
 
-    *dataset* names a data set of the catalogue whose samples are like the inputs.
+    *dataset* names a data set of the catalogue with samples like the inputs.
     """
 
     def written(command: str) -> Workload:
@@ -48,8 +48,8 @@ def write_traced(table: Model, text: str, source: str, dataset: str, path: Path,
 
     written("")
     command = first_command(str(path), str(path))
-    made = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
-    note = f"{made.model.parameters:,} parameters, {len(made.model.layers)} layers, samples like those of {dataset}"
+    workload = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
+    note = f"{workload.model.parameters:,} parameters, {len(workload.model.layers)} layers, samples like those of {dataset}"
     return NewWorkload(path, note, command, ())
 
 

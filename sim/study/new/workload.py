@@ -1,7 +1,7 @@
-"""How do a configuration and launch files become a workload? Read by content, joined, written as commented YAML that runs.
+"""How do a configuration and launch files become a workload? They are identified by content, merged, and written as YAML that runs.
 
-What the files leave out takes the defaults of `sim.spec.defaults`. The YAML is written beside its place, loaded like any other workload,
-and only then renamed: a file that is there is complete and right.
+What the files leave out takes the defaults of `sim.spec.defaults`. The commented YAML is written to a temporary file next to its
+destination, loaded like any other workload, and only then renamed, so the file at the destination is always complete and valid.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from sim.study.new.first_command import NODE, first_command
 from sim.units import counted
 
 LONGEST: Final = 8192
-"""Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
+"""Tokens per sample if not specified: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
-"""Of files that are read, or that other commands read; names on the hub hold dots too, such as Llama-3.1-8B."""
+"""Extensions of files that this or other commands read; names on the hub contain dots too, such as Llama-3.1-8B."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _MOST: Final = 2**20
-"""Bytes of a file that is read."""
+"""Maximum bytes of a file that is read."""
 
 
 @dataclass(frozen=True)
 class NewWorkload:
-    """A workload that was written: where, a line about it, a command that runs it, and what the description does not hold."""
+    """A workload that was written: its path, a line about it, a command that runs it, and notes on what the description leaves out."""
 
     path: Path
     note: str
@@ -65,9 +65,9 @@ def new_workload(
 ) -> NewWorkload:
     """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
 
-    *sources* are files, folders with a ``config.json``, a hub id, a decoder of the catalogue, or the line that starts the job; *batch*
-    (samples a GPU) and the *dataset* of the catalogue go before what they say. Raise SpecError, and write nothing, where they do not make
-    a workload.
+    *sources* are files, folders with a ``config.json``, a hub id, a decoder of the catalogue, or the command line that starts the job.
+    *batch* (samples per GPU) and *dataset* (of the catalogue) take precedence over them. Raise SpecError, and write nothing, if they do
+    not define a workload.
     """
     told = Told()
     places = []
@@ -84,7 +84,7 @@ def new_workload(
         told.training["batch"] = batch
     return write(
         told,
-        name or _named([each for each in sources if not _is_line(each)] or ["workload"], told, output),
+        name or _workload_name([each for each in sources if not _is_line(each)] or ["workload"], told, output),
         output,
         sequence,
         ", ".join(places),
@@ -94,7 +94,7 @@ def new_workload(
 
 
 def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path]:
-    """Return *name* and where the workload of that name goes; raise SpecError where it cannot be called so, or another is there."""
+    """Return *name* and the path for the workload of that name. Raise SpecError if the name is invalid, or if the file already exists."""
     if not _NAME.fullmatch(name):
         raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
     path = output or Path(f"{name}.yaml")
@@ -106,7 +106,7 @@ def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path
 def write(
     told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False, dataset: str | None = None
 ) -> NewWorkload:
-    """Write what is *told* as the workload *name*; *origin* says whence. Raise SpecError, and write nothing, where it is wrong."""
+    """Write *told* as the workload *name*; *origin* names its sources. Raise SpecError, and write nothing, if it is invalid."""
     name, path = place_of(name, output, overwrite)
     shape = _shape(told, origin)
     tokens = sequence or told.sequence or min(shape.max_seq or LONGEST, LONGEST)
@@ -122,10 +122,10 @@ def write(
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
-    made = written("")
+    workload = written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus)
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
-    note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    note = f"{workload.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
     return NewWorkload(path, note, command, tuple(told.notes))
@@ -145,7 +145,7 @@ def _shape(told: Told, origin: str) -> Transformer:
 
 
 def _whole_steps(told: Told, origin: str) -> None:
-    """Refuse a global batch that whole micro-batches do not make."""
+    """Raise SpecError for a global batch that is no multiple of the micro-batch."""
     batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
     if told.global_batch and told.global_batch % batch:
         near = -(-told.global_batch // batch) * batch
@@ -156,7 +156,7 @@ def _whole_steps(told: Told, origin: str) -> None:
 
 
 def _read(source: str) -> tuple[str, Told]:
-    """Return the name of what *source* is, for messages, and what it tells."""
+    """Return the name of *source* for messages, and what it specifies."""
     if _is_line(source):
         return _LINE, _launch(source, _LINE)
     path = Path(source)
@@ -168,26 +168,26 @@ def _read(source: str) -> tuple[str, Told]:
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
         if source in every("workloads"):
-            return source, Told(model=_decoder(source))
+            return source, Told(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no model of the catalogue"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
-    return str(path), _told(path, _text_of(path))
+    return str(path), _told_by_file(path, _text_of(path))
 
 
 _ARGUMENTS: Final = re.compile(
     r"--(num[-_]layers|(tensor|pipeline|expert)-model-parallel-size|context-parallel-size|micro-batch-size|global-batch-size)\b"
 )
-"""What Megatron-LM's arguments are known by."""
+"""Identifies arguments of Megatron-LM."""
 _LAUNCHER: Final = re.compile(
     r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\b|--per_device_train", re.MULTILINE
 )
-"""What other scripts that start training are known by."""
+"""Identifies other scripts that start training."""
 _LINE: Final = "the command line"
-"""How messages and the written file name a line that is given in place of a file."""
+"""How messages and the written file name a command line that is given in place of a file."""
 
 
 def _is_line(source: str) -> bool:
-    """Return whether *source* is the line itself that starts a job, such as ``torchrun --nnodes 2 train.py``."""
+    """Return whether *source* is itself the command line that starts a job, such as ``torchrun --nnodes 2 train.py``."""
     return " " in source.strip() and not is_file(Path(source)) and bool(_ARGUMENTS.search(source) or _LAUNCHER.search(source))
 
 
@@ -195,10 +195,10 @@ _OF_TORCH: Final = {
     ".py": "say which of its callables returns the torch model, and what it takes, such as {stem}.py:Net --input 3x224x224",
     **dict.fromkeys((".pt", ".pth"), "holds weights; name the code that makes the model, such as net.py:Net --input 3x224x224"),
 }
-"""What to do with files that torch has to do with, by how they end."""
+"""What to do with files related to torch, by extension."""
 
 
-def _told(path: Path, text: str) -> Told:
+def _told_by_file(path: Path, text: str) -> Told:
     place, suffix = str(path), path.suffix.lower()
     if suffix == ".json":
         return _configuration(_json(text, place), place)
@@ -210,16 +210,16 @@ def _told(path: Path, text: str) -> Told:
     if _ARGUMENTS.search(text):
         return _launch(text, place)
     if suffix in (".yaml", ".yml"):
-        said = yaml.parse(text, place).value
-        if isinstance(said, Mapping) and "layers" in said:
+        content = yaml.parse(text, place).value
+        if isinstance(content, Mapping) and "layers" in content:
             raise SpecError(
                 f"{place}: is a layer table; name it in a workload, such as '{{name: my-job, model: {place}, dataset: "
                 "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
             )
-        if isinstance(said, Mapping) and "model" in said:
+        if isinstance(content, Mapping) and "model" in content:
             raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
-        if isinstance(said, Mapping):
-            return accelerate(said, place)
+        if isinstance(content, Mapping):
+            return accelerate(content, place)
     if suffix in _OF_TORCH:
         raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
@@ -231,7 +231,7 @@ def _told(path: Path, text: str) -> Told:
 
 
 def _launch(text: str, place: str) -> Told:
-    """Return what the script or line *text* tells. Raise SpecError where that is nothing."""
+    """Return what the script or command line *text* specifies. Raise SpecError if that is nothing."""
     told = launch_script(text, place)
     if _ARGUMENTS.search(text):
         return told.joined(megatron(text, place))
@@ -243,18 +243,18 @@ def _launch(text: str, place: str) -> Told:
     return told
 
 
-def _configuration(said: Mapping[str, Any], place: str) -> Told:
-    if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
-        return deepspeed(said, place)
-    decoder = decoder_of(said, place)
+def _configuration(config: Mapping[str, Any], place: str) -> Told:
+    if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
+        return deepspeed(config, place)
+    decoder = decoder_of(config, place)
     return Told(shape=decoder.shape, notes=list(decoder.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
-    said = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
-    if not isinstance(said, dict):
+    config = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
+    if not isinstance(config, dict):
         raise SpecError(f"{place}: holds no block of keys; expected a config.json")
-    return said
+    return config
 
 
 def _text_of(path: Path) -> str:
@@ -273,12 +273,12 @@ def _from_hub(name: str) -> str:
         return _text_of(Path(hf_hub_download(name, "config.json")))
     except SpecError:
         raise
-    except Exception as error:  # the library's own errors, and those of whatever carries its requests
+    except Exception as error:  # the library's own errors, and those of its HTTP client
         raise SpecError(f"{name}: {_refused(type(error).__name__)}; or download its config.json and give the file") from None
 
 
 def _refused(error: str) -> str:
-    """Return what the kind of *error* of the hub's library means."""
+    """Return what an *error* of this name from the hub's library means."""
     if error == "GatedRepoError":
         return "the model is gated: accept its terms on the hub and log in with 'hf auth login'"
     if error in ("RepositoryNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"):
@@ -286,8 +286,8 @@ def _refused(error: str) -> str:
     return f"the hub does not answer ({error})"
 
 
-def _named(sources: Sequence[str], told: Told, output: Path | None) -> str:
-    """Return the name of a workload: the catalogue's model, that of *output*, or the first file's or its folder's, in lower case."""
+def _workload_name(sources: Sequence[str], told: Told, output: Path | None) -> str:
+    """Return the name of a workload: that of the catalogue's model, of *output*, or of the first file or its folder, in lower case."""
     if told.model:
         return told.model
     path = Path(sources[0])
@@ -335,14 +335,14 @@ def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, 
 
 
 def _fields(shape: Transformer) -> list[str]:
-    said = shape.model_dump(exclude_defaults=True)
-    said |= {name: getattr(shape, name) for name in ("activation", "norm", "positions", "tied")}
+    fields = shape.model_dump(exclude_defaults=True)
+    fields |= {name: getattr(shape, name) for name in ("activation", "norm", "positions", "tied")}
     rows = []
     for name in Transformer.model_fields:
-        if name in said:
-            value = said[name]
-            word = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _word(value)
-            rows.append(f"    {name}: {word}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
+        if name in fields:
+            value = fields[name]
+            text = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _yaml_value(value)
+            rows.append(f"    {name}: {text}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
     return rows
 
 
@@ -351,28 +351,28 @@ def _training(told: Told, origin: str) -> list[str]:
     lines = ["training:", f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
     for name in ("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
-        lines += [f"  {name}: {_word(given[name])}"] if name in given else []
+        lines += [f"  {name}: {_yaml_value(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
         lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
     if told.parallel:
-        lines += ["  parallel:", *(f"    {name}: {_word(value)}" for name, value in told.parallel.items())]
+        lines += ["  parallel:", *(f"    {name}: {_yaml_value(value)}" for name, value in told.parallel.items())]
     else:
         lines += ["  # parallel: {shard: parameters, tensor: 1, pipeline: 1}  # or --shard, --tp, --pp"]
     return [*lines, f"  source: {json.dumps(f'{plain_comment(origin)}; what it leaves out is the default')}"]
 
 
-def _word(value: object) -> str:
+def _yaml_value(value: object) -> str:
     if isinstance(value, float) and "e" in str(value):
         mantissa, _, exponent = str(value).partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # 1e-05 is a text to some readers of YAML
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # some YAML parsers read 1e-05 as text
     if isinstance(value, list):
         return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def plain_comment(text: str) -> str:
-    """Return *text* as one line of a comment: base names of paths, nothing that does not print."""
+    """Return *text* as one line of a comment, with base names of absolute paths and without unprintable characters."""
     parts = [Path(part).name if Path(part).is_absolute() else part for part in text.split(", ")]
     return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(parts))
 
@@ -380,14 +380,14 @@ def plain_comment(text: str) -> str:
 # --- questions ---------------------------------------------------------------------------------------------------------------
 
 Ask = Callable[[str, str], str]
-"""Puts a question with a default and returns the answer."""
+"""Asks a question with a default and returns the answer."""
 
 
 def by_questions(ask: Ask) -> Told:
-    """Return what the user answers about a decoder: sizes like those of Llama unless told otherwise."""
+    """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
     like = ask("like which decoder of the catalogue (empty: none, its sizes are asked for)", "")
     if like:
-        return Told(model=_decoder(like))
+        return Told(model=_decoder_model(like))
     layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
     heads = _number(ask, "attention heads", max(1, hidden // 128))
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -402,7 +402,7 @@ def by_questions(ask: Ask) -> Told:
     return Told(shape=shape, sequence=_number(ask, "tokens of a sample", 4096))
 
 
-def _decoder(name: str) -> str:
+def _decoder_model(name: str) -> str:
     workload = load_workload(name).spec
     if workload.model.transformer is None:
         raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows what is there")

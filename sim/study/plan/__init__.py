@@ -1,1 +1,1 @@
-"""The best layout of a model on a cluster: every layout there is, bounds on each, and simulation of those that may be best."""
+"""Which layout of a model is best on a cluster? Every possible layout, bounds on each, and simulation of those that may be best."""

@@ -1,8 +1,8 @@
-"""How do many processes search for one layout? They refine ahead what the search comes to next.
+"""How do many processes search for one layout? They refine layouts ahead of time that the search comes to next.
 
-The search asks for one answer after the other and is the same whoever answers. What it has not got yet is computed in a wave, together with
-what it may ask for next: the layouts of the least bounds, without those that a simulated layout already beats. An answer that it never
-comes to, since a better layout was found meanwhile, counts nowhere; its step stays in the journal.
+The search requests one answer at a time, and does not depend on who computes it. An answer that is missing is computed in a wave, together
+with those that may be requested next: the layouts with the least bounds, except those that a simulated layout already beats. If the search
+never requests an answer, because it found a better layout meanwhile, that answer counts nowhere; its step stays in the journal.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from sim.study.pool import as_asked, each
 from sim.training.layouts.prices import PriceBook
 
 START: Final = 1.0
-"""Seconds of refining after which processes take over: about what two of them need to start, so that a short plan starts none."""
+"""Seconds of refining after which processes take over: about the start-up time of two of them, so that a short plan starts none."""
 SIMULATIONS, TASKS = 2, 16
-"""Most simulations and most tasks of a wave, for each process: bounds take a tenth of a simulation, and fewer of them are lost."""
+"""Maximum simulations and tasks per process in a wave: a bound takes a tenth of the time of a simulation, and fewer of them are wasted."""
 
 
 class Workers(NamedTuple):
-    """What computes waves: a function over many items, on so many processes."""
+    """Computes waves: a function over many items, on a number of processes."""
 
     processes: int
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
     remote: bool
-    """Whether they are there already, on other machines."""
+    """Whether the processes already run, on other machines."""
 
 
 @contextmanager
 def workers(processes: int | None, cluster: str | None, notice: Callable[[str], None]) -> Iterator[Workers | None]:
-    """Give up to *processes* processes of this machine (all cores when None), or those of the dask scheduler at *cluster*; None for one."""
+    """Yield up to *processes* processes of this machine (all cores if None), or those of the dask scheduler at *cluster*; None for one."""
     if cluster is not None:
         with on_cluster(cluster, pack(()), notice) as (count, run):
             yield Workers(count, run, remote=True)
@@ -58,7 +58,7 @@ def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequenc
 
 
 def refiner(alone: Alone, crew: Workers | None) -> Refine:
-    """Return what refines with *crew* as *alone* does."""
+    """Return a function that refines with *crew* in the way that *alone* does."""
     return alone if crew is None else _Waves(alone, crew)
 
 
@@ -66,7 +66,7 @@ _Name = tuple[int, Level]
 
 
 class _Item(NamedTuple):
-    """A task as another process gets it."""
+    """A task as it is sent to another process."""
 
     name: _Name
     setting: bytes
@@ -74,37 +74,37 @@ class _Item(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A simulated step as it comes back."""
+    """A simulated step as it is sent back."""
 
     memory: tuple[StageMemory, ...]
     figures: RowFigures
 
 
 class _Waves:
-    """Answers from waves; what the journal has, and the first second of work, is answered here."""
+    """Answers from waves; tasks in the journal, and the first second of work, are computed in this process."""
 
     def __init__(self, alone: Alone, crew: Workers) -> None:
         self._alone, self._crew = alone, crew
-        self._found: dict[_Name, Found] = {}
+        self._results: dict[_Name, Found] = {}
         self._settings: dict[int, bytes] = {}
-        self._here = 0.0
+        self._local_seconds = 0.0
 
     def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
-        if _name(task) not in self._found:
-            if self._is_kept(task) or (self._here < START and not self._crew.remote):
+        if _name(task) not in self._results:
+            if self._is_kept(task) or (self._local_seconds < START and not self._crew.remote):
                 begin = time.perf_counter()
                 answer = self._alone(task, ahead)
-                self._here += time.perf_counter() - begin
+                self._local_seconds += time.perf_counter() - begin
                 return answer
             self._compute(task, ahead)
-        return self._found.pop(_name(task))
+        return self._results.pop(_name(task))
 
     def _is_kept(self, task: RefineTask) -> bool:
         return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
 
     def _compute(self, task: RefineTask, ahead: Ahead) -> None:
-        """Compute a wave that has *task* in it, and keep what comes."""
-        new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._found and not self._is_kept(each)]
+        """Compute a wave that includes *task*, and keep its answers."""
+        new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._results and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
         items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
@@ -114,7 +114,7 @@ class _Waves:
                 answer = Step(answer.memory, played)
                 if self._alone.kept is not None:
                     self._alone.kept.keep(*wave[name].way, played)
-            self._found[name] = answer
+            self._results[name] = answer
 
     def _packed(self, setting: Setting) -> bytes:
         if id(setting) not in self._settings:
@@ -127,7 +127,7 @@ def _name(task: RefineTask) -> _Name:
 
 
 def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
-    """Answer *item* in another process: the step of a layout goes back as its figures, without the log of what happened when."""
+    """Answer *item* in another process: the step of a layout is sent back as its figures, without the event log."""
     way = LayoutWay(_setting(item.setting), item.candidate)
     answer = Alone(objective, memory)(RefineTask(*item.name, way), lambda most: [])
     if isinstance(answer, Step) and answer.played is not None:
@@ -137,6 +137,6 @@ def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_N
 
 @lru_cache(maxsize=16)
 def _setting(packed: bytes) -> Setting:
-    """Return the setting that was *packed*, with the prices that its layouts share."""
+    """Return the unpickled setting of *packed*, cached so that its layouts share prices."""
     setting: Setting = pickle.loads(packed)
     return setting

@@ -1,11 +1,12 @@
-"""Between which values does another layout take the lead? Of one knob, from a quarter to four times what it is, either way.
+"""Between which values of a knob does another layout take the lead? Its value varies from a quarter to four times that of the plan.
 
-At each half and double, the layout that leads by its recurrence is looked for among all there are. Where that is not the plan's,
-halving finds two neighbouring values between which the two change places: by their recurrences first, then both layouts are simulated on
-either side, and where that contradicts, halving goes on with simulated steps. A third layout that leads there takes the place of the
-second. Layouts that differ in micro-batches alone count as one, with the micro-batch of the quickest recurrence.
+At each half and double, all layouts are searched for the one that leads by its recurrence. If it is not the plan's, bisection finds two
+neighboring values between which the lead changes. Bisection first compares recurrences. Then both layouts are simulated at these two
+values; if the results contradict the recurrences, bisection continues with simulated steps. A third layout that leads there replaces the
+second. Layouts that differ only in their micro-batches count as one, with the micro-batch of the quickest recurrence.
 
-Limits: within an octave two layouts change places once; one that leads only by simulation, not by its recurrence, is not seen.
+Limits: within an octave, the lead between two layouts changes only once; a layout that leads only in simulation, but not by its
+recurrence, is missed.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from sim.study.plan.search import Limits, outcome_of, quickest
 from sim.study.plan.space import LayoutCandidate
 
 OCTAVES: Final = 2
-"""How often a value is halved or doubled at most."""
+"""Maximum number of times that a value is halved or doubled."""
 CHALLENGERS: Final = 3
-"""Layouts that are compared with the plan's between two values, one after the other, at most."""
+"""Maximum number of layouts that are compared with the plan's between two values, in sequence."""
 
 Ways = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
 
 
 @dataclass(frozen=True)
 class Knob:
-    """What may be different: *own* is its value in the plan, *ways* are the layouts at another. These raise SpecError."""
+    """A value that may vary: *own* is its value in the plan; *ways* returns the layouts at another value, or raises SpecError."""
 
     own: float
     steps: int
-    """Values of each octave, evenly apart."""
+    """Values per octave, evenly spaced."""
     ways: Callable[[float], Ways]
     whole: bool = True
 
     def values(self, up: bool, octaves: int) -> list[float]:
-        """Return the values from its own up or down to so many *octaves* from it."""
+        """Return the values from its own up or down to that many *octaves* away."""
         values = [self.own]
         for octave in range(octaves):
             low = self.own * 2.0**octave if up else self.own / 2.0 ** (octave + 1)
@@ -51,20 +52,20 @@ class Knob:
 
 
 class Flip(NamedTuple):
-    """Two neighbouring values of a knob between which another layout takes the lead."""
+    """Two neighboring values of a knob between which another layout takes the lead."""
 
     holds: float
-    """Where the plan's layout still leads *winner*."""
+    """The value at which the plan's layout still leads *winner*."""
     lost: float
     winner: LayoutCandidate
     end: float
-    """The value farther off at which both were compared, simulated."""
+    """The value farther away at which both were compared by simulation."""
     behind: float | None
-    """By what share of *winner*'s the plan's layout is worth more at *end*; None where it does not run there."""
+    """How much higher the objective of the plan's layout is at *end*, relative to *winner*'s; None if it does not run there."""
 
 
 class Flips(NamedTuple):
-    """Where the lead changes, within the values *least* to *most* at which layouts run."""
+    """Where the lead changes, among values from *least* to *most* at which layouts run."""
 
     own: float
     least: float
@@ -73,20 +74,20 @@ class Flips(NamedTuple):
 
 
 def alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
-    """Tell whether two layouts differ in micro-batches alone."""
+    """Return whether two layouts differ only in their micro-batches."""
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
 def only(ways: Ways, candidate: LayoutCandidate) -> Ways:
-    """Return of *ways* the layouts like *candidate*."""
-    alone = [(setting, [each for each in every if alike(candidate, each)]) for setting, every in ways]
-    return [(setting, every) for setting, every in alone if every]
+    """Return the layouts in *ways* that differ from *candidate* at most in their micro-batches."""
+    matching = [(setting, [each for each in every if alike(candidate, each)]) for setting, every in ways]
+    return [(setting, every) for setting, every in matching if every]
 
 
 def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[float, LayoutCandidate | None]) -> Flips:
-    """Return where another layout than the plan's *best* takes the lead, the nearest such place on either side.
+    """Return the nearest values on either side between which a layout other than the plan's *best* takes the lead.
 
-    *leaders* are the layouts that lead at some values; None: none fits.
+    *leaders* are the layouts already found to lead at some values; None: no layout fits.
     """
     views, changes, ends = _Views(knob, limits), [], {False: knob.own, True: knob.own}
     for up in ends:
@@ -107,7 +108,7 @@ def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[fl
 
 
 class _Views:
-    """What layouts are worth at the values of a knob, each worked out once; no end where they do not run."""
+    """The objective of layouts at the values of a knob, each computed once; infinite if they do not run."""
 
     def __init__(self, knob: Knob, limits: Limits) -> None:
         self._knob, self._limits = knob, limits
@@ -138,12 +139,12 @@ class _Views:
         return outcome_of(first[1], step, first[0], self._limits).value
 
 
-_Worth = Callable[[LayoutCandidate, float], float]
-"""What a layout is worth at a value."""
+_Value = Callable[[LayoutCandidate, float], float]
+"""Maps a layout and a value of the knob to the objective (lower is better)."""
 
 
 def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, values: Sequence[float]) -> Flip | None:
-    """Return the flip of *values* that is nearest to their first, where *leader* leads at their last; None where it does not, simulated."""
+    """Return the flip nearest to the first of *values*, given that *leader* leads at the last; None if simulation contradicts that."""
     flip, end, challenger = None, values[-1], leader
     for _ in range(CHALLENGERS):
         nearer = _crossing(views, best, challenger, _comparable(views, best, challenger, values[: values.index(end) + 1]))
@@ -159,7 +160,7 @@ def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, valu
 
 
 def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> list[float]:
-    """Return those of *values* that both layouts divide, those beyond which *best* does not run at all, and the last."""
+    """Return the *values* at which *other* runs and *best* either runs or never runs again, and the last value."""
     runs = [bool(only(views.ways(value), best)) for value in values]
     beyond = len(runs) - runs[::-1].index(True)
     return [
@@ -170,15 +171,15 @@ def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, va
 
 
 def _crossing(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> Flip | None:
-    """Return between which of *values* *other* gets ahead of *best*, which leads at the first; None where it leads at the last as well."""
+    """Return between which of *values* *other* overtakes *best*, which leads at the first; None if it also leads at the last."""
 
-    def leads(worth: _Worth, place: int) -> bool:
-        return place == 0 or worth(best, values[place]) <= worth(other, values[place])
+    def leads(value_of: _Value, place: int) -> bool:
+        return place == 0 or value_of(best, values[place]) <= value_of(other, values[place])
 
-    def last(worth: _Worth, low: int, high: int) -> int:
+    def last(value_of: _Value, low: int, high: int) -> int:
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if leads(worth, middle) else (low, middle)
+            low, high = (middle, high) if leads(value_of, middle) else (low, middle)
         return low
 
     end = len(values) - 1

@@ -1,8 +1,8 @@
-"""How much memory and time does each of thousands of layouts take at least? Bounds for all at once, in numpy.
+"""What are the lower bounds of memory and time of thousands of layouts? Computed for all layouts at once with numpy.
 
-Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, with weights gathered beside them.
-Time: a stage cannot begin before the first micro-batch has come through the stages before it, works on every micro-batch, and its last
-gradient goes back through them. Units' times are worked out once for each share and micro-batch.
+Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, together with gathered weights.
+Time: a stage cannot start before the first micro-batch has passed the stages before it, it works on every micro-batch, and its last
+gradient goes back through them. Times of units are computed once for each share and micro-batch.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Marks = NDArray[numpy.bool_]
 
 
 class ShareShape(NamedTuple):
-    """Units of the model as one rank of a share has them, summed up to each block: bytes and parameters."""
+    """Bytes and parameters of the units of the model on one rank of a share, summed up to each block."""
 
     kept: FloatRow
     """Bytes of activations of one micro-batch."""
     dense: FloatRow
     experts: FloatRow
     turned: FloatRow
-    """Elements that sharded weights are gathered of at least as backward enters each block: of the last wrap in it."""
+    """Lower bound of the elements of sharded weights gathered when backward enters each block: those of its last wrap."""
 
 
 _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
@@ -58,7 +58,7 @@ _NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity"
 
 @dataclass(frozen=True)
 class Setting:
-    """One cluster and one stack: what layouts are placed on, and the prices that they share."""
+    """One cluster and one stack on which layouts are placed, and the prices that they share."""
 
     hardware: Hardware
     gpus_per_node: int
@@ -73,11 +73,11 @@ class Setting:
         return sum(group.count for group in self.hardware.groups if group.role == "worker")
 
     def cuts_alike(self, candidate: LayoutCandidate) -> bool:
-        """Tell whether *candidate* has as many chunks as the workload's own layout cuts its model into."""
+        """Return whether *candidate* has as many chunks as the workload's own layout cuts its model into."""
         return candidate.parts == cut_parts(self.workload.training.parallel)
 
     def laid(self, candidate: LayoutCandidate) -> Workload:
-        """Return the workload in the layout of *candidate*, and in what of its own layout is not searched."""
+        """Return the workload in the layout of *candidate*, with the fields of its own layout that are not searched."""
         training = self.workload.training
         own = training.parallel
         kept: dict[str, object] = {name: getattr(own, name) for name in _NOT_SEARCHED}
@@ -101,16 +101,16 @@ class PassRows(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """Of each candidate: bytes that a rank needs at least, and seconds that a step takes at least."""
+    """For each candidate, lower bounds of the bytes that a rank needs and of the seconds of a step."""
 
     memory: FloatRow
     time: FloatRow
 
 
 def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> Floors:
-    """Return the least memory and time of each of *candidates*; of those whose shares the engine refuses, no end of both.
+    """Return lower bounds of memory and time of each of *candidates*; both are infinite if the engine refuses its shares.
 
-    Of those that need more than *most* bytes no time is worked out; it has no end. Raise SpecError where the engine refuses all.
+    If a candidate needs more than *most* bytes, its time is not computed, and is infinite. Raise SpecError if the engine refuses all.
     """
     memory, time = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
@@ -132,7 +132,7 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float 
 
 
 class _Geometry(NamedTuple):
-    """Chunks of a pipeline: first unit and the one after the last, and the stage of each."""
+    """Chunks of a pipeline: for each, its first unit, the one after its last, and its stage."""
 
     low: NDArray[numpy.intp]
     high: NDArray[numpy.intp]
@@ -140,7 +140,7 @@ class _Geometry(NamedTuple):
     pipeline: int
     schedule: str
     even: bool = False
-    """Chunks begin inside blocks: the fullest has at least an even share, which all are taken to have."""
+    """Chunks begin inside blocks: the fullest has at least an even share, which is assumed for all."""
 
 
 _Spread = tuple[int, int, tuple[float, float] | None]
@@ -159,7 +159,7 @@ def _geometry(
 
 
 def _chunked(geometry: _Geometry, rows: Sequence[FloatRow]) -> FloatRow:
-    """Return sums over the units of each chunk, for each of *rows* of sums up to each unit."""
+    """Return sums over the units of each chunk, for each of *rows* of cumulative sums."""
     table = numpy.stack(rows)
     if geometry.even:
         return numpy.repeat(table[:, -1:] / len(geometry.stage), len(geometry.stage), axis=1)
@@ -180,7 +180,7 @@ def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[
     work = steps * _staged(geometry, forward + backward)
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
-    if geometry.schedule not in SLOTTED:  # weights' gradients may fill the end
+    if geometry.schedule not in SLOTTED:  # weight gradients may fill the end
         behind = numpy.zeros_like(behind)
     if geometry.even:
         ahead, behind = numpy.zeros_like(ahead), numpy.zeros_like(behind)
@@ -191,7 +191,7 @@ def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[
 def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
     gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
     weights, gradients, states = widths(setting.workload, options)
-    late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients come as activations go
+    late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients appear as activations go
     kept, dense, experts = (
         _chunked(geometry, rows) for rows in zip(*((each.kept, each.dense, each.experts) for each in held), strict=True)
     )
@@ -226,11 +226,11 @@ def _gather(
     flying: FloatRow,
     bytes_: FloatRow,
 ) -> None:
-    """Add to the activations *bytes_* the weights that are gathered beside them where layouts are *sharded* (FSDP, ZeRO-3).
+    """Add to the activations *bytes_* the weights that are gathered in addition if layouts are *sharded* (FSDP, ZeRO-3).
 
-    A pipeline keeps those of all its units; without one backward begins each unit with its weights and the activations of all units up
-    to it. Gradients that are not reduced yet are there from the second micro-batch on: under 1F1B once as many are in flight again,
-    without a pipeline where only the last micro-batch reduces.
+    A pipeline keeps the weights of all its units. Without one, backward starts each unit with its weights and the activations of all units
+    up to it. Gradients that are not reduced yet count if there are more micro-batches than in flight: under 1F1B, and without a pipeline
+    if only the last micro-batch reduces.
     """
     options = mesh_options(setting.workload)
     element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[:, None]
@@ -253,7 +253,7 @@ def _gather(
 
 @lru_cache(maxsize=65536)
 def _in_flight_of(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
-    """Return how many chunks' activations each stage holds at once at least (Narayanan et al. 2021)."""
+    """Return the minimum number of chunks whose activations each stage holds at once (Narayanan et al. 2021)."""
     if schedule == "gpipe":
         return (float(micro_batches),) * pipeline
     if schedule == "1f1b":
@@ -269,7 +269,7 @@ def _in_flight(geometry: _Geometry, chunks: int, micro_batches: int) -> tuple[fl
 
 
 class _Shapes:
-    """The units of the model under each share, worked out once."""
+    """The units of the model under each share, computed once."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -282,10 +282,10 @@ class _Shapes:
         self._rows: dict[tuple[object, ...], _Rows] = {}
         self._passes: dict[object, PassRows] = {}
         self.refused: SpecError | None = None
-        """Why the engine refuses the last of the shares that it does."""
+        """Why the engine refuses the last share that it refused."""
 
     def geometry(self, candidate: LayoutCandidate) -> _Geometry:
-        """Return where the chunks of *candidate* begin, as the workload's own layout says or as the stack cuts."""
+        """Return where the chunks of *candidate* begin, as specified in the workload's own layout or as the stack cuts."""
         own = self.setting.workload.training.parallel
         alike = self.setting.cuts_alike(candidate)
         if alike and own.cuts:
@@ -299,7 +299,7 @@ class _Shapes:
         return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, over, counts)
 
     def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:
-        """Return the shape of *candidate*; None where the engine refuses it."""
+        """Return the shape of *candidate*; None if the engine refuses it."""
         key = self._key(candidate)
         if key not in self._laid:
             try:
@@ -310,7 +310,7 @@ class _Shapes:
         return None if laid is None else laid[2].shape
 
     def passes(self, candidate: LayoutCandidate) -> PassRows:
-        """Return the seconds of a *candidate* that has a shape, on the quickest stage."""
+        """Return the seconds of the passes of *candidate*, which has a shape, on the quickest stage."""
         key = self._key(candidate)
         if key not in self._passes:
             laid = self._laid[key]
@@ -323,14 +323,14 @@ class _Shapes:
 
     def _key(self, candidate: LayoutCandidate) -> object:
         cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
-        return (*_own(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
+        return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
 
     def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _Rows]:
         if not self.setting.cuts_alike(candidate):
-            candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # which no share of a layer depends on
+            candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
         workload = self.setting.laid(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
-        key = (id(layout.units), *_own(candidate))  # the rows keep the units, so that no others have their identity
+        key = (id(layout.units), *_unit_fields(candidate))  # the rows keep the units alive, so that their id is not reused
         if key not in self._rows:
             self._rows[key] = _rows_of(layout, workload)
         return workload, layout, self._rows[key]
@@ -350,7 +350,7 @@ class _Shapes:
 
 
 class _Rows(NamedTuple):
-    """What units hold, summed up to each block, whatever the stages."""
+    """Contents of the units, summed up to each block, for any stages."""
 
     units: Sequence[Unit]
     ends: NDArray[numpy.intp]
@@ -359,7 +359,7 @@ class _Rows(NamedTuple):
 
 
 def _rows_of(layout: Layout, workload: Workload) -> _Rows:
-    """Return what the units of *layout* hold."""
+    """Return the contents of the units of *layout*."""
     units, numbered = layout.units, {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
     ends = numpy.array([numbers[-1] for numbers in blocks_of(units)])
     kept = {content: kept_bytes(unit, workload) for content, (_, unit) in numbered.items()}
@@ -378,6 +378,6 @@ def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp
     return numpy.pad(numpy.cumsum(numpy.array(rows), axis=1)[:, ends], ((0, 0), (1, 0)))
 
 
-def _own(candidate: LayoutCandidate) -> tuple[object, ...]:
-    """Return what decides what a unit of *candidate* holds and takes."""
+def _unit_fields(candidate: LayoutCandidate) -> tuple[object, ...]:
+    """Return the fields that determine memory and time of a unit of *candidate*."""
     return (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)

@@ -1,7 +1,7 @@
-"""Which layouts were simulated before? Steps of a plan in a journal, so that a plan that was stopped goes on where it was.
+"""Which layouts were simulated before? A journal keeps the steps of a plan, so that an interrupted plan can resume.
 
-Kept is what a step takes by stage, cause and group of GPUs, under a fingerprint of the machine, the workload and the layout; the log of
-what happened when is not kept, and no table of a plan needs it.
+It keeps the time of a step by stage, cause and group of GPUs, under a fingerprint of the machine, the workload and the layout. It does
+not keep the event log, which no table of a plan needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.training.layouts.scene import PlayedLayout, StageStep
 
 
 class NotKept(SpecError):
-    """A journal that cannot be read or written, which is no fault of the layout."""
+    """Raised if a journal cannot be read or written, which is no fault of the layout."""
 
 
 class Kept:
@@ -32,14 +32,14 @@ class Kept:
         self._journal = journal
         self._settings: dict[int, str] = {}
         self.found = 0
-        """Layouts that were not simulated again."""
+        """Number of layouts that were read instead of simulated again."""
 
     def has(self, setting: Setting, candidate: LayoutCandidate) -> bool:
-        """Tell whether the step of *candidate* is in the journal."""
+        """Return whether the step of *candidate* is in the journal."""
         return self._key(setting, candidate) in self._journal
 
     def played(self, setting: Setting, candidate: LayoutCandidate, play: Callable[[], PlayedLayout]) -> PlayedLayout:
-        """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept where the journal fails."""
+        """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept if the journal fails."""
         try:
             if self.has(setting, candidate):
                 self.found += 1
@@ -51,7 +51,7 @@ class Kept:
         return played
 
     def keep(self, setting: Setting, candidate: LayoutCandidate, played: PlayedLayout) -> None:
-        """Add the step of *candidate* to the journal. Raise NotKept where the journal fails."""
+        """Add the step of *candidate* to the journal. Raise NotKept if the journal fails."""
         try:
             self._journal.note(self._key(setting, candidate), figures_of(played))
         except SpecError as error:
@@ -63,7 +63,7 @@ class Kept:
             self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
         ahead = mesh_options(setting.workload).sends_ahead
         own = own_passes(candidate.schedule, candidate.pipeline, candidate.chunks, candidate.micro_batches, ahead)
-        passes = [] if own is None else [own.waits_for_sends, own.programs]  # a name alone does not tell what a schedule of the user runs
+        passes = [] if own is None else [own.waits_for_sends, own.programs]  # a name alone does not identify what a user's schedule runs
         return fingerprint([self._settings[id(setting)], list(candidate), *passes])
 
 
@@ -85,7 +85,7 @@ def figures_of(played: PlayedLayout) -> RowFigures:
 
 
 def played_of(figures: Mapping[str, Any]) -> PlayedLayout:
-    """Return the step that *figures* were kept of."""
+    """Return the step from its kept *figures*."""
     stages = tuple(
         StageStep(
             stage["time"],

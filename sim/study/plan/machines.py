@@ -1,7 +1,7 @@
 """How would each machine run a model that needs a layout? For each machine and number of nodes, its best layout at a global batch.
 
-Machines that the user names keep their row: one that fits no layout says why. Few layouts are simulated for each, since the bound is
-close: the search ends as soon as the best is proven.
+Machines that the user names keep their row; one on which no layout fits states why. Few layouts are simulated for each, because the bound
+is tight: the search ends as soon as the best is proven within `GAP`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
-"""Most layouts that are simulated for each machine and number of nodes."""
+"""Maximum number of layouts simulated for each machine and number of nodes."""
 GAP: Final = 0.03
-"""Part of its step by which the best may be improved at most: estimate (less than predictions are off by)."""
+"""Share of the best layout's step that another may still save when the search ends: estimate (less than the error of predictions)."""
 
 _Point = tuple[str, int | None]
-"""A machine and its number of nodes; None: as many as it has."""
+"""A machine and its number of nodes; None: the number in its description."""
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
-    """Tell whether the workload is a decoder that runs on no machine as it is."""
+    """Return whether the workload is a decoder that runs on no machine as it is."""
     if not rows or any(row.document is not None for row in rows):
         return False
     return load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.model.transformer is not None
 
 
 def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int]) -> int:
-    """Return the global batch of every plan: as asked for, or the workload's batch on every GPU of the largest cluster."""
+    """Return the global batch of every plan: as requested, or the workload's batch on every GPU of the largest cluster."""
     if scenario.global_batch is not None:
         return scenario.global_batch
     for_hardware, for_workload = sorted_overrides(scenario)
@@ -58,20 +58,20 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
 
 
 def workload_read(scenario: Scenario) -> None:
-    """Read the workload of *scenario* as plans do, under each stack. Raise SpecError where it cannot be read as it is."""
+    """Read the workload of *scenario* as plans do, under each stack. Raise SpecError if it cannot be read as it is."""
     load_workload(scenario.workload, sorted_overrides(scenario)[1])
-    with suppress(SpecError):  # what has no layouts needs none of their stacks
+    with suppress(SpecError):  # a workload without layouts needs none of their stacks
         workloads_of(scenario)
 
 
 def written_layout(scenario: Scenario) -> dict[str, str]:
-    """Return the fields of layouts that the user wrote, which every plan keeps. Raise SpecError for one that no plan can keep."""
-    given = [(option, key, str(value)) for option, key, value in scenario.layout]
+    """Return the layout fields that the user specified, which every plan keeps. Raise SpecError for one that no plan can keep."""
+    specified = [(option, key, str(value)) for option, key, value in scenario.layout]
     _, overrides = split_overrides(scenario.overrides)
     parts = [text.partition("=") for text in overrides]
-    given += [(f"--set {name.strip()}", name.strip().removeprefix("training."), value.strip()) for name, _, value in parts]
+    specified += [(f"--set {name.strip()}", name.strip().removeprefix("training."), value.strip()) for name, _, value in parts]
     fixed = {}
-    for option, key, value in given:
+    for option, key, value in specified:
         if key.partition(".")[0] != "parallel":
             continue
         name = {"reshard_after_forward": "reshard"}.get(field := key.removeprefix("parallel").lstrip("."), field)
@@ -95,18 +95,18 @@ def planned_rows(
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
-    *document_of* can be pickled where *by* is several processes.
+    *document_of* must be picklable if *by* is several processes.
     """
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: changes nothing in {unused}; add --precision fp8, or leave it out")
-    fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
-    points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
-    return _planned(fixed, kept, document_of, power_cap, points, progress, by)
+    job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
+    points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
+    return _planned(job, fixed_fields, document_of, power_cap, points, progress, by)
 
 
 def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
-    """Return *scenario* without a recipe of 8 bits that its precision has no use for, and that precision; empty where it has."""
+    """Return *scenario* without an FP8 recipe that its precision does not use, and that precision; empty if nothing is removed."""
     if scenario.fp8_recipe is None:
         return scenario, ""
     precision = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.precision
@@ -115,17 +115,17 @@ def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
 
 def _planned(
     job: Scenario,
-    kept: Mapping[str, str],
+    fixed_fields: Mapping[str, str],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     power_cap: str | None,
     points: Sequence[_Point],
     progress: Callable[[int, int], None] | None,
     by: Computing,
 ) -> list[ComparedMachine]:
-    """Return the row of each of *points*, in their order."""
-    keys = [fingerprint([by.question, "planned", asdict(job), kept, power_cap, point]) for point in points]
+    """Return the row of each of *points*, in order."""
+    keys = [fingerprint([by.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in points]
     tasks = list(zip(keys, points, strict=True))
-    return machine_rows(partial(_row, job, kept, document_of, power_cap), tasks, by, progress)
+    return machine_rows(partial(_row, job, fixed_fields, document_of, power_cap), tasks, by, progress)
 
 
 def laid_out(
@@ -137,10 +137,10 @@ def laid_out(
     power_cap: str | None = None,
     by: Computing = ALL_CORES,
 ) -> list[ComparedMachine]:
-    """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
+    """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
-    Those of the machines *but* stay as they are. The others have the global batch that their GPUs have together by *scenario*, as all rows
-    do. A layout that was written, ramps of pre-training and several jobs keep their reason: what would be planned is not what was asked.
+    Rows of the machines *but* stay as they are. The global batch of a plan is what *scenario* gives all GPUs together, as in all rows. Rows
+    keep their reason for a specified layout, ramps of pre-training and several jobs, because a plan would not be what was requested.
     """
     short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
     if not short or scenario.layout or scenario.batch == "max":
@@ -154,17 +154,21 @@ def laid_out(
 
 
 def _row(
-    job: Scenario, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]], power_cap: str | None, point: _Point
+    job: Scenario,
+    fixed_fields: Mapping[str, str],
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    power_cap: str | None,
+    point: _Point,
 ) -> ComparedMachine:
     scenario, count = replace(job, hardware=point[0]), point[1]
     limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)
-    question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=limits)
+    question = PlanQuestion(scenario, () if count is None else (count,), fixed=fixed_fields, limits=limits)
     try:
-        made = plan(question)
+        best_plan = plan(question)
     except SpecError as error:
         return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
-    best = made.tally.outcomes[0]
+    best = best_plan.tally.outcomes[0]
     run: LayoutRun = best.run
-    inputs = {**made.inputs, "stack": "", "records": ""}
-    document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": made.tally.gap}
-    return ComparedMachine(scenario.hardware, count, document, provider=made.ways[0][0].hardware.provider)
+    inputs = {**best_plan.inputs, "stack": "", "records": ""}
+    document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": best_plan.tally.gap}
+    return ComparedMachine(scenario.hardware, count, document, provider=best_plan.ways[0][0].hardware.provider)

@@ -1,4 +1,4 @@
-"""What is a step worth that is to be short, cheap or frugal? Seconds, money or joules of the site."""
+"""What does a plan minimize per step? Its time (seconds), its cost (money), or its energy (joules of the site)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Objective = Literal["time", "cost", "energy"]
 
 
 def scale(setting: Setting, objective: Objective) -> float:
-    """Return what a second of a step on the cluster of *setting* counts at least; only of energy it may count more."""
+    """Return the least objective per second of a step on the cluster of *setting*; only energy may be higher."""
     if objective == "time":
         return 1.0
     if objective == "energy":
@@ -24,9 +24,9 @@ def scale(setting: Setting, objective: Objective) -> float:
 
 
 def site_power(setting: Setting, shares: tuple[float, float, float], workload: Workload | None = None) -> float:
-    """Return the W of all nodes and what cools them while GPUs spend *shares* of a step of *workload* computing, waiting and idle.
+    """Return the W of all nodes and their cooling, with GPUs computing, waiting and idle for *shares* of a step of *workload*.
 
-    Raise SpecError where the power of the GPU is not given.
+    Raise SpecError if the power of the GPU is not specified.
     """
     node, model = worker_node(setting.hardware), power_model()
     mix = mix_of(workload, node.gpu) if workload is not None else None
@@ -37,5 +37,5 @@ def site_power(setting: Setting, shares: tuple[float, float, float], workload: W
 
 
 def joules_of_step(setting: Setting, run: LayoutRun) -> float:
-    """Return the J of one step of *run* at the power of its GPUs' mean step."""
+    """Return the joules of one step of *run*, at the mean power of its GPUs."""
     return site_power(setting, shares_of({cause.value: seconds for cause, seconds in run.stalls.items()}), run.workload) * run.step_time

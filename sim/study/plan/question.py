@@ -1,4 +1,4 @@
-"""Which layouts does a plan choose from, and what does it answer? What the user names in; the search's outcome with its settings out.
+"""Which layouts does a plan choose from, and what is its result? From the user's request to the outcome of the search with its settings.
 
 The global batch is the same for every layout, by default the workload's batch on every GPU of the largest cluster.
 """
@@ -36,23 +36,23 @@ from sim.training.layouts.prices import PriceBook
 from sim.units import any_of
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks whose layouts are compared where the user named none: torch's FSDP2, DDP pipelines take any model, Megatron-LM transformers."""
+"""Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers."""
 
 _OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
 
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What a plan is asked; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
+    """The request for a plan; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
 
     scenario: Scenario
     nodes: Sequence[int] = ()
-    """Empty: as many as the hardware has, or as the GPUs need."""
+    """Empty: as many as the hardware has, or as the number of GPUs needs."""
     gpus: int | None = None
     tokens: str | None = None
     fixed: Mapping[str, str] = field(default_factory=dict)
     allowed: Set[str] = frozenset()
-    """Beside `DEFAULT`; ``no_X`` takes X away."""
+    """In addition to `DEFAULT`; ``no-X`` removes X."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -79,12 +79,12 @@ class LayoutPlan:
 
     @property
     def rated(self) -> bool:
-        """Tell whether every cluster has a price."""
+        """Return whether every cluster has a price."""
         return all(setting.rate is not None for setting, _ in self.ways)
 
     @property
     def refused(self) -> list[LayoutWay]:
-        """Return a pipeline with each schedule of the user that runs on none, where they were to take part."""
+        """Return a pipeline with each of the user's own schedules that runs on no pipeline, if such schedules were to take part."""
         piped = [LayoutWay(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
         if not piped or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed:
             return []
@@ -93,7 +93,7 @@ class LayoutPlan:
         return [first._replace(candidate=first.candidate._replace(schedule=name)) for name in names(SCHEDULES) if name not in tried]
 
     def front(self) -> list[bool]:
-        """Return for each simulated layout whether no other has less time, more memory left and less cost."""
+        """Return for each simulated layout whether it is on the Pareto front of time, free memory and cost."""
         points = [(each.time, -headroom(each), cost_of_step(each) or 0.0) for each in self.tally.outcomes]
         return [not any(_beats(other, own) for other in points) for own in points]
 
@@ -120,25 +120,25 @@ def plan(
     trying: Callable[[str], None] = lambda change: None,
     crew: Workers | None = None,
 ) -> LayoutPlan:
-    """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
+    """Return the best layouts. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
-    *trying* hears of each change that is tried where nothing fits. A *crew* refines layouts ahead; the answer is the same without.
+    *trying* gets each change that is tried if nothing fits. A *crew* refines layouts ahead of time; the result is the same without one.
 
-    With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
+    With a *journal* file, layouts that an interrupted plan simulated are read from it, and new ones are added.
     """
-    made = prepare_plan(question)
+    layout_plan = prepare_plan(question)
     limits = question.limits
     with Journal(journal) as steps:
         kept = Kept(steps) if journal is not None else None
-        tally = search(made.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
-    made = replace(made, tally=tally)
+        tally = search(layout_plan.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
+    layout_plan = replace(layout_plan, tally=tally)
     if tally.best is None:
-        raise _nothing(made, trying)
-    return made
+        raise _no_fit_error(layout_plan, trying)
+    return layout_plan
 
 
 def prepare_plan(question: PlanQuestion) -> LayoutPlan:
-    """Return the plan before the search. Raise SpecError for what makes no sense."""
+    """Return the plan before the search. Raise SpecError for an invalid request."""
     tokens = None if question.tokens is None else token_count(question.tokens)
     if question.limits.memory is not None and question.limits.memory <= 0:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
@@ -174,7 +174,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
 
 
 def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
-    """Raise SpecError where *hardware* has several groups of workers, and say what takes them."""
+    """Raise SpecError, with an alternative, if *hardware* has several groups of workers."""
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     if len(groups) < 2:
         return
@@ -188,7 +188,7 @@ def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
 
 
 def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Space) -> None:
-    """Raise SpecError where no stack of *workloads*, or not the GPU, multiplies in a precision that is allowed."""
+    """Raise SpecError if no stack of *workloads*, or not the GPU, multiplies in a precision that is allowed."""
     for name in sorted({"fp8", "nvfp4"} & space.allowed):
         reasons = [_unable(hardware, workload, name, space) for workload in workloads]
         if all(reasons):
@@ -196,7 +196,7 @@ def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Spac
 
 
 def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space) -> str:
-    """Return why *workload* is not tried in *precision*; empty where it is."""
+    """Return why *workload* is not tried in *precision*; empty if it is."""
     training = workload.training.model_copy(update={"precision": precision})
     for problem in check_job(hardware, workload.model_copy(update={"training": training})):
         key, _, text = problem.partition(": ")
@@ -209,19 +209,19 @@ def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space
 
 
 def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], space: Space) -> None:
-    """Raise SpecError where the recipe of 8 bits that was asked for is that of no layout."""
-    recipe, only = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
+    """Raise SpecError if an FP8 recipe is requested, but no layout multiplies in 8 bits."""
+    recipe, fixed_precision = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
     tried = {precision for workload in workloads for precision in precisions(workload, space)}
-    if recipe is None or "fp8" in tried & {only}:
+    if recipe is None or "fp8" in tried & {fixed_precision}:
         return
     change = f"--allow fp8 tries them beside {workloads[0].training.precision}, --precision fp8 alone"
-    change = change if only == "fp8" else f"leave --fix precision={only} out, or the recipe"
+    change = change if fixed_precision == "fp8" else f"leave --fix precision={fixed_precision} out, or the recipe"
     raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan multiplies in 8 bits; {change}")
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
-    """Return what may take part. Raise SpecError for names that do not exist."""
-    taken = set(DEFAULT)
+    """Return the features that may take part. Raise SpecError for names that do not exist."""
+    allowed = set(DEFAULT)
     for name in asked_for:
         bare = name.removeprefix("no-").replace("-", "_")
         if name == f"no-{bare}" and bare in asked_for:
@@ -229,16 +229,16 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
         if bare not in ALLOWED:
             raise SpecError(f"--allow {name}: is not known; known are {', '.join(sorted(ALLOWED))}, each with no- in front to leave it out")
         if name.startswith("no-"):
-            taken.discard(bare)
+            allowed.discard(bare)
         else:
-            taken.add(bare)
-    return frozenset(taken)
+            allowed.add(bare)
+    return frozenset(allowed)
 
 
 def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
-    """Return the workload under each stack that is tried and that has its kind of model and its recipe of 8 bits.
+    """Return the workload under each stack to try that supports its kind of model and its FP8 recipe.
 
-    Once where overrides name the stack.
+    There is only one if overrides name the stack.
     """
     loaded: list[Loaded[Workload]] = []
     for stack in [scenario.stack] if scenario.stack else STACKS:
@@ -251,13 +251,13 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
 
 
 def is_transformer(model: Model) -> bool:
-    """Tell whether *model* is blocks of attention, without convolutions and recurrent layers, which Megatron-LM builds nothing else of."""
+    """Return whether *model* has attention in all blocks, and no convolutions or recurrent layers there: Megatron-LM builds only that."""
     ops = [{piece.layer.op for piece in unit.pieces} for unit in split(model, Parallel()) if unit.kind == "block"]
     return model.transformer is not None or (bool(ops) and all("attention" in each and not each & _OTHERS for each in ops))
 
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
-    """Return (nodes, GPUs of each) of every cluster that is tried."""
+    """Return (nodes, GPUs per node) of every cluster to try."""
     most = worker_node(hardware).gpu_count
     own = sum(group.count for group in hardware.groups if group.role == "worker")
     gpus = question.gpus
@@ -283,7 +283,9 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
     on = f"{any_of(gpus)} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = fixed_of(question.fixed)
-    left_out = [name for name in sorted(ALLOWED.keys() - space.allowed) if _any(ways, replace(space, allowed=space.allowed | {name}))]
+    left_out = [
+        name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(ways, replace(space, allowed=space.allowed | {name}))
+    ]
     if fields and left_out:
         return f"--fix {stated}: takes part only where it is allowed; --allow {left_out[0]} would do"
     for key in question.fixed:
@@ -301,30 +303,30 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
 
 
-def _any(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
-    """Tell whether *space* has a layout on any cluster."""
+def _has_layouts(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
+    """Return whether *space* has a layout on any cluster."""
     return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
-def _nothing(made: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
-    """Return that no layout fits, by how much the nearest misses, and the least change that would do."""
-    tally, setting = made.tally, made.ways[-1][0]
+def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
+    """Return the error that no layout fits, with the excess of the nearest one, and the smallest change that would help."""
+    tally, setting = layout_plan.tally, layout_plan.ways[-1][0]
     node = worker_node(setting.hardware)
-    limit = made.question.limits.memory
+    limit = layout_plan.question.limits.memory
     memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
     nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
     text = (
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
-        f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made, trying)}"
+        f"({memory / 2**30:.0f} GiB each): {nearest}{_helpful_change(layout_plan, trying)}"
     )
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
 
 
-def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
+def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> str:
     """Return the smallest change after which a layout fits."""
-    question = made.question
+    question = layout_plan.question
     allowed = allowances(question.allowed)
-    base = replace(question, scenario=replace(question.scenario, global_batch=made.global_batch))
+    base = replace(question, scenario=replace(question.scenario, global_batch=layout_plan.global_batch))
     trials: list[tuple[str, PlanQuestion]] = []
     if "recompute" not in allowed:
         trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
@@ -333,9 +335,9 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
-    nodes = made.ways[-1][0].nodes
+    nodes = layout_plan.ways[-1][0].nodes
     for times in (2, 4, 8, 16, 32):
-        batch = max(made.global_batch, nodes * times * made.ways[-1][0].gpus_per_node)
+        batch = max(layout_plan.global_batch, nodes * times * layout_plan.ways[-1][0].gpus_per_node)
         grown = replace(base.scenario, global_batch=batch)
         trials.append((f"--nodes {nodes * times}", replace(base, scenario=grown, nodes=[nodes * times], gpus=None)))
     for text, trial in trials:
@@ -348,11 +350,11 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     return "it needs GPUs with more memory"
 
 
-def _any_fits(made: LayoutPlan) -> bool:
-    """Tell whether a layout of *made* fits, those that need least by their bound first. Raise SpecError where the engine refuses all."""
-    memory = made.question.limits.memory
+def _any_fits(layout_plan: LayoutPlan) -> bool:
+    """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
+    memory = layout_plan.question.limits.memory
     near: list[tuple[float, LayoutWay]] = []
-    for setting, every in made.ways:
+    for setting, every in layout_plan.ways:
         least = floors(setting, every, most=0.0).memory
         near += [
             (float(need), LayoutWay(setting, each)) for need, each in zip(least, every, strict=True) if need <= usable(setting, memory)

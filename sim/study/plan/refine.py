@@ -1,6 +1,6 @@
-"""How long does one layout take, closer than its floor? The recurrence of its program, then its simulation: the two ways to refine it.
+"""How long does one layout take, more precisely than its floor? Refined by the recurrence of its program, then by its simulation.
 
-A combination that the engine refuses is no answer. Memory excludes a layout before it is simulated.
+A combination that the engine refuses gives no result. Memory excludes a layout before it is simulated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sim.training.layouts.steady import play_steadily
 
 Level = Literal[0, 1]
 FLOOR: Final[Level] = 0
-"""A layout of which only the floor is known: next comes the recurrence."""
+"""Level of a layout with only a floor: the recurrence is next."""
 LEAST: Final[Level] = 1
-"""A layout of which the recurrence is known: next comes the simulation."""
+"""Level of a layout with a recurrence: the simulation is next."""
 
 
 class LayoutWay(NamedTuple):
@@ -37,16 +37,16 @@ class LayoutWay(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a step takes at least."""
+    """Lower bound of a step."""
 
     time: float
     """Seconds."""
     value: float
-    """Of what is minimized."""
+    """The objective."""
 
 
 class Step(NamedTuple):
-    """A layout's memory, and its simulated step where that fits."""
+    """A layout's memory, and its simulated step if the memory fits."""
 
     memory: tuple[StageMemory, ...]
     played: PlayedLayout | None
@@ -57,12 +57,12 @@ class Step(NamedTuple):
         return max(map(needed_bytes, self.memory))
 
     def thrashes(self, way: LayoutWay) -> bool:
-        """Tell whether the memory of a GPU of *way* is so full that its allocator frees and retries."""
+        """Return whether the memory of a GPU of *way* is so full that its allocator frees and retries."""
         return any(stage.verdict(worker_node(way.setting.hardware).gpu) == "thrashes" for stage in self.memory)
 
 
 class RefineTask(NamedTuple):
-    """A layout of which more than its *level* is asked."""
+    """A layout to be refined from its *level* to the next."""
 
     number: int
     level: Level
@@ -70,29 +70,29 @@ class RefineTask(NamedTuple):
 
 
 Found = Bound | Step | None
-"""What was found; None where the engine refuses the layout."""
+"""The result of a task; None if the engine refuses the layout."""
 Ahead = Callable[[int], list[RefineTask]]
-"""Returns up to so many tasks that may be asked for next, the likeliest first."""
+"""Returns up to that many tasks that may be requested next, the likeliest first."""
 
 
 class Refine(Protocol):
     """Answers tasks of a search."""
 
     def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
-        """Return what *task* finds; *ahead* tells what may come next. Raise NotKept where a journal fails."""
+        """Return the result of *task*; *ahead* returns tasks that may come next. Raise NotKept if a journal fails."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """Answers each task when it is asked for, in this process."""
+    """Answers each task when it is requested, in this process."""
 
     objective: Objective
     memory: float | None
-    """Bytes of each GPU that a layout may need; None: all."""
+    """Maximum bytes of each GPU that a layout may need; None: all."""
     kept: Kept | None = None
 
     def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
-        """Return what *task* finds."""
+        """Return the result of *task*."""
         try:
             return least(task.way, self.objective) if task.level == FLOOR else simulated(task.way, self.memory, self.kept)
         except NotKept:
@@ -102,20 +102,20 @@ class Alone:
 
 
 def usable(setting: Setting, memory: float | None) -> float:
-    """Return the bytes of each GPU that a layout may need, *memory* if that is less than it has."""
+    """Return the bytes of each GPU that a layout may need: *memory*, or all of the GPU's if that is less."""
     own = worker_node(setting.hardware).gpu.memory
     return own if memory is None else min(own, memory)
 
 
 def least(way: LayoutWay, objective: Objective) -> Bound:
-    """Return what a step of *way* takes at least, by its recurrence."""
+    """Return a lower bound of a step of *way*, by its recurrence."""
     workload, layout = laid_out(way)
     setting = way.setting
     scene = scene_of(setting.hardware, workload, layout, setting.book)
     seconds = least_time(scene)
     if objective != "energy":
         return Bound(seconds, scale(setting, objective) * seconds)
-    share = min(1.0, least_work(scene) / seconds)  # computing takes the most power: less of it, in a shorter step, takes less energy
+    share = min(1.0, least_work(scene) / seconds)  # computing draws the most power: less of it, in a shorter step, uses less energy
     power = min(site_power(setting, shares, workload) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
     return Bound(seconds, power * seconds)
 
@@ -127,13 +127,13 @@ def laid_out(way: LayoutWay) -> tuple[Workload, Layout]:
 
 
 def memory_of(way: LayoutWay) -> Step:
-    """Return the memory of *way*, not simulated. Raise SpecError where the engine refuses it."""
+    """Return the memory of *way*, without simulating it. Raise SpecError if the engine refuses it."""
     workload, layout = laid_out(way)
     return Step(memory_by_stage(layout, workload, worker_node(way.setting.hardware).gpu), None)
 
 
 def fits(way: LayoutWay, memory: float | None) -> bool:
-    """Tell whether *way* runs and needs no more than *memory* bytes of each GPU, without simulating it."""
+    """Return whether *way* runs and needs at most *memory* bytes of each GPU, without simulating it."""
     try:
         if memory_of(way).needed > usable(way.setting, memory):
             return False
@@ -145,7 +145,7 @@ def fits(way: LayoutWay, memory: float | None) -> bool:
 
 
 def simulated(way: LayoutWay, memory: float | None, kept: Kept | None = None) -> Step:
-    """Return the step of *way*, from what is *kept* or simulated, if it needs no more than *memory* bytes of each GPU."""
+    """Return the step of *way*, read from *kept* or simulated; only its memory if that exceeds *memory* bytes of a GPU."""
     setting = way.setting
     workload, layout = laid_out(way)
     held = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)

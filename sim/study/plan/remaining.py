@@ -1,8 +1,8 @@
-"""How much of a search is left, and how long will that take? From what it has found so far, and from how long its last answers took.
+"""How much of a search is left, and how long will that take? An estimate from its results, and from the time of its latest answers.
 
-The search ends when the table is full of layouts that none of the rest can beat. How good the last of the table will be is estimated: what
-a bound rises by when it is refined, and which share of simulated layouts does not thrash, as it was so far. What cannot come below that is
-not counted, since its bound will exclude it.
+The search ends when the table is full of layouts that no remaining one can beat. The value of the last layout of the table is estimated
+from the increase of bounds in refinement so far, and from the share of simulated layouts that do not thrash. Layouts that cannot come
+below that value are not counted, because their bounds will exclude them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from sim.study.plan.refine import FLOOR, LEAST, Ahead, Bound, Found, Level, Refine, RefineTask
 
 RECENT: Final = 16
-"""Answers of each kind whose mean time counts: about those of one wave of two processes (`sim.study.plan.ahead`)."""
+"""Number of answers of each kind over which times are averaged: about those of one wave of two processes (`sim.study.plan.ahead`)."""
 
 
 class Left(NamedTuple):
-    """What a search is expected to do still."""
+    """The expected remaining work of a search."""
 
     bounds: float
     simulations: float
@@ -27,7 +27,7 @@ class Left(NamedTuple):
 
 
 class Outlook:
-    """Answers as *refine* does, and keeps how long that took by *clock* (s), and what bounds rose by."""
+    """Answers like *refine*, and records the time of answers by *clock* (s) and the increase of bounds."""
 
     def __init__(self, refine: Refine, clock: Callable[[], float]) -> None:
         self._refine, self._clock = refine, clock
@@ -38,7 +38,7 @@ class Outlook:
         self._simulations = 0
 
     def answer(self, task: RefineTask, ahead: Ahead, value: float) -> Found:
-        """Return what *task* finds of a layout whose least value so far is *value*."""
+        """Return the result of *task* for a layout with the bound *value* so far."""
         begin = self._clock()
         answer = self._refine(task, ahead)
         self._seconds[task.level].append(self._clock() - begin)
@@ -48,15 +48,15 @@ class Outlook:
         return answer
 
     def note(self, value: float, least: float, penalty: float) -> None:
-        """Take note of a simulated layout of *value*, *penalty* times what it is without thrashing, and whose bound was *least*."""
+        """Record a simulated layout of *value*, which is *penalty* times its value without thrashing, and of the bound *least*."""
         self._values.append(value)
         self._rises[LEAST].append(value / penalty / least if least > 0.0 else 1.0)
         self._good += penalty == 1.0
 
     def left(self, queue: Sequence[tuple[float, int, Level]], shown: int, most: int) -> Left:
-        """Return what is left of a search for *shown* rows whose *queue* holds (value, number, level); at most *most* are simulated."""
+        """Return the remaining work of a search for *shown* rows; *queue* holds (value, number, level); at most *most* are simulated."""
         rise, above = (median(self._rises[level] or [1.0]) for level in (LEAST, FLOOR))
-        good = (self._good + 1) / (self._simulations + 1)  # what did not fit after all is not good either
+        good = (self._good + 1) / (self._simulations + 1)  # layouts that did not fit after all are not good either
         bounded = [value * above if level == FLOOR else value for value, _, level in queue]
         last = _last(sorted([(value, 1.0) for value in self._values] + [(value * rise, good) for value in bounded]), shown)
         bounds = sum(level == FLOOR and value < last for value, _, level in queue)
@@ -68,7 +68,7 @@ class Outlook:
 
 
 def _last(values: Sequence[tuple[float, float]], shown: int) -> float:
-    """Return the value of the last of a table of *shown* rows, of ascending *values* with the share in which each takes part."""
+    """Return the value of the last of *shown* rows of a table, from ascending *values*, each with the probability that it counts."""
     taken = 0.0
     for value, share in values:
         taken += share

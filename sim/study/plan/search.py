@@ -1,9 +1,9 @@
-"""Which layout is best, and is that proven? Every layout bounded; those that may be best bounded again, then simulated, best bound first.
+"""Which layout is best, and is that proven? Every layout is bounded; those that may be best are refined, lowest bound first.
 
-A layout rises through three values, each at least the one before: the bound for all at once (`floor`), the recurrence of its program
-(`sim.training.layouts.bound`), the simulation. The search always refines the layout whose value is least, so that nothing is refined that a
-simulated layout already beats, and what is left when the best is known is excluded by its bound. Memory excludes a layout only where even
-its least need does not fit; a layout that thrashes counts `THRASH` times its time.
+A layout passes through three values, each at least as large as the one before: a bound computed for all layouts at once (`floor`), the
+recurrence of its program (`sim.training.layouts.bound`), and the simulation. The search always refines the layout with the least value.
+So it refines no layout that a simulated one already beats, and the layouts left when the best is found are excluded by their bounds.
+Memory excludes a layout only if even the lower bound of its need does not fit; a layout that thrashes counts `THRASH` times its time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.power_cap import Limited, least_share, limited_run
 
 THRASH: Final = 3.0
-"""Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
+"""Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
 SHOWN: Final = 10
-"""Layouts of the table, which are simulated even where the best is proven before."""
+"""Number of layouts in the table, all of which are simulated even if the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)
-"""Shares of the memory that the first layout needs at most, by its bound: estimates (most needs are up to twice their bound)."""
+"""Maximum shares of the memory that the first layout needs by its bound: estimates (most needs are up to twice their bound)."""
 FEW: Final = 256
-"""Passes of the first layout at most, where there is such a layout: a millisecond each, where others take half a minute."""
+"""Maximum number of passes of the first layout, if there is such a layout: a millisecond each, while other layouts take half a minute."""
 _Entry = tuple[float, int, Level]
-"""The least value of a layout, its number, and what that value comes from."""
+"""A lower bound of the value of a layout, the layout's number, and the source of that bound."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Outcome:
     bound: float
     """Seconds of a step by the recurrence."""
     value: float
-    """What is minimized, per step: seconds, USD (node-seconds without a price), or joules of the site."""
+    """The objective per step: seconds, USD (node-seconds without a price), or joules of the site."""
     limit: Limited | None = None
-    """Its steps with GPUs limited in power, where they are."""
+    """Its steps with a power limit on GPUs, if there is one."""
 
     @property
     def step_time(self) -> float:
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def penalty(self) -> float:
-        """Return by what its time counts more than it is: 1 where it does not thrash."""
+        """Return the factor with which its time counts: 1 if it does not thrash."""
         return THRASH if self.run.memory_verdict == "thrashes" else 1.0
 
     @property
@@ -69,13 +69,13 @@ class Outcome:
 
     @property
     def joules(self) -> float:
-        """Return the J of a step. Raise SpecError where the power of the GPU is not given."""
+        """Return the joules of a step. Raise SpecError if the power of the GPU is not specified."""
         return joules_of_step(self.way.setting, self.run) if self.limit is None else self.limit.joules * self.run.global_batch
 
 
 @dataclass
 class Tally:
-    """How far a search has come; outcomes best first."""
+    """The state of a search; outcomes are sorted, best first."""
 
     candidates: int = 0
     infeasible: int = 0
@@ -83,16 +83,16 @@ class Tally:
     """Layouts whose program was evaluated without contention."""
     outcomes: list[Outcome] = field(default_factory=list)
     excluded: int = 0
-    """Layouts that may fit, but cannot be better than what was simulated."""
+    """Layouts that may fit, but cannot be better than those that were simulated."""
     open_bound: float = math.inf
-    """The least value that a layout may have that was not simulated."""
+    """The least value that any layout that was not simulated may have."""
     interrupted: bool = False
     needs: list[float] = field(default_factory=list)
-    """Least bytes of each layout that may fit."""
+    """Lower bound of the bytes of each layout that may fit."""
     left: Left | None = None
-    """What the search is expected to do still, when progress is told."""
+    """The expected remaining work of the search, if progress is reported."""
     tightest: tuple[float, LayoutWay] | None = None
-    """Least bytes that any layout needs beyond the memory, and that layout; where something fits, None."""
+    """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
 
     @property
     def best(self) -> Outcome | None:
@@ -101,31 +101,31 @@ class Tally:
 
     @property
     def complete(self) -> bool:
-        """Tell whether no layout that was not simulated can be better than the best."""
+        """Return whether no layout that was not simulated can be better than the best."""
         return self.best is not None and self.best.value <= self.open_bound * (1 + 1e-9)
 
     @property
     def gap(self) -> float:
-        """Return by what part of its value the best may be improved at most; 0 where the search is complete."""
+        """Return the share of the best value that another layout may still save at most; 0 if the search is complete."""
         return 0.0 if self.best is None or self.complete else 1.0 - self.open_bound / self.best.value
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a search may use."""
+    """The limits of a search."""
 
     simulations: int = 200
     memory: float | None = None
-    """Bytes of each GPU that a layout may need; None: all."""
+    """Maximum bytes of each GPU that a layout may need; None: all."""
     objective: Objective = "time"
     shown: int = SHOWN
     gap: float = 0.0
-    """Part of its value by which the last of those shown may be improved at most when the search ends."""
+    """Share of its value by which the last layout shown may still be improved when the search ends."""
     power_cap: str | None = None
-    """Limit of each GPU, such as ``500 W``: longer steps, which the bounds know nothing of, at less power."""
+    """Power limit of each GPU, such as ``500 W``: longer steps, which the bounds ignore, at less power."""
 
     def share(self, way: LayoutWay) -> float:
-        """Return to which part of a bound the value of *way* may come down under the power cap: only energy falls."""
+        """Return the factor by which the power cap may reduce the bound of *way*: only energy falls."""
         if self.power_cap is None or self.objective != "energy":
             return 1.0
         return least_share(worker_node(way.setting.hardware), way.setting.workload, self.power_cap)
@@ -138,10 +138,10 @@ def search(
     refine: Refine | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tally:
-    """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends it with what there is so far.
+    """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends the search with the results so far.
 
-    *refine* answers what is asked of each layout, by default in this process; *progress* hears by *clock* (s) what is left. Raise NotKept
-    where its journal fails.
+    *refine* refines each layout, by default in this process; *progress* gets the tally, with remaining time by *clock* (s). Raise NotKept
+    if the journal of *refine* fails.
     """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
     queue: list[_Entry] = []
@@ -164,7 +164,7 @@ def search(
 
 
 def quickest(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, LayoutWay] | None:
-    """Return the layout whose step is worth least by its recurrence, with that value; None where none fits. Nothing is simulated.
+    """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.
     """
@@ -208,12 +208,12 @@ def _bounded(
 
 
 def _note_tightest(tally: Tally, excess: float, way: LayoutWay) -> None:
-    if excess < (math.inf if tally.tightest is None else tally.tightest[0]):  # endless where the engine refuses the layout
+    if excess < (math.inf if tally.tightest is None else tally.tightest[0]):  # infinite if the engine refuses the layout
         tally.tightest = (excess, way)
 
 
 def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
-    """Refine the layout of the least value until the table is proven, or as many are simulated as may be."""
+    """Refine the layout with the least value until the table is proven, or the limit of simulations is reached."""
     bounds: dict[int, float] = {}
     yield from _first(tally, queue, every, limits, outlook)
     while queue and not _proven(tally, queue[0][0], limits):
@@ -240,7 +240,7 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
 
 
 def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, most: int) -> list[RefineTask]:
-    """Return up to *most* tasks that the search comes to next, if what is found before does not exclude them."""
+    """Return up to *most* tasks that the search comes to next, unless earlier results exclude them."""
     worst = tally.outcomes[limits.shown - 1].value if len(tally.outcomes) >= limits.shown else math.inf
     tasks = [RefineTask(number, level, every[number]) for value, number, level in heapq.nsmallest(most, queue) if value < worst]
     left = limits.simulations - len(tally.outcomes)
@@ -249,9 +249,9 @@ def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits:
 
 
 def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
-    """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does.
+    """Simulate one layout that surely fits, so that there is an early result: with less and less memory until one fits.
 
-    Of a schedule of the user's own the bound knows little of what it holds, so that one that is built in comes first.
+    The bound knows little of the memory of a user's own schedule, so a built-in schedule comes first.
     """
     if limits.simulations < 2:
         return
@@ -283,14 +283,14 @@ def _passes(way: LayoutWay) -> int:
 
 
 def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
-    """Tell whether the table cannot change any more, or no simulation is left."""
+    """Return whether the table cannot change any more, or no simulation is left."""
     if len(tally.outcomes) >= limits.simulations:
         return True
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
 def outcome_of(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcome:
-    """Return what the simulated *step* of *way* is worth."""
+    """Return the outcome of the simulated *step* of *way*."""
     assert step.played is not None
     run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)
     limit = None if limits.power_cap is None else limited_run(run, limits.power_cap)

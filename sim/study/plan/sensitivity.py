@@ -1,7 +1,7 @@
-"""Does another layout win where the world is a little different? NICs at half their speed, twice the sequence, half the batch.
+"""Does another layout win if conditions change? NICs at half their speed, twice the sequence, half the batch.
 
-Each change is a search of its own, proven as far as the plan is. Beyond it, from a quarter to four times each value, `flips` looks for
-where another layout takes the lead.
+Each change is a separate search, proven as far as the plan is. In addition, `flips` searches from a quarter to four times each value for
+the point at which another layout takes the lead.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from sim.training.layouts.prices import PriceBook
 
 SLOWER, DOUBLED, HALVED = "NICs half as fast", "sequence doubled", "global batch halved"
 SHARE: Final = "of the NICs' speed"
-"""Unit of values that are shares."""
+"""Unit of relative speeds."""
 INTERRUPTED: Final = "not searched: interrupted"
 NIC_STEPS, STEPS = 32, 8
-"""Values of an octave that are told apart: speeds within 3 %, and whole tokens and samples that most layouts divide."""
+"""Values per octave: speeds within 3 %, and whole numbers of tokens and samples that most layouts divide."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one change does."""
+    """The effect of one change."""
 
     change: str
     best: Outcome | None
-    """None where nothing fits any more, or the change makes no sense here; ``problem`` says why."""
+    """None if nothing fits any more, or if the change makes no sense here; ``problem`` states why."""
     same: bool
     """Whether the plan's layout still wins."""
     of_plan: Outcome | None
-    """The plan's layout under the change, with the micro-batch that suits it; None where it does not fit."""
+    """The plan's layout under the change, with its best micro-batch; None if it does not fit."""
     unit: str
-    """What the values of ``flips`` are."""
+    """Unit of the values of ``flips``."""
     flips: Flips | None = None
-    """Where another layout takes the lead; None where that was not looked for."""
+    """Where another layout takes the lead; None if that was not searched."""
     problem: str = ""
 
     @property
     def flips_at(self) -> float | None:
-        """Return at how many times its value another layout takes the lead, on the side of the change; None where none does."""
+        """Return the factor of its value at which another layout takes the lead, on the side of the change; None if none does."""
         if self.flips is None:
             return None
         up = self.change == DOUBLED
@@ -57,7 +57,7 @@ class Turn:
 
 
 class _Change(NamedTuple):
-    """A knob, and to which times its value it is turned."""
+    """A knob, and the factor by which its value is changed."""
 
     name: str
     unit: str
@@ -66,7 +66,7 @@ class _Change(NamedTuple):
 
 
 def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[Turn]:
-    """Return what each change does to the best layout of *made*. Ctrl-C leaves out those that are not known yet."""
+    """Return the effect of each change on the best layout of *made*. After Ctrl-C, the remaining changes are marked as interrupted."""
     best = made.tally.best
     if best is None:
         return []

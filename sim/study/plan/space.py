@@ -1,9 +1,9 @@
-"""Which layouts of a model are there on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
+"""Which layouts of a model are possible on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
 
 Each stack has the layouts that its framework runs: FSDP2 (torchtitan) shards parameters or replicates, Megatron-LM shards the optimizer or
 nothing, DeepSpeed has ZeRO 1 to 3; axes, schedules and sequence parallelism are those of the stack's ``mesh``. Tensor groups stay inside a
-node unless ``wide_tensor`` is allowed. What changes numerics or is not validated (fp8, zero-bubble schedules) takes part only where it is
-allowed.
+node unless ``wide_tensor`` is allowed. Features that change numerics or are not validated (fp8, zero-bubble schedules) are included only
+if they are allowed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ ALLOWED: Final[Mapping[str, str]] = {
 }
 DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_schedule"})
 ZERO_BUBBLE: Final[tuple[tuple[Schedule, int], ...]] = (("zb_h1", 1), ("zbv", 2), ("dualpipev", 2))
-"""Schedules that split backward, with their chunks of a rank."""
+"""Schedules that split backward, with their chunks per rank."""
 LARGEST_BATCH: Final = 16
-"""Most sequences of a micro-batch; of samples without a sequence, such as images, as many as a data rank has."""
+"""Maximum sequences of a micro-batch; samples without a sequence, such as images, are limited only by the share of a data rank."""
 SHORTEST: Final = 2048
-"""Fewest tokens of a sequence that one rank of a context group keeps."""
+"""Minimum tokens of a sequence on one rank of a context group."""
 MOST_VIRTUAL: Final = 10
-"""Most chunks of a rank."""
+"""Maximum chunks per rank."""
 FIXED: Final[Mapping[str, str]] = {
     "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "vp": "virtual_stages", "sp": "sequence",
     "recompute": "checkpointing",
@@ -75,12 +75,12 @@ class LayoutCandidate(NamedTuple):
     micro_batches: int
     checkpointing: Checkpointing
     near: bool
-    """Whether stages, not data ranks, are neighbours."""
+    """Whether stages, rather than data ranks, are neighbors."""
 
     @property
     def parallel(self) -> Parallel:
         """Return the layout as a description holds it."""
-        sequence = self.sequence if self.tensor > 1 else False  # never plain data parallelism, which runs without a mesh
+        sequence = self.sequence if self.tensor > 1 else False  # not None, so that it never is plain data parallelism without a mesh
         return Parallel(
             tensor=self.tensor, sequence=sequence, context=self.context, pipeline=self.pipeline, expert=self.expert,
             replicate=self.replicate, shard=self.shard, reshard_after_forward=self.reshard,
@@ -90,7 +90,7 @@ class LayoutCandidate(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Return the chunks of layers of each rank."""
+        """Return the chunks of layers per rank."""
         return self.virtual_stages if self.pipeline > 1 else 1
 
     @property
@@ -100,35 +100,35 @@ class LayoutCandidate(NamedTuple):
 
     @property
     def split(self) -> tuple[int, bool, int, int]:
-        """Return what decides the share of a layer that one rank has."""
+        """Return the fields that determine the share of a layer that one rank has."""
         return self.tensor, self.sequence, self.context, self.expert
 
 
 @dataclass(frozen=True)
 class Space:
-    """What the layouts of one plan may be."""
+    """The possible layouts of one plan."""
 
     global_batch: int
     allowed: Set[str] = DEFAULT
     fixed: Mapping[str, str] | None = None
-    """Fields of `LayoutCandidate` with the value that they keep."""
+    """Fields of `LayoutCandidate` with a fixed value."""
     structured: bool = False
-    """Whether it matters where below the switches nodes are."""
+    """Whether the position of nodes below the switches matters."""
 
 
 def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[LayoutCandidate]:
-    """Return every layout of *workload*, whose stack says how, on *nodes* nodes that lend *gpus_per_node* GPUs each.
+    """Return every layout that the stack of *workload* can run on *nodes* nodes with *gpus_per_node* GPUs each.
 
-    Raise SpecError for a stack that runs no layouts, and for a fixed field or an allowance that does not exist.
+    Raise SpecError for a stack that runs no layouts, and for a fixed field that does not exist.
     """
     options = workload.training.stack.mesh
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
-    return [each for each in _all(workload, options, nodes, gpus_per_node, space) if _kept(each, fixed_of(space.fixed or {}))]
+    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed_of(space.fixed or {}))]
 
 
 def lacking(workload: Workload, space: Space) -> str:
-    """Return which option of *space* asks for what the workload's stack does not have, in a sentence; empty where there is none."""
+    """Return a sentence on the first option of *space* that the workload's stack does not support; empty if there is none."""
     stack, options, fixed = workload.training.stack.name, workload.training.stack.mesh, space.fixed or {}
     if options is None:
         return ""
@@ -156,7 +156,7 @@ def lacking(workload: Workload, space: Space) -> str:
 
 
 def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
-    """Return fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
+    """Return the *given* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = FIXED.get(key, key)
@@ -191,18 +191,18 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 
 
 def precisions(workload: Workload, space: Space) -> list[str]:
-    """Return the precisions to try, the workload's own first: Megatron's stacks alone multiply in NVFP4, none has every recipe of fp8."""
+    """Return the precisions to try, the workload's own first: only Megatron's stacks multiply in NVFP4, and FP8 depends on the recipe."""
     options = workload.training.stack.mesh
     more = {"fp8": workload.training.has_recipe, "nvfp4": options is not None and options.framework == "megatron"}
     return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
-def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
+def _matches(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
     return all(getattr(candidate, name) == value for name, value in fixed.items())
 
 
-def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space: Space) -> Iterator[LayoutCandidate]:
-    gpus, stack = nodes * each, workload.training.stack.name
+def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_per_node: int, space: Space) -> Iterator[LayoutCandidate]:
+    gpus, stack = nodes * gpus_per_node, workload.training.stack.name
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
     cut = cut_parts(workload.training.parallel)
@@ -210,10 +210,15 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
-    for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, each, space):
+    for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, gpus_per_node, space):
         data = gpus // (tensor * context * pipeline)
-        near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
-        sharded = list(_sharding(options, data, each, (tensor, context, pipeline, expert)))
+        near_too = (
+            options.framework == "megatron"
+            and pipeline > 1
+            and data > 1
+            and _order_matters(nodes, tensor * context % gpus_per_node == 0, space)
+        )
+        sharded = list(_sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert)))
         for batch in _batches(space.global_batch, data, workload.model.sequence is not None):
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
@@ -228,17 +233,17 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
 
 
 def cut_parts(parallel: Parallel) -> int:
-    """Return into how many chunks a workload's own layout cuts its model, where it says so; else 0."""
+    """Return into how many chunks a workload's own layout cuts its model; 0 if it does not specify that."""
     return len(parallel.cuts) + 1 if parallel.cuts else len(parallel.layers_per_stage)
 
 
-def _ordered(nodes: int, whole_nodes: bool, space: Space) -> bool:
-    """Return whether the order of the axes makes a difference: one of *whole_nodes* is a permutation of nodes, which may all be alike."""
+def _order_matters(nodes: int, whole_nodes: bool, space: Space) -> bool:
+    """Return whether the order of the axes matters: with *whole_nodes* it only permutes nodes, which may all be equal."""
     return "order" in space.allowed and nodes > 1 and (space.structured or not whole_nodes)
 
 
 def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]:
-    """Return the ways to checkpoint: as the workload has it, and what is allowed beside."""
+    """Return the checkpointing modes to try: the workload's own, and others that are allowed."""
     own = workload.training.activation_checkpointing
     options = workload.training.stack.mesh
     modes: list[Checkpointing] = ["none" if own == "model" and not any(layer.segment for layer in workload.model.layers) else own]
@@ -246,20 +251,20 @@ def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]
         return modes
     if "recompute" in space.allowed and "blocks" not in modes:
         modes.append("blocks")
-    if "selective" in space.allowed and "selective" not in modes and not workload.training.recompute_saves:  # which are of blocks
+    if "selective" in space.allowed and "selective" not in modes and not workload.training.recompute_saves:  # these need blocks
         modes.append("selective")
     return modes
 
 
 def _axes(
-    workload: Workload, options: MeshOptions, blocks: int, gpus: int, each: int, space: Space
+    workload: Workload, options: MeshOptions, blocks: int, gpus: int, gpus_per_node: int, space: Space
 ) -> Iterator[tuple[int, bool, int, int, int]]:
-    """Yield (tensor, sequence, context, pipeline, expert) that the framework has and that divide GPUs, heads, experts and tokens."""
+    """Yield (tensor, sequence, context, pipeline, expert) that the framework supports and that divide GPUs, heads, experts and tokens."""
     most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
     tokens = workload.model.sequence or 0
     experts = max((layer.groups for layer in workload.model.layers), default=0)
-    for tensor in divisors(gpus if "wide_tensor" in space.allowed else each):
-        if gpus % tensor or tensor > min(8 * each, most["tensor"]) or not _splits(workload, tensor):
+    for tensor in divisors(gpus if "wide_tensor" in space.allowed else gpus_per_node):
+        if gpus % tensor or tensor > min(8 * gpus_per_node, most["tensor"]) or not _splits(workload, tensor):
             continue
         for context in (
             size
@@ -274,7 +279,7 @@ def _axes(
 
 
 def _sequence(options: MeshOptions, tensor: int, expert: int, space: Space) -> tuple[bool, ...]:
-    """Return whether tensor groups split sequences too: as the framework has it, both ways where they are allowed."""
+    """Return whether tensor groups also split sequences: as in the framework, or both ways if both are allowed."""
     if options.sequence == "never" or tensor == 1:
         return (False,)
     without = "no_sequence" in space.allowed and expert == 1 and options.sequence == "either"  # experts need it (Megatron-LM)
@@ -282,7 +287,7 @@ def _sequence(options: MeshOptions, tensor: int, expert: int, space: Space) -> t
 
 
 def _splits(workload: Workload, tensor: int) -> bool:
-    """Tell whether tensor groups of this size can split the layers of the model."""
+    """Return whether tensor groups of this size can split the layers of the model."""
     try:
         split(workload.model, Parallel(tensor=tensor))
     except SpecError:
@@ -291,7 +296,7 @@ def _splits(workload: Workload, tensor: int) -> bool:
 
 
 def _batches(global_batch: int, data: int, sequences: bool) -> Iterator[int]:
-    """Yield samples of a micro-batch that divide what one data rank has of the global batch: doublings, of all but *sequences* any."""
+    """Yield micro-batch sizes that divide a data rank's share of the global batch: powers of two for *sequences*, otherwise any."""
     if not sequences:
         yield from divisors(global_batch // data) if global_batch % data == 0 else ()
         return
@@ -303,7 +308,7 @@ def _batches(global_batch: int, data: int, sequences: bool) -> Iterator[int]:
 
 
 def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
-    """Yield (schedule, virtual stages) that run so many micro-batches; a model has as many chunks as blocks, or as its own cuts make."""
+    """Yield (schedule, virtual stages) that run *micro_batches*; a model has at most as many chunks as blocks, or those of its own cuts."""
     blocks, cut = parts
     framework = options.framework
     if stages == 1:
@@ -336,16 +341,16 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
 
 
 def _few(micro_batches: int, stages: int) -> int:
-    """Return the micro-batches that a schedule of the user's is asked about: of whole rounds of *stages*, two rounds stand for more.
+    """Return the micro-batches with which a user's own schedule is tried: two rounds of *stages* represent any more whole rounds.
 
-    Its passes of many take seconds to make; all of them are examined for the few layouts that a search comes to.
+    The passes of many micro-batches take seconds to generate, and are all checked only for the few layouts that a search refines.
     """
     return 2 * stages if micro_batches > 2 * stages and micro_batches % stages == 0 else micro_batches
 
 
 @lru_cache(maxsize=65536)
 def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, sends_ahead: bool) -> bool:
-    """Tell whether the user's schedule *name*, the one *given* last, runs on such a pipeline."""
+    """Return whether the user's schedule *name* runs on such a pipeline; *given* counts the objects of that name, for the cache."""
     try:
         own_passes(name, stages, chunks, micro_batches, sends_ahead)
     except SpecError:
@@ -354,16 +359,19 @@ def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, s
 
 
 def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
-    """Return the chunks of a rank: equal ones in Megatron-LM."""
+    """Return the possible numbers of chunks per rank; in Megatron-LM chunks are equal."""
     if framework == "megatron":
         return [size for size in range(2, MOST_VIRTUAL + 1) if blocks % (stages * size) == 0]
     return [size for size in (2, 4) if stages * size <= blocks]
 
 
-def _sharding(options: MeshOptions, data: int, each: int, ranks: tuple[int, int, int, int]) -> Iterator[tuple[Shard, bool | None, int]]:
-    """Yield (shard, reshard after forward, replicas) that the framework has for *data* ranks beside (tensor, context, pipeline, expert).
+def _sharding(
+    options: MeshOptions, data: int, gpus_per_node: int, ranks: tuple[int, int, int, int]
+) -> Iterator[tuple[Shard, bool | None, int]]:
+    """Yield (shard, reshard after forward, replicas) that the framework supports for *data* ranks with the other axes in *ranks*.
 
-    torchtitan replicates beside no other axis ("DDP has not supported > 1D parallelism"), and takes experts' ranks from one replica.
+    *ranks* are (tensor, context, pipeline, expert). torchtitan replicates with no other axis ("DDP has not supported > 1D parallelism"),
+    and takes the ranks of experts from one replica.
     """
     tensor, context, pipeline, expert = ranks
     titan = options.framework == "fsdp2"
@@ -376,7 +384,7 @@ def _sharding(options: MeshOptions, data: int, each: int, ranks: tuple[int, int,
     if options.framework == "deepspeed" and pipeline == 1:
         yield "gradients", None, 1
     if options.framework in ("fsdp1", "fsdp2", "deepspeed"):
-        inside = max(1, each // (tensor * context))
+        inside = max(1, gpus_per_node // (tensor * context))
         replicas = {1, *(data // size for size in (inside, 8 * inside) if 1 < size < data and data % size == 0)}
         for replicate in sorted(replicas):
             if titan and (data // replicate * context * tensor) % expert:
