@@ -1,12 +1,13 @@
-"""Which work holds up a step, and whose? The chain of activities, each of which waited for the one before, back around a steady window.
+"""Which activities determine the step time? The critical path: a chain of activities, each of which waited for the one before it.
 
-Walk back from the end of a step: what ended then is on the path; go to its start, and on to what ended at that very time and so let it
-start. A steady window repeats itself, so the walk goes on until it comes by an activity again: between the two visits lies a cycle, which
-bounds the rate (Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992, chapter 3). The step time is the sum of the
-cycle's seconds by cause and resource; p of one resource more saves ``p / (1 + p)`` of its seconds, until another cycle is longer.
+The walk starts at the end of a step. The activity that ended then is on the path; the walk goes back to its start, then to the activity
+that ended at that time and so let it start. A steady window repeats, so the walk wraps around until it meets an activity again. The part
+between the two visits is a cycle, and this cycle bounds the rate (Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity,
+1992, chapter 3). The seconds of the cycle by cause and resource sum to the step time. If a resource becomes faster by a share p, the step
+saves ``p / (1 + p)`` of the resource's seconds, until another cycle is longer. Work that is not on the path is hidden.
 
-What is not on the path is hidden. Limits, which `sim.study.whatif` does not have (docs/model/stalls.md): of two equally long cycles one is
-found; a collective is its slowest part's; launches are logged where compute does not hide them; of asynchronous workers the first one's.
+Limits, which `sim.study.whatif` does not have (docs/model/stalls.md): only one of two equally long cycles is found; a collective counts as
+its slowest part; launches are logged only if compute does not hide them; of asynchronous workers, only the first is followed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _SAME = 1e-7
-"""Share of a step by which times differ that are one: states recur to 1e-9 of it."""
+"""Times that differ by less than this share of a step are treated as equal (states recur to 1e-9 of a step)."""
 
 _DECODE = "GPU decode"
 
@@ -34,7 +35,7 @@ _Piece = tuple[Cause, str, float]
 
 
 class _Back(NamedTuple):
-    """The path goes back to *begin* over *pieces*; *before* is what ended then, None where it is the thread of *rank*."""
+    """A stretch of the path back to *begin*: its *pieces*, and the activity *before* that ended then (None: the thread of *rank*)."""
 
     begin: float
     pieces: tuple[_Piece, ...]
@@ -43,9 +44,9 @@ class _Back(NamedTuple):
 
 
 def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
-    """Return the seconds per step of *job*'s critical path by cause and resource, largest first; they sum to a step of its main window.
+    """Return the seconds per step on the critical path of *job* by cause and resource, largest first.
 
-    That is the one of *windows* that stands for most steps. ``rank`` is -1 in every row.
+    They sum to the step time in the one of *windows* that represents the most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
     blamed = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
@@ -54,24 +55,24 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
 
 
 class _Ended:
-    """Activities of one kind in the order they ended."""
+    """Activities of one kind, sorted by their end times."""
 
     def __init__(self, activities: Iterable[_Activity]) -> None:
         self.activities = sorted(activities, key=lambda activity: activity.t1)
         self.ends = [activity.t1 for activity in self.activities]
 
     def at(self, time: float, about: float) -> list[_Activity]:
-        """Return those that ended at *time*, give or take *about*, nearest first."""
+        """Return the activities that ended at *time*, to within *about*, nearest first."""
         close = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
         return sorted(close, key=lambda activity: abs(activity.t1 - time))
 
     def beside(self, begin: float, end: float) -> float:
-        """Return for how long of *begin* to *end* (s) one of them was going on; they follow one another."""
+        """Return how long (s) one of them was active between *begin* and *end*; the activities do not overlap."""
         later = self.activities[bisect_right(self.ends, begin) :]
         return sum(min(end, each.t1) - max(begin, each.t0) for each in takewhile(lambda each: each.t0 < end, later))
 
     def until(self, time: float) -> _Activity | None:
-        """Return the last that ended by *time*."""
+        """Return the last activity that ended by *time*."""
         place = bisect_right(self.ends, time)
         return self.activities[place - 1] if place else None
 
@@ -80,7 +81,7 @@ _NEVER = _Ended(())
 
 
 class _Walk:
-    """The way back through one window of a log."""
+    """The walk back through one window of a log."""
 
     def __init__(self, log: EventLog, window: Window, ranks: Sequence[int]) -> None:
         self._ranks, self._window = ranks, window
@@ -100,7 +101,7 @@ class _Walk:
         self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
     def _keys(self, work: WorkSpan) -> list[_Key]:
-        """Return the groups in which *work* is looked for."""
+        """Return the keys of the groups to which *work* belongs."""
         if work.stream == "gpu":
             return [("bucket", work.rank, work.ident)]
         if work.stream == "comm":
@@ -121,7 +122,7 @@ class _Walk:
         return self._groups.get(key, _NEVER)
 
     def cycle(self) -> dict[tuple[Cause, str], float]:
-        """Return the seconds of each cause and resource on the path, as if it went round the window once."""
+        """Return the seconds of each cause and resource on the cycle, per trip around the window."""
         trail: list[tuple[int, tuple[_Piece, ...]]] = []
         turns = 0
         seen: dict[tuple[_Activity, int], int] = {}
@@ -140,14 +141,14 @@ class _Walk:
         return path
 
     def _thread(self, rank: int, at: float, about: float) -> tuple[_Activity, float]:
-        """Return what the thread of *rank* waited for up to *at*, give or take *about*."""
+        """Return the wait of the thread of *rank* that ended at *at*, to within *about*, or that contains *at*; and its time."""
         waits = self._of("thread", rank)
         if ended := waits.at(at, about):
             return ended[0], ended[0].t1
         return waits.activities[min(bisect_left(waits.ends, at), len(waits.ends) - 1)], at
 
     def _turned(self, back: _Back) -> tuple[_Activity, float, int]:
-        """Return what came before *back*, moved into the window by whole turns of it, when it ended, and how many turns."""
+        """Return the activity before *back*, shifted into the window by whole window lengths, its end, and the number of shifts."""
         turns = max(0, floor((self._window.start + self._about - back.begin) / self._length) + 1)
         at = back.begin + turns * self._length
         before = back.before
@@ -165,7 +166,7 @@ class _Walk:
         return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
 
     def _before_wait(self, wait: WaitSpan, at: float) -> _Back:
-        """Return what *wait* waited for until *at*: somebody's work that ended then, or its own."""
+        """Return what *wait* waited for until *at*: the work that ended then, or the time of the wait itself."""
         cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
         if cause is Cause.INPUT:
             ended = self._of("batch", wait.rank, wait.ident).at(at, self._about)
@@ -181,16 +182,16 @@ class _Walk:
         return _Back(wait.t0, (done,), None, wait.rank)
 
     def _halved(self, done: _Piece, beside: str, other: tuple[Cause, str], here: _Activity, at: float) -> tuple[_Piece, ...]:
-        """Return what was *done* on a GPU: half of the time that it shared with the group *beside* is the *other*'s."""
+        """Split *done* on a GPU: half of the time during which the group *beside* was active as well is attributed to *other*."""
         shared = self._of(beside, here.rank).beside(here.t0, at) / 2
         return (*done[:2], done[2] - shared), (*other, shared)
 
     def _speaker(self, rank: int) -> int:
-        """Return with which rank the collectives of *rank* are written."""
+        """Return the rank under which the collectives of *rank* are logged."""
         return rank if ("comm", rank) in self._groups else self._ranks[0]
 
     def _before_collective(self, piece: WorkSpan, at: float) -> _Back:
-        """Return the collective before *piece*, or the rank that came to it last."""
+        """Return the collective before *piece*, or the rank that arrived at it last."""
         done = (piece.cause, piece.resource, at - piece.t0)
         if ended := [before for before in self._of("comm", piece.rank).at(piece.t0, self._about) if before.t0 < piece.t0]:
             return _Back(piece.t0, (done,), ended[0], piece.rank)
@@ -199,7 +200,7 @@ class _Walk:
         return _Back(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
 
     def _arrived(self, rank: int, piece: WorkSpan) -> float:
-        """Return when *rank* had what *piece* exchanges: at the end of its bucket's backward, or when it began to wait."""
+        """Return when *rank* was ready for *piece*: at the end of its bucket's backward pass, or when it began to wait."""
         if piece.ident >= 0:
             bucket = self._of("bucket", rank, piece.ident).until(piece.t0 + self._about)
             return bucket.t1 if bucket else piece.t0
@@ -208,7 +209,7 @@ class _Walk:
         return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
 
     def _before_build(self, work: WorkSpan, at: float) -> _Back:
-        """Return who held up a loader's *work*: at a full resource whoever left it last."""
+        """Return what delayed a loader's *work*; at a full resource, the last work that left it."""
         resource = work.resource.removesuffix(FULL)
         if resource != work.resource:
             left = self._of(*self._full(work)).until(at - self._about)
@@ -224,7 +225,7 @@ class _Walk:
 
 
 def _kind(activity: _Activity) -> _Key:
-    """Return what two activities have in common that are one, whole turns of the window apart."""
+    """Return the key shared by two occurrences of the same activity that are whole window lengths apart."""
     if isinstance(activity, WaitSpan):
         return ("thread", activity.rank)
     if activity.stream == "comm":
