@@ -382,7 +382,7 @@ class _Fleet:
         return np.asarray(drawn)
 
     def _with_its_disk(self, several: NDArray[np.bool_], even: Array) -> NDArray[np.bool_]:
-        """Return where a node that leaves, or one of *several*, takes part of the checkpoints with it; *even*: a uniform draw for each."""
+        """Return whether a node that leaves, or one of *several*, takes part of the checkpoints with it; *even*: uniform draws."""
         stays = 1.0 - self.run.saving.on_nodes
         return np.asarray(even >= np.where(several, stays ** self.run.correlated[1], stays))
 
