@@ -1,11 +1,11 @@
-"""What do the nodes of a Chakra trace ask of each rank? Messages of files in, graphs out.
+"""What must each rank do for the nodes of a Chakra trace? This module converts the decoded files to graphs.
 
-Conventions are those of Chakra's converters and of ASTRA-sim's feeder. ``comm_size`` is what a rank puts in: of an all-gather and a gather
-its own part, of a reduce-scatter and an all-to-all its whole vector. A collective is among the ranks of ``pg_name`` (a communicator of
-``comm_group.json``, or of the trace's own ``process_group`` metadata), of ``involved_dim`` (the first dimension are the GPUs of a node, the
-second the nodes), or of all ranks. A node without ``is_cpu_op`` runs on the GPU. A message leaves when it is sent, without waiting for its
-receiver. Two attributes are this simulator's own: ``duration_s`` (s) beside ``duration_micros``, which are whole microseconds, and
-``rendezvous`` of a send that waits for its receiver.
+The conventions are those of Chakra's converters and of ASTRA-sim's feeder. ``comm_size`` is the input of a rank: its own part for an
+all-gather or a gather, its whole vector for a reduce-scatter or an all-to-all. A collective runs among the ranks of ``pg_name`` (a
+communicator in ``comm_group.json`` or in the trace's own ``process_group`` metadata), of ``involved_dim`` (the first dimension is the GPUs
+of a node, the second the nodes), or among all ranks. A node without ``is_cpu_op`` runs on the GPU. A message is sent without waiting for
+its receiver. Two attributes are specific to this simulator: ``duration_s`` (s), in addition to ``duration_micros`` (whole
+microseconds), and ``rendezvous`` for a send that waits for its receiver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sim.spec.yaml import SpecError
 EXACT: Final = "duration_s"
 MEETS: Final = "rendezvous"
 BARRIER_BYTES: Final = 4.0
-"""What a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
+"""Bytes that a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 _OPS: Final[Mapping[str, CollectiveOp]] = {
     "ALL_REDUCE": "all_reduce", "REDUCE": "reduce", "ALL_GATHER": "all_gather", "GATHER": "gather", "SCATTER": "scatter",
     "BROADCAST": "broadcast", "ALL_TO_ALL": "all_to_all", "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BLOCK": "reduce_scatter",
@@ -32,13 +32,13 @@ _OPS: Final[Mapping[str, CollectiveOp]] = {
 OF_PARTS: Final = ("all_gather", "gather")
 """Collectives whose ``comm_size`` is one rank's part of the vector."""
 _WORLD: Final = ("", "0")
-"""Names of the communicator of all ranks, unless a file gives them other members."""
+"""Names of the communicator of all ranks, unless a file defines other members for them."""
 
 
 def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph of each rank of *trace*, whose ranks stand on nodes that lend so many GPUs each.
+    """Return the graph of each rank of *trace*; ranks are placed on nodes with *gpus_per_node* GPUs each.
 
-    Raise SpecError with file and node where a trace says what cannot be.
+    Raise SpecError with file and node if a trace is inconsistent.
     """
     world = tuple(range(len(trace.ranks)))
     nodes: list[tuple[int, ...]] = []
@@ -52,7 +52,7 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
 
 
 def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Return the process groups that PyTorch's traces write into a metadata node."""
+    """Return the process groups in the metadata nodes of PyTorch's traces."""
     groups = {}
     for node in nodes:
         begin = node.inputs.find("[{")
@@ -124,7 +124,7 @@ class _Reader:
         return tuple(places)
 
     def _seconds(self, node: TraceNode) -> float | None:
-        """Return the recorded duration; None where there is none."""
+        """Return the recorded duration (s), or None if there is none."""
         exact = node.attributes.get(EXACT)
         if exact is not None:
             return self._amount(node, EXACT)
@@ -158,7 +158,7 @@ class _Reader:
         return name, ranks
 
     def _along(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
-        """Return the communicator along the dimensions of the machine that *node* names; all ranks where it names none."""
+        """Return the communicator along the machine dimensions that *node* names, or all ranks if it names none."""
         dims = node.attributes.get("involved_dim")
         if not isinstance(dims, list) or all(dims):
             return "", self.world

@@ -1,6 +1,6 @@
-"""Into which units does a model come apart? Numbered blocks, what is before and behind them, and parts where a pipeline is cut inside.
+"""Into which units is a model divided? Numbered blocks, the layers before and after them, and parts of blocks if a pipeline cuts inside.
 
-A *unit* is what FSDP wraps, activation checkpointing recomputes and pipelines place, unless the layout says otherwise.
+FSDP wraps *units*, activation checkpointing recomputes them, and pipelines place them, unless the layout specifies something else.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sim.units import any_of
 
 UnitKind = Literal["first", "block", "last"]
 _NAMED: Final = 6
-"""Layers that a message names."""
+"""Number of layers that an error message lists."""
 
 
 def units(model: Model, cuts: Sequence[str] = ()) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
-    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one.
+    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later block.
 
-    A unit in which a module of *cuts* begins is two; raise SpecError where no stage can begin (`cut_layers`).
+    A unit inside which a module of *cuts* begins is divided there. Raise SpecError if no stage can begin at a cut (`cut_layers`).
     """
     uncut = _units(model)
     if not cuts:
@@ -43,10 +43,10 @@ def units(model: Model, cuts: Sequence[str] = ()) -> list[tuple[str, UnitKind, t
 
 
 def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the layers that the modules *cuts* begin with.
+    """Return the numbers of the layers with which the modules *cuts* begin.
 
-    Raise SpecError for a module that *model* does not have, for the first one, for modules out of order, and inside a decoder's block,
-    whose table does not say what is alive there.
+    Raise SpecError for a module that *model* does not have, for its first module, for modules out of order, and for a cut inside a block of
+    a decoder, because the decoder's table does not list the activations that are live there.
     """
     names = [layer.name for layer in model.layers]
     of_units = {0, *accumulate(len(layers) for _, _, layers in _units(model))}
@@ -86,7 +86,7 @@ def _units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
 
 
 def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
-    """Return what FSDP wraps where that is said or the model has no numbered blocks; None: units."""
+    """Return what FSDP wraps if the layout specifies it or the model has no numbered blocks; None: FSDP wraps the units."""
     if parallel.shard != "parameters" or parallel.wrap is not None or parallel.pipeline > 1:
         return parallel.wrap
     return None if _is_numbered(model) else TORCHS_SIZE
