@@ -149,7 +149,7 @@ _RULES: Final[dict[str, Rule]] = dict(
         _each(_of_result(6), "mish"),
         _each(_of_result(9), "silu_backward"),  # g s (1 + x (1 - s)) with its sigmoid s
         _each(_of_result(11), "gelu_backward mish_backward"),  # distribution 4, density 4, x times that, sum, g
-        # interpolation: a weighted sum of 4 or 16 neighbours
+        # interpolation: a weighted sum of 4 or 16 neighbors
         _each(_of_result(7), "upsample_bilinear2d _upsample_bilinear2d_aa"),
         _each(_of_argument(0, 8), "upsample_bilinear2d_backward"),
         _each(_of_result(31), "upsample_bicubic2d"),
