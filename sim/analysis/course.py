@@ -136,7 +136,7 @@ class _Fleet:
             if not active.size:
                 break
             if count % _QUIET == 0:
-                progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
+                progress(1.0 - active.size / self.trials * (1.0 - self._finished_share(active)))
             times = np.stack([*self.arrivals.due(active), *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
@@ -146,16 +146,16 @@ class _Fleet:
             ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
             going = met & ~ended
             self.arrivals.renew(active, kind, at, idle)
-            back = self._members(active, kind, idle, going)
-            quiet = self._gone_on(active, kind, at, going, back)
-            self._struck(active, kind, at, going & ~quiet)
+            back = self._change_members(active, kind, idle, going)
+            quiet = self._continue(active, kind, at, going, back)
+            self._strike(active, kind, at, going & ~quiet)
             active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
             self.crew.requested, tuple(self.events),
         )  # fmt: skip
 
-    def _done(self, active: NDArray[np.intp]) -> float:
+    def _finished_share(self, active: NDArray[np.intp]) -> float:
         """Return the mean finished share of the *active* courses: of their time or of their work, whichever is larger."""
         shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
         return float(np.minimum(np.maximum(*shares), 1.0).mean())
@@ -176,7 +176,7 @@ class _Fleet:
         self.stages["restart"][:] = spent
         self.resume[:] = spent
 
-    def _start(self) -> Array:
+    def _start_time(self) -> Array:
         """Draw the time from running processes to working communicators and compiled kernels."""
         return self._uniform(self.run.communicators, "recovery") + self._uniform(self.run.compilation, "compilation")
 
@@ -186,8 +186,8 @@ class _Fleet:
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Advance the courses *a* to *until*, when they are *stopped* or an event strikes; return which have ended."""
         since = self.now[a]
-        self._idled(a, until)
-        self._recovered(a, until)
+        self._wait_for_nodes(a, until)
+        self._account_recovery(a, until)
         run, saving = self.run, self.run.saving
         length = np.maximum(until - self.resume[a], 0.0)
         speed = self._speed(a, length)
@@ -221,7 +221,7 @@ class _Fleet:
         self._save(a, inside, length >= hold, cycle, interval, blocking)
         return np.asarray(ended)
 
-    def _idled(self, a: NDArray[np.intp], until: Array) -> None:
+    def _wait_for_nodes(self, a: NDArray[np.intp], until: Array) -> None:
         """Let the courses among *a* that have too few nodes wait until *until*; a recovery continues afterwards."""
         if self.run.members is None:
             return
@@ -231,7 +231,7 @@ class _Fleet:
         self.resume[b] += waited
         self.now[b] = until[idle]
 
-    def _recovered(self, a: NDArray[np.intp], until: Array) -> None:
+    def _account_recovery(self, a: NDArray[np.intp], until: Array) -> None:
         """Add the part of the recovery that passes before *until* to the lost time, stage by stage."""
         left = np.maximum(np.minimum(until, self.resume[a]) - self.now[a], 0.0)
         for name, stage in self.stages.items():
@@ -270,7 +270,9 @@ class _Fleet:
         copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _members(self, a: NDArray[np.intp], kind: NDArray[np.intp], idle: NDArray[np.bool_], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _change_members(
+        self, a: NDArray[np.intp], kind: NDArray[np.intp], idle: NDArray[np.bool_], going: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """Remove revoked nodes and add joining ones; return in which courses the first node has rejoined."""
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
@@ -280,7 +282,7 @@ class _Fleet:
             first[going & (kind == JOINED)] = self.crew.joined(a[going & (kind == JOINED)], life)
         return first
 
-    def _gone_on(
+    def _continue(
         self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_], first: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Continue the courses *a* that lose no work when a node goes or joins; return which courses these are."""
@@ -291,13 +293,13 @@ class _Fleet:
         quiet = going & (kind >= REVOKED) & ~(first & members.chief)
         b, moment = a[quiet], at[quiet]
         self.kept[b], self.part[b], self.hold[b] = self.ahead[:, b]
-        self._passed(b, moment)
+        self._advance_recovery(b, moment)
         self.interruptions[b] += kind[quiet] == REVOKED
         self.replaced[b] += kind[quiet] == REVOKED
-        self._tell(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
+        self._record_event(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
         return quiet
 
-    def _passed(self, b: NDArray[np.intp], moment: Array) -> None:
+    def _advance_recovery(self, b: NDArray[np.intp], moment: Array) -> None:
         """Deduct from the recovery of the courses *b* the part that has passed at *moment*."""
         passed = np.maximum(np.minimum(moment, self.resume[b]) - self.now[b], 0.0)
         for stage in self.stages.values():
@@ -307,7 +309,7 @@ class _Fleet:
         self.now[b] = moment
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
 
-    def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
+    def _strike(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Apply a fault or a planned stop to the courses *a* that are still *going*, and schedule the recovery."""
         drawn = self._draw_recovery(a[kind == REVOKED])
         planned = going & (kind == PLANNED)
@@ -323,7 +325,7 @@ class _Fleet:
         replaced = several | (drawn["replaces"][b] > 0) & ~member
         leaves = replaced | (member & ~joins)
         durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # a single node has no peer
-        self.stored[b[leaves & self._with_its_disk(several, drawn["disk"][b])]] = 0.0
+        self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"][b])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
         self.kept[b], self.part[b], self.hold[b] = restored, 0.0, 0.0
@@ -340,12 +342,12 @@ class _Fleet:
         restart = (
             np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["start"][b] + load
         )  # fmt: skip
-        self._lay_out(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
+        self._schedule_recovery(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
         self.interruptions[b] += ~joins
         self.fruitless[b] += 1
         self.replaced[b] += np.where(several, self.run.correlated[1], replaced | (member & ~joins))
         first = "several nodes" if several[0] else JOINS if joins[0] else self.run.causes[int(cause[0])].name
-        self._tell(b, moment, first)
+        self._record_event(b, moment, first)
 
     def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
         """Draw the cause and the times of a recovery for every course, so that the draws of one course do not depend on the others.
@@ -362,7 +364,7 @@ class _Fleet:
             "silent": np.array([one.silent_for for one in causes])[cause],
             "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
             "spare": self._uniform(self.run.spare, "recovery"),
-            "start": self._start(),
+            "start": self._start_time(),
             "repair": self._repair(cause),
             "together": self._uniform(self.run.correlated[2], "repair"),
             "disk": self.random["disk"].random(self.trials),
@@ -374,17 +376,17 @@ class _Fleet:
 
     def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
-        even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
+        uniform = self.random["repair"].random(self.trials)
+        drawn = np.interp(uniform, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
-                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
+                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
         return np.asarray(drawn)
 
-    def _with_its_disk(self, several: NDArray[np.bool_], even: Array) -> NDArray[np.bool_]:
-        """Return whether a node that leaves, or one of *several*, takes part of the checkpoints with it; *even*: uniform draws."""
+    def _loses_checkpoint(self, several: NDArray[np.bool_], uniform: Array) -> NDArray[np.bool_]:
+        """Return whether a node that leaves, or one of *several*, takes part of the checkpoints with it; *uniform*: uniform draws."""
         stays = 1.0 - self.run.saving.on_nodes
-        return np.asarray(even >= np.where(several, stays ** self.run.correlated[1], stays))
+        return np.asarray(uniform >= np.where(several, stays ** self.run.correlated[1], stays))
 
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
         """Return the work that training goes back to, from the store or the memory of peers, but before a silent corruption began."""
@@ -405,21 +407,21 @@ class _Fleet:
         """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""
         self.stops[b] += 1
         running = moment >= self.resume[b]
-        self._passed(b, moment)
+        self._advance_recovery(b, moment)
         c = b[running]
         self.kept[c] = self.stored[c] = self.work[c]
         self.part[c] = self.hold[c] = 0.0
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
         self.stages["planned"][c] = stop + drawn["start"][c] + self.run.saving.load
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
-        self._tell(b, moment, "planned stop")
+        self._record_event(b, moment, "planned stop")
 
-    def _lay_out(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
+    def _schedule_recovery(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
         for name, times in self.stages.items():
             times[b] = stages.get(name, 0.0)
         self.now[b] = moment
         self.resume[b] = moment + sum(stages.values())
 
-    def _tell(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
+    def _record_event(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
         if b.size and b[0] == 0:
             self.events.append((float(moment[0]), name, float(self.resume[0] - moment[0])))

@@ -85,9 +85,9 @@ def grid_of(region: str | None, provider: str = "") -> GridIntensity:
     grids.sort(key=lambda grid: grid.name != provider)
     for grid in grids:
         if region in grid.regions:
-            return GridIntensity(str(region), grid.regions[str(region)], grid.year, _text(grid))
+            return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
     world = next(grid for grid in grids if WORLD in grid.regions)
-    return GridIntensity(WORLD, world.regions[WORLD], world.year, _text(world), assumed=True)
+    return GridIntensity(WORLD, world.regions[WORLD], world.year, _source_text(world), assumed=True)
 
 
 def named_grid(region: str) -> GridIntensity:
@@ -100,7 +100,7 @@ def named_grid(region: str) -> GridIntensity:
     return named._replace(assumed=False)
 
 
-def _text(grid: Grid) -> str:
+def _source_text(grid: Grid) -> str:
     return grid.source if isinstance(grid.source, str) else grid.source.get("*", "")
 
 
@@ -198,16 +198,16 @@ def energy_figures(
     if power is None or not step:
         return None
     site = nodes * power.total * model.pue
-    each = site * step / per_step
+    energy_per_sample = site * step / per_step
     return {
         "gpu_power_w": power.gpus * nodes / sum(kind.nodes * kind.node.gpu_count for kind in kinds),
         "node_power_w": power.total,
         "parts_w": power._asdict(),
         "pue": model.pue,
         "site_power_w": site,
-        "energy_per_sample_j": each,
-        "energy_per_token_j": each / tokens if tokens else None,
-        "co2_per_sample_kg": each * grid.intensity,
+        "energy_per_sample_j": energy_per_sample,
+        "energy_per_token_j": energy_per_sample / tokens if tokens else None,
+        "co2_per_sample_kg": energy_per_sample * grid.intensity,
         "grid": grid.figures,
         "power_caps": _caps(kinds[0]._replace(nodes=nodes), stalls, per_step, model)
         if all(kind.node == kinds[0].node for kind in kinds) else [],

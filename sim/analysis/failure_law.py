@@ -74,9 +74,9 @@ class Own:
 
     def gaps(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
         """Return *count* draws. Raise SpecError if they are not valid times."""
-        given: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
+        returned: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
         try:
-            drawn = np.asarray(given, dtype=np.float64)
+            drawn = np.asarray(returned, dtype=np.float64)
         except (TypeError, ValueError):
             raise SpecError(f"failure law {self.name}: returns no array of numbers; return {count} times") from None
         if drawn.shape != (count,):
@@ -103,8 +103,8 @@ def failure_law(text: str) -> FailureLaw:
         raise SpecError(f"--failure-law {text}: {error}") from None
     own = Own(cast(FailureLaw, law), text)
     drawn = own.gaps(EXAMINED, np.random.default_rng(0))
-    mean, off = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
-    if abs(mean - 1) > _TOLERANCE * off + 1e-3:
+    mean, standard_error = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
+    if abs(mean - 1) > _TOLERANCE * standard_error + 1e-3:
         raise SpecError(
             f"--failure-law {text}: the mean of {EXAMINED} times is {mean:.3g}, not 1; divide them by their mean, since the rate "
             "of failures says how long they are"

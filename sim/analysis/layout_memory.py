@@ -94,7 +94,7 @@ class StageMemory:
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of each stage."""
     short = _at_full_length(shortened(layout), workload)
-    stages = (_stage(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
+    stages = (_stage_replay(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
 
 
@@ -104,20 +104,20 @@ def shortened(layout: Layout) -> Layout:
     if layout.own is not None:
         return layout
     if layout.schedule == "1f1b":
-        return _with(layout, stages + 2)
+        return _with_micro_batches(layout, stages + 2)
     if layout.schedule == "interleaved_1f1b":
         rounds = max(1, many // stages)
-        return _with(layout, min(rounds, 3) * (many // rounds)) if many % rounds == 0 else layout
+        return _with_micro_batches(layout, min(rounds, 3) * (many // rounds)) if many % rounds == 0 else layout
     return layout
 
 
-def _with(layout: Layout, micro_batches: int) -> Layout:
+def _with_micro_batches(layout: Layout, micro_batches: int) -> Layout:
     return layout if micro_batches >= layout.micro_batches else replace(layout, micro_batches=micro_batches)
 
 
 def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of *stage* during each instruction of its program, in order."""
-    replay, at = _stage(_at_full_length(layout, workload), stage, workload, gpu)
+    replay, at = _stage_replay(_at_full_length(layout, workload), stage, workload, gpu)
     return tuple(map(at, replay.course()))
 
 
@@ -137,7 +137,7 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
     return replace(layout, units=tuple(map(longer, layout.units)), entering=entering)
 
 
-def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
+def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
     """Return the replay of *stage*, and a function that converts one of its moments to a `StageMemory`."""
     options = layout.options
     held = held_by(layout, stage, workload, gpu)
@@ -213,7 +213,7 @@ class _Replay:
         self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
         """Bytes of outputs sent to another stage, by unit, if they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
-        self.alone = self._alone(stage) if self.waits else 0.0
+        self.table_gradients = self._table_gradients(stage) if self.waits else 0.0
         self.freed = 0.0
         """Bytes of logits in freed blocks that later allocations cannot reuse."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
@@ -229,9 +229,9 @@ class _Replay:
         """Return the moment with the most bytes during each instruction of the step, in order."""
         moments = []
         for instruction in self.program:
-            self.best = self._now()
+            self.best = self._current_moment()
             self._play(instruction)
-            moments.append(max(self.best, self._now(), key=sum))
+            moments.append(max(self.best, self._current_moment(), key=sum))
         return moments
 
     def _play(self, instruction: Instruction) -> None:
@@ -246,13 +246,13 @@ class _Replay:
                 for unit in units:
                     self._free(unit)
             case Update():
-                self._note(self.casts)
+                self._update_peak(self.casts)
             case Work():
                 numbers = range(instruction.first, instruction.last + 1)
                 for number in numbers if instruction.part == "F" else reversed(numbers):
                     self._work(number, instruction.part, instruction.micro_batch)
 
-    def _now(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
+    def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
         """Return the current moment, with *workspace* and the gradients just *made* added to what is held."""
         gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
         weights, unreduced = sum(self.weights.values()), sum(self.unreduced.values()) + made
@@ -261,25 +261,25 @@ class _Replay:
         self.fullest_of = list(map(max, self.fullest_of, streams))
         return _Moment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
 
-    def _note(self, workspace: float = 0.0, made: float = 0.0) -> None:
-        self.best = max(self.best, self._now(workspace, made), key=sum)
+    def _update_peak(self, workspace: float = 0.0, made: float = 0.0) -> None:
+        self.best = max(self.best, self._current_moment(workspace, made), key=sum)
 
     def cached(self, moment: _Moment) -> float:
         """Return the bytes of blocks that are kept although they are empty at *moment*; call it after the whole step is replayed."""
         held = sum(moment) - (0.0 if self.grows else self.gradients)
-        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.alone
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.table_gradients
 
     def _recorded(self, stage: int) -> float:
         """Return the bytes of outputs summed by tensor-parallel collectives, for the blocks by which the host runs ahead of the GPU."""
         layout = self.layout
         blocks = [layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block"]
         messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
-        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._element()
+        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._activation_factor()
         if not layout.options.blocks_ahead:
             return summed / layout.mesh.parallel.chunks
-        return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
+        return summed / len(blocks) * min(self._blocks_before_backward(), layout.options.blocks_ahead) if blocks else 0.0
 
-    def _alone(self, stage: int) -> float:
+    def _table_gradients(self, stage: int) -> float:
         """Return the bytes of gradients of embedding and head that need blocks of their own because those of activations are too small."""
         units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
         blocks = max(
@@ -289,13 +289,13 @@ class _Replay:
         tables = (self._trained(number) * width for number in self.layout.units_of(stage) if self.layout.units[number].kind != "block")
         return sum(table for table in tables if table > blocks)
 
-    def _launched(self) -> int:
+    def _blocks_before_backward(self) -> int:
         """Return the number of blocks whose forward passes precede the first backward pass."""
         works = (instruction for instruction in self.program if isinstance(instruction, Work))
         first = (range(work.first, work.last + 1) for work in takewhile(lambda work: work.part == "F", works))
         return sum(self.layout.units[unit].kind == "block" for units in first for unit in units)
 
-    def _element(self) -> float:
+    def _activation_factor(self) -> float:
         """Return the factor from 32-bit activation bytes of one sample to the activation bytes of a micro-batch."""
         return MEANING[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
 
@@ -308,7 +308,7 @@ class _Replay:
             (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "colwise"),
             default=0.0,
         )
-        return layout.options.input_buffers * entering * self._element()
+        return layout.options.input_buffers * entering * self._activation_factor()
 
     def _work(self, number: int, part: str, micro_batch: int) -> None:
         unit = self.layout.units[number]
@@ -317,21 +317,21 @@ class _Replay:
             self.passes[key] = self._pass(unit, part == "F")
         own = self.passes[key]
         if part != "F":
-            self._forward_ends()
+            self._end_forward()
         if self.waits and (part == "F" or (part, micro_batch) != self.backward):
             self.unreduced.clear()
             self.backward = part, micro_batch
-        self._note(own.peak - own.made, own.made)
+        self._update_peak(own.peak - own.made, own.made)
         if part != "I":  # if backward is split, matrix products keep their inputs for the weight gradients
             self.activations = max(0.0, self.activations + own.net)
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
             self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
-            self._note()
+            self._update_peak()
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * WIDTHS[self.layout.options.weights]
-            self._note()
+            self._update_peak()
 
     def _pass(self, unit: Unit, forward: bool) -> _Pass:
         """Return what one pass over *unit* keeps and its peak; if only some blocks are checkpointed, the mean kept and the larger peak."""
@@ -356,15 +356,15 @@ class _Replay:
         if forward:
             done = 0.0
             peaks = []
-            for own, beside in zip(kept, scratch, strict=True):
-                peaks.append(done + beside)
+            for own, temporary in zip(kept, scratch, strict=True):
+                peaks.append(done + temporary)
                 done += 0.0 if checkpointed else own
             return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
         left, made = (total if checkpointed else again), 0.0
         fullest = (0.0, 0.0)
-        for piece, own, beside in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
+        for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
             made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
-            fullest = max(fullest, (left + made + beside, made))
+            fullest = max(fullest, (left + made + temporary, made))
             left -= own
         return _Pass(-(entering if checkpointed else total - again), *fullest)
 
@@ -396,7 +396,7 @@ class _Replay:
         if tag in self.gathers and computes and first:
             for number in wrap:
                 self.weights[number] = self._elements(number) * self.layout.gathered
-            self._note()
+            self._update_peak()
             if what == "gather F":  # freed after the next gather's copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
         self.gathers.pop(tag, None)
@@ -405,7 +405,7 @@ class _Replay:
     def _free(self, number: int) -> None:
         self.weights.pop(number, None)
 
-    def _forward_ends(self) -> None:
+    def _end_forward(self) -> None:
         if self.copied is not None:
             self.gathers.pop(self.copied, None)
             self.copied = None
@@ -414,7 +414,7 @@ class _Replay:
         """Gather from a rank's shard; a copy of the shard in the communicated data type exists meanwhile (torch ``foreach_all_gather``)."""
         narrower = start.axis == "shard" and self.layout.gathered < WIDTHS[self.layout.options.weights]
         self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
-        self._note()
+        self._update_peak()
         self.gathers[start.tag] = start.nbytes
 
     def _scatter(self, start: Start) -> None:
@@ -422,13 +422,13 @@ class _Replay:
             self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
         self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
-        self._note()
+        self._update_peak()
         kept = self._last_gradient(self._wrap(start.tag[1]))
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
             self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced
-            self._note(made=kept)
+            self._update_peak(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:
         """Return the bytes of a wrap's last gradient, which a loop variable in torch's ``foreach_reduce`` keeps alive until it returns."""

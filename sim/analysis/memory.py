@@ -98,19 +98,19 @@ def gpu_memory(
     if batch < 1 or ranks < 1:
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     training = workload.training
-    what = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
-    how = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
-    key = (*what, *how, training.gradient_accumulation_steps)
+    training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
+    identity_key = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
+    key = (*training_key, *identity_key, training.gradient_accumulation_steps)
     return _needed(Same(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
 
 
 @lru_cache(maxsize=256)
-def _needed(question: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
+def _needed(inputs: Same, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
-    workload, gpu = fullest(question.held[0]), question.held[1]
+    workload, gpu = fullest(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (beside_others and gradient_as_bucket_view))
+    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
@@ -118,7 +118,7 @@ def _needed(question: Same, batch: int, beside_others: bool, channels: int | Non
         optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
-        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if beside_others else 0.0,
+        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if distributed else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
     )
@@ -167,10 +167,10 @@ def _weights(model: Model, width: float) -> float:
 def _cast_elements(model: Model) -> float:
     """Return the number of weights with a narrow copy for the whole step: FP32 weights of matrix operators, including frozen ones."""
     others = sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
-    return model.parameters - others - sum(_elements(layer) - _single(layer) for layer in model.layers if layer.op in _MATRIX)
+    return model.parameters - others - sum(_elements(layer) - _fp32_elements(layer) for layer in model.layers if layer.op in _MATRIX)
 
 
-def _single(layer: Layer, frozen: bool = True) -> float:
+def _fp32_elements(layer: Layer, frozen: bool = True) -> float:
     """Return the number of FP32 weights of *layer*; with *frozen*, include the weights that are not trained."""
     if not layer.dtypes:
         return float(_elements(layer) if frozen else sum(layer.gradients))
@@ -217,13 +217,15 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
     gradients of the earlier ones, so all gradients exist.
     """
     trainable, training, layers = _tensors(workload), workload.training, workload.model.layers
-    every = math.fsum(_dense(layer, MEANING[training.precision].gradient, batch) for layer in layers)
-    made = _made(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [every] * len(layers)
-    beside = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
-    yield _Moment(every, 0.0, beside)
-    held = _held(Same((id(workload.model), id(training)), workload))
+    all_gradients = math.fsum(_gradient_bytes(layer, MEANING[training.precision].gradient, batch) for layer in layers)
+    gradients_left = (
+        _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
+    )
+    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    yield _Moment(all_gradients, 0.0, optimizer_scratch)
+    held = _batch_independent(Same((id(workload.model), id(training)), workload))
     earlier = 0.0
-    for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), made, strict=True):
+    for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), gradients_left, strict=True):
         yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
         if cast:
             yield _Moment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
@@ -231,7 +233,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
 
 
 @lru_cache(maxsize=64)
-def _held(same: Same) -> tuple[tuple[_Live, float, float], ...]:
+def _batch_independent(same: Same) -> tuple[tuple[_Live, float, float], ...]:
     """Return, by layer, what is independent of the batch: live bytes, the cast of its trained weights, and all casts up to it (bytes)."""
     (workload,) = same.held
     meaning = MEANING[workload.training.precision]
@@ -241,7 +243,7 @@ def _held(same: Same) -> tuple[tuple[_Live, float, float], ...]:
 
 def _cast_weights(model: Model) -> list[float]:
     """Return how many trained elements of each layer autocast casts: a matrix product's own, or those used only by the product after it."""
-    elements = [_single(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
+    elements = [_fp32_elements(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
     for index, (layer, after) in enumerate(pairwise(model.layers)):
         taken = math.prod(after.channels)
         if not elements[index] and after.op in _MATRIX and not after.gradients and not layer.dtypes and taken in layer.gradients:
@@ -259,7 +261,7 @@ def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
     bytes_of_casts = []
     for layer, own in zip(model.layers, trained, strict=True):
-        other = _single(layer) - _single(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
+        other = _fp32_elements(layer) - _fp32_elements(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
         bytes_of_casts.append(own + width * other if needed and any(trained) else 0.0)
     return bytes_of_casts
@@ -319,7 +321,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
     """
     widths, layers = MEANING[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
-    fresh = [_dense(layer, widths.gradient, batch) for layer in layers]
+    fresh = [_gradient_bytes(layer, widths.gradient, batch) for layer in layers]
     users: dict[int, list[int]] = {}
     for number, layer in enumerate(layers):
         if layer.shares in index:
@@ -333,14 +335,14 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
     return [(own, total - own) for own, total in zip(fresh, held, strict=True)]
 
 
-def _made(workload: Workload, batch: int) -> list[float]:
+def _gradients_left(workload: Workload, batch: int) -> list[float]:
     """Return the bytes of gradients left by the backward passes of later layers when that of each layer begins, in forward order."""
     width = MEANING[workload.training.precision].gradient
-    later = accumulate(_dense(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
+    later = accumulate(_gradient_bytes(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
     return [0.0, *later][::-1]
 
 
-def _dense(layer: Layer, width: float, batch: int) -> float:
+def _gradient_bytes(layer: Layer, width: float, batch: int) -> float:
     """Return the bytes of *layer*'s gradient at *width* bytes per element; a sparse one has only the rows that the batch looked up."""
     nbytes = layer.gradient_bytes(width)
     return nbytes / layer.rows * min(layer.rows, batch * layer.rows_per_sample) if layer.sparse and layer.rows else nbytes

@@ -43,16 +43,16 @@ class Spares:
         back = detected + repair
         wait = repair
         if self.run.spares:
-            slot, ready = self._next(b, detected)
+            slot, ready = self._next_spare(b, detected)
             taken = single & (np.maximum(ready, detected) <= back)  # otherwise the repaired node is back first
             wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
             self.pool[b[taken], slot[taken]] = back[taken]
         wait = np.where(single, wait, 0.0)
         for place in np.flatnonzero(several):
-            wait[place] = self._together(b[place], float(detected[place]), float(together[place]))
-        return self._gone_without(b, wait, detected, several) if self.run.elastic else wait
+            wait[place] = self._wait_for_several(b[place], float(detected[place]), float(together[place]))
+        return self._go_without(b, wait, detected, several) if self.run.elastic else wait
 
-    def _next(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
+    def _next_spare(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
         """Return a spare of each course *b* that is ready at *moment*, or else the one that is ready first, and the time it is ready."""
         slot = self.turn[b] % self.run.spares
         self.turn[b] += 1
@@ -64,7 +64,7 @@ class Spares:
             ready[late] = pool[np.arange(late.size), slot[late]]
         return slot, ready
 
-    def _together(self, course: np.intp, moment: float, back: float) -> float:
+    def _wait_for_several(self, course: np.intp, moment: float, back: float) -> float:
         """Return how long *course* waits for several nodes at once: 0 if enough spares are ready, else until all nodes return."""
         count, pool = self.run.correlated[1], self.pool[course]
         chosen = np.argsort(pool)[:count]
@@ -74,7 +74,7 @@ class Spares:
         pool[chosen] = moment + back
         return 0.0
 
-    def _gone_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
+    def _go_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
         """Return *wait*, set to 0 for courses that go on without the nodes, and record until when the nodes are missing."""
         until = self.missing[b]
         left = np.where(several, self.run.correlated[1], 1)

@@ -201,10 +201,10 @@ def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
         busy = sum(work.t1 - work.t0 for work in works)
         times += [(work.t1 - work.t0) / busy * (works[-1].t1 - begin) for work in works]
         begin = works[-1].t1
-    held = {work.cause for work in build if work.resource.endswith(FULL)}
-    guilty = [(work, time) for work, time in zip(build, times, strict=True) if len(held) != 1 or work.cause in held]
-    scale = waited / sum(time for _, time in guilty)
-    return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in guilty]
+    full_causes = {work.cause for work in build if work.resource.endswith(FULL)}
+    blamed = [(work, time) for work, time in zip(build, times, strict=True) if len(full_causes) != 1 or work.cause in full_causes]
+    scale = waited / sum(time for _, time in blamed)
+    return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in blamed]
 
 
 def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[_Piece]:

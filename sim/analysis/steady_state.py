@@ -83,15 +83,15 @@ class PeriodDetector:
         """Return the beginning of the nearest stretch, and how much its ends differ."""
         _, _, last = self._history[-1]
         candidates = self._history[len(self._history) // 8 : max(len(self._history) // 2, 1)]
-        alike = [entry for entry in candidates if entry[2].queues == last.queues and len(entry[2].times) == len(last.times)]
-        if not alike:
+        comparable = [entry for entry in candidates if entry[2].queues == last.queues and len(entry[2].times) == len(last.times)]
+        if not comparable:
             return candidates[0], math.inf
 
-        def apart(entry: tuple[int, float, State]) -> float:
+        def difference(entry: tuple[int, float, State]) -> float:
             return max((abs(a - b) for a, b in zip(entry[2].times, last.times, strict=True)), default=0.0)
 
-        begin = min(alike, key=apart)
-        return begin, apart(begin) / last.scale
+        begin = min(comparable, key=difference)
+        return begin, difference(begin) / last.scale
 
     def forget(self) -> None:
         """Discard the history because rates have changed."""

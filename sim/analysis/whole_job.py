@@ -88,11 +88,11 @@ def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
         if plan.epochs <= 0:
             raise ValueError(f"{plan.epochs} epochs: a job has more than 0")
         return plan.epochs
-    left, done, beside = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
+    left, done, per_epoch = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
     rested = max(1.0, pace.tired_from - 1.0)
     for most, epoch in ((1.0, pace.first_epoch), (rested - 1.0, pace.warm_epoch), (inf, pace.tired_epoch)):
-        fit = min(most, max(0.0, left) / (epoch + beside)) if most else 0.0
-        done, left = done + fit, left - fit * (epoch + beside)
+        fit = min(most, max(0.0, left) / (epoch + per_epoch)) if most else 0.0
+        done, left = done + fit, left - fit * (epoch + per_epoch)
         if fit < most:
             break
     return done

@@ -26,7 +26,7 @@ class DataFlow:
         self._held: list[torch.UntypedStorage] = []  # keeps storages alive so that no address is reused
         self._operators: list[tuple[list[tuple[int, int, int]], list[int]]] = []  # reads (storage, offset, bytes) and storages made
         for tensor in given:
-            self._know(tensor)
+            self._add_storage(tensor)
 
     def note(self, arguments: Any, result: Any) -> None:
         """Record an operator that reads the tensors in *arguments* and returns the tensors in *result*."""
@@ -35,7 +35,7 @@ class DataFlow:
         own = {address for address, _, _ in reads}
         made = [tensor for tensor in returned if _address(tensor) not in own and _address(tensor) not in self._sizes]
         for tensor in made:
-            self._know(tensor)
+            self._add_storage(tensor)
         self._operators.append((reads, [_address(tensor) for tensor in made]))
 
     def entering(self) -> list[int]:
@@ -57,7 +57,7 @@ class DataFlow:
             entering.append(total)
         return entering[::-1]
 
-    def _know(self, tensor: torch.Tensor) -> None:
+    def _add_storage(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self._held.append(storage)
         self._sizes[storage._cdata] = storage.nbytes() // tensor.element_size() * self._element(tensor)

@@ -59,41 +59,41 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = getattr(func, "__name__", ""), kwargs or {}
+        name, keywords = getattr(func, "__name__", ""), kwargs or {}
         if func is functional.multi_head_attention_forward:
-            return self._inside(func, args, given)
+            return self._run_inside(func, args, keywords)
         if name in _PRODUCTS:
-            self.narrowed.append(sum(leaf.numel() for leaf in tree_leaves((args, given)) if self._casts(leaf, self._dtype)))
+            self.narrowed.append(sum(leaf.numel() for leaf in tree_leaves((args, keywords)) if self._casts(leaf, self._dtype)))
         if name in _NARROW:
-            args, given = self._cast((args, given), self._dtype)
+            args, keywords = self._cast((args, keywords), self._dtype)
         elif name in _FULL or (
             name in _WIDEST and any(leaf.dtype is torch.float32 for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
         ):
-            args, given = self._cast((args, given), torch.float32)
-        return func(*args, **given)
+            args, keywords = self._cast((args, keywords), torch.float32)
+        return func(*args, **keywords)
 
-    def _inside(self, func: Any, args: Any, given: Any) -> Any:
+    def _run_inside(self, func: Any, args: Any, keywords: Any) -> Any:
         """Run *func*, a Python function, and cast the arguments of torch's functions inside it instead of its own.
 
         *func* checks whether a mode overrides it, which would lead back here, so the check is replaced by one that returns False. Functions
         inside that use the same check are not cast; none of them is a matrix product or softmax.
         """
         names = vars(functional)
-        checked = names["has_torch_function"]
+        original = names["has_torch_function"]
         names["has_torch_function"] = lambda arguments: False
         try:
             with self:
-                return func(*args, **given)
+                return func(*args, **keywords)
         finally:
-            names["has_torch_function"] = checked
+            names["has_torch_function"] = original
 
     @staticmethod
     def _casts(value: Any, dtype: torch.dtype) -> bool:
         """Return whether *value* is an activation with a gradient that is cast to *dtype*."""
-        wanted = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not dtype
-        return wanted and value.requires_grad and not value.is_leaf
+        castable = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not dtype
+        return castable and value.requires_grad and not value.is_leaf
 
-    def _cast(self, given: Any, dtype: torch.dtype) -> Any:
+    def _cast(self, values: Any, dtype: torch.dtype) -> Any:
         def cast(value: Any) -> Any:
             if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype is dtype:
                 return value
@@ -103,7 +103,7 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
                 self._weights[id(value)] = value.to(dtype)
             return self._weights[id(value)]
 
-        return tree_map(cast, given)
+        return tree_map(cast, values)
 
 
 class PlayedForward(NamedTuple):

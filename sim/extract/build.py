@@ -33,7 +33,7 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about initialization and deprecated names, which do not affect a table
-            model = _from_configuration(path, make, arguments) if _of_transformers(make) else make(**arguments)
+            model = _from_configuration(path, make, arguments) if _is_transformers_model(make) else make(**arguments)
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
@@ -54,7 +54,7 @@ def _trainable(path: str, model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _of_transformers(make: Any) -> bool:
+def _is_transformers_model(make: Any) -> bool:
     """Return whether *make* is a model class of the transformers package or derived from one."""
     library = sys.modules.get("transformers")
     return library is not None and isinstance(make, type) and issubclass(make, library.PreTrainedModel)
@@ -83,17 +83,17 @@ class _NothingHidden(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
     """Answers the check of transformers whether a mask is all ones with True, because samples are neither padded nor packed."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta and _asked_about_masks():
+        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta and _called_by_masks():
             return True
         return func(*args, **(kwargs or {}))
 
 
-def _asked_about_masks() -> bool:
+def _called_by_masks() -> bool:
     frame = sys._getframe(2)
-    return any(outer.f_code.co_filename.endswith("masking_utils.py") for outer in _outward(frame, 6))
+    return any(outer.f_code.co_filename.endswith("masking_utils.py") for outer in _frames(frame, 6))
 
 
-def _outward(frame: FrameType | None, count: int) -> Iterator[FrameType]:
+def _frames(frame: FrameType | None, count: int) -> Iterator[FrameType]:
     while frame is not None and count:
         yield frame
         frame, count = frame.f_back, count - 1
@@ -108,7 +108,7 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
     """Return the model in the ``.pt2`` file *path*, and a function that returns its inputs for a batch size."""
     check_archive(Path(path))
     try:
-        with without_pickles(), _unlogged(torch.export.__name__):
+        with without_pickles(), _silenced(torch.export.__name__):
             program = torch.export.load(path)
     except Exception as error:
         why = target.told(error)
@@ -130,7 +130,7 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
 
 
 @contextmanager
-def _unlogged(name: str) -> Iterator[None]:
+def _silenced(name: str) -> Iterator[None]:
     """Disable the logger *name* in this context: torch logs a traceback of the exception that it then raises."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True

@@ -134,7 +134,7 @@ def layers(
     member: list[_Group] = []
     for event, other in zip(small, large, strict=True):
         work = _per_sample(event, other, batches)
-        group = _joined(groups[-1] if groups else None, event, work)
+        group = _matching_group(groups[-1] if groups else None, event, work)
         if group is None:
             entering = max(0, (other.entering - event.entering) // (batches[1] - batches[0]))
             group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment, entering=entering)
@@ -144,9 +144,9 @@ def layers(
             group.table, group.sparse = event.table, event.sparse
             group.looked_up = (other.looked_up - event.looked_up) // (batches[1] - batches[0])
         member.append(group)
-    _assign(groups, member, ready)
-    _own(member, small, parameters)
-    return _named([group for group in groups if not group.empty])
+    _assign_gradients(groups, member, ready)
+    _assign_parameters(member, small, parameters)
+    return _to_layers([group for group in groups if not group.empty])
 
 
 def _same_operators(small: Sequence[LayerEvent], large: Sequence[LayerEvent], batches: tuple[int, int]) -> None:
@@ -196,7 +196,7 @@ def _linear(event: LayerEvent) -> tuple[int, ...]:
     return event.cost.flop, event.backward_flop, event.cost.read, event.cost.write, event.backward_traffic, event.saved
 
 
-def _joined(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
+def _matching_group(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
     """Return *group* if *event* belongs to the same layer, else None."""
     if group is None or (group.call, group.segment) != (event.call, event.segment):
         return None
@@ -225,7 +225,7 @@ def _add(group: _Group, event: LayerEvent, work: OperatorWork) -> None:
         group.cost = event.cost
 
 
-def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
+def _assign_gradients(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
     """Assign each gradient to the layer whose backward completes it, without changing the order in which they became ready.
 
     Backward runs layers in reverse. A gradient that became ready after the turn of its own layer goes to the layer whose turn it was.
@@ -237,7 +237,7 @@ def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[
         groups[turn].gradients.append(gradient)
 
 
-def _own(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
+def _assign_parameters(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
     """Record for each layer the frozen parameters that it is the first to use, and the earlier layer with which it shares a parameter."""
     owner: dict[int, _Group] = {}
     for group, event in zip(member, events, strict=True):
@@ -249,7 +249,7 @@ def _own(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Seq
                 group.shares = owner[number]
 
 
-def _named(groups: Sequence[_Group]) -> list[Layer]:
+def _to_layers(groups: Sequence[_Group]) -> list[Layer]:
     """Return the layers; a repeated name gets a number: ``layer1.0.relu``, ``layer1.0.relu.2``."""
     calls = Counter(group.call for group in groups)
     seen: Counter[str] = Counter()

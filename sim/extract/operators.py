@@ -208,8 +208,8 @@ def _traffic(call: OperatorCall) -> tuple[int, int]:
     reads = [(index, operand.nbytes * passes.get(index, 1)) for index, operand in _operands(call.arguments)]
     written = sum(operand.nbytes for operand in call.results)
     if call.name in _SCATTERS:
-        given = sum(nbytes for index, nbytes in reads if index > 0)
-        return given, given
+        updates = sum(nbytes for index, nbytes in reads if index > 0)
+        return updates, updates
     if call.name in _GATHERS:
         return written + sum(nbytes for index, nbytes in reads if index == 1), written
     read = sum(nbytes for _, nbytes in reads)
@@ -249,21 +249,21 @@ def _convolution(call: OperatorCall) -> OperatorCost:
     if bias is not None:  # Convolution.cpp adds the bias after cuDNN, in place
         read, write, kernels = read + result.nbytes + bias.nbytes, write + result.nbytes, 2
     flop = convolution_flop(inputs if transposed else result, weight)
-    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
+    return OperatorCost(_convolution_class(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
 
 
 def _convolution_backward(call: OperatorCall) -> OperatorCost:
     gradient, inputs, weight, _, stride = call.arguments[:5]
     transposed, groups, mask = bool(call.arguments[7]), int(call.arguments[9]), call.arguments[10]
-    one = convolution_flop(inputs if transposed else gradient, weight)
+    product_flop = convolution_flop(inputs if transposed else gradient, weight)
     reads = (gradient.nbytes + weight.nbytes, gradient.nbytes + inputs.nbytes, gradient.nbytes)
     read = sum(nbytes for nbytes, wanted in zip(reads, mask, strict=True) if wanted)
     write = sum(operand.nbytes for operand in call.results)
-    flop = one * (bool(mask[0]) + bool(mask[1]))
-    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
+    flop = product_flop * (bool(mask[0]) + bool(mask[1]))
+    return OperatorCost(_convolution_class(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
 
 
-def _convolved(weight: Operand, groups: int, transposed: bool) -> OperatorClass:
+def _convolution_class(weight: Operand, groups: int, transposed: bool) -> OperatorClass:
     return "depthwise_conv" if groups > 1 and not transposed and weight.shape[1] == 1 else "conv"
 
 

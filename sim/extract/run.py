@@ -46,7 +46,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         small, large = (_trace(path, model, *example) for example in examples)
         autocast = _autocast(model, examples)
     try:
-        made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
+        model_layers = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
@@ -58,14 +58,14 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         name=name,
         command=command,
         parameters=parameters,
-        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in made),
+        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in model_layers),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
         autocast_saved=float((autocast[1].kept - autocast[0].kept) // (BATCHES[1] - BATCHES[0])) if autocast else 0.0,
         lists=_paths_of(model, *_LISTS, called=False),
         called_lists=_paths_of(model, *_LISTS, called=True),
         leaves=_paths_of(model, torch.nn.MultiheadAttention, called=True),
-        layers=_with_casts(made, autocast),
+        layers=_with_casts(model_layers, autocast),
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
@@ -94,16 +94,16 @@ def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[PlayedFo
     return small, large
 
 
-def _with_casts(made: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
-    """Return the layers *made* with the number of activation elements that autocast casts for their matrix products.
+def _with_casts(model_layers: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
+    """Return *model_layers* with the number of activation elements that autocast casts for their matrix products.
 
     The products are matched to layers in order. If functions and products do not pair up one to one (``einsum`` may run several, or none),
     no casts are recorded.
     """
-    products = [index for index, layer in enumerate(made) if layer.op in ("conv", "gemm", "attention") and layer.forward]
+    products = [index for index, layer in enumerate(model_layers) if layer.op in ("conv", "gemm", "attention") and layer.forward]
     if autocast is None or not len(products) == len(autocast[0].narrowed) == len(autocast[1].narrowed):
-        return tuple(made)
-    layers = list(made)
+        return tuple(model_layers)
+    layers = list(model_layers)
     for index, small, large in zip(products, autocast[0].narrowed, autocast[1].narrowed, strict=True):
         if large > small:
             layers[index] = layers[index].model_copy(update={"casts": (large - small) // (BATCHES[1] - BATCHES[0])})
@@ -161,10 +161,10 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     except (Exception, SystemExit) as failed:
         error, where = failed, ""
     if isinstance(error, UnknownOperator):
-        own = "let the callable use torch's own operators in its place, or " if "::" in str(error) else ""
+        hint = "let the callable use torch's own operators in its place, or " if "::" in str(error) else ""
         raise SpecError(
             f"{path}: one training step runs the operator '{error}'{where}, whose FLOP and bytes are not known; "
-            f"{own}add a rule to sim/extract/operators.py"
+            f"{hint}add a rule to sim/extract/operators.py"
         )
     raise SpecError(explained(path, "one training step", error, where)) from error
 

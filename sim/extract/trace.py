@@ -92,10 +92,10 @@ class ForwardTrace:
 
 def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> ForwardTrace:
     """Run the forward pass of *model*, the loss and the backward pass on meta tensors, and return the recorded trace."""
-    _complete(model, positional, named)
-    given = [tensor for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)]
-    recorder = _Recorder(list(model.parameters()), given)
-    inputs = {tensor.untyped_storage()._cdata for tensor in given}
+    _initialize_lazy(model, positional, named)
+    input_tensors = [tensor for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)]
+    recorder = _Recorder(list(model.parameters()), input_tensors)
+    inputs = {tensor.untyped_storage()._cdata for tensor in input_tensors}
     saved: list[tuple[int, Any, torch.Tensor]] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,8 +108,8 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
                 output = model(*positional, **named)
                 with recorder.inside(LOSS):
                     loss = loss_of(output, recorder.paused)
-            recorder.book_saved(saved, inputs)
-            recorder.book_entering()
+            recorder.record_saved(saved, inputs)
+            recorder.record_entering()
             recorder.follow(loss)
             loss.backward()
         except (Exception, SystemExit) as error:
@@ -118,7 +118,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
     return recorder.trace
 
 
-def _complete(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _initialize_lazy(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Initialize lazy modules with a first call, which determines the shapes of their parameters."""
     if any(isinstance(parameter, torch.nn.parameter.UninitializedParameter) for parameter in model.parameters()):
         with torch.no_grad(), torch.device("meta"):
@@ -164,7 +164,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._segment = 0
         self._segments = 0
         self._stack: list[_Frame] = [_Frame("", 0, False, False)]
-        self._given: list[tuple[str, Any]] = [("", ())]  # for each frame: the class of the module and its arguments
+        self._arguments: list[tuple[str, Any]] = [("", ())]  # for each frame: the class of the module and its arguments
         self._calls = 0
         self._owner: dict[int, int] = {}  # autograd sequence number -> event
         self._numbers: list[int] = []  # these numbers, in increasing order
@@ -174,17 +174,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self._paused:
-            self._book(func, args, kwargs or {}, result)
+            self._record(func, args, kwargs or {}, result)
         return result
 
-    def _book(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         call = _call(func, args, kwargs, result)
         operator_cost = cost(call)
-        done = arithmetic(call) if operator_cost.op is not None and not operator_cost.flop else 0
+        elementwise = arithmetic(call) if operator_cost.op is not None and not operator_cost.flop else 0
         if self._backward is not None:
             event = self.trace.events[self._backward]
             event.backward_flop += operator_cost.flop
-            event.backward_arithmetic += done
+            event.backward_arithmetic += elementwise
             event.backward_traffic += operator_cost.read + operator_cost.write
             event.backward_kernels += operator_cost.kernels
             event.sparse |= isinstance(result, torch.Tensor) and result.layout is torch.sparse_coo
@@ -192,7 +192,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if (number := _sequence() - 1) not in self._owner:
             self._owner[number] = len(self.trace.events)
             self._numbers.append(number)
-        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=done)
+        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=elementwise)
         event.parameters = self._used((args, kwargs))
         if event.operator in _LOOK_UPS:
             event.table, event.looked_up = LayerTable(*args[0].shape), args[1].numel()
@@ -249,43 +249,43 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._paused = False
 
     def _entering(self, path: str, leaf: bool, recurrent: bool) -> Callable[..., None]:
-        def enter(module: Any = None, *given: Any) -> None:
+        def enter(module: Any = None, *arguments: Any) -> None:
             self._calls += 1
             self._stack.append(_Frame(path, self._calls, leaf, recurrent))
-            self._given.append((type(module).__name__, given))
+            self._arguments.append((type(module).__name__, arguments))
 
         return enter
 
     def _leave(self, *_: Any) -> None:
         self._stack.pop()
-        self._given.pop()
+        self._arguments.pop()
 
     def where(self) -> str:
         """Return which part of the step is running, and the shapes of its tensors."""
-        module, (kind, given) = self._stack[-1].module, self._given[-1]
+        module, (kind, arguments) = self._stack[-1].module, self._arguments[-1]
         if self._backward is not None:
             return "backward"
         if module == LOSS and kind == type(None).__name__:
             return "the loss after the model"
-        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
         shapes = ", ".join("x".join(map(str, tensor.shape)) or "a scalar" for tensor in tensors[:_SHOWN])
         more = ", ..." if len(tensors) > _SHOWN else ""
-        given_it = f"given {shapes}{more} with the batch" if shapes else "given no tensor"
-        return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {given_it})"
+        described = f"given {shapes}{more} with the batch" if shapes else "given no tensor"
+        return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {described})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:
         self.trace.ready.append(ReadyGradient(self._backward or 0, parameter.numel(), dtype_of(parameter)))
 
-    def book_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
+    def record_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
         """Record each storage that backward keeps with the operator that saved it first; *exclude* has the model's inputs."""
         seen = set(exclude)
         for number, storage, tensor in saved:
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 elements = storage.nbytes() // tensor.element_size()
-                self.trace.events[self._made(number)].saved += elements * element_bytes(tensor)
+                self.trace.events[self._event_of(number)].saved += elements * element_bytes(tensor)
 
-    def book_entering(self) -> None:
+    def record_entering(self) -> None:
         """Record for each operator the activations that are live before it."""
         for event, nbytes in zip(self.trace.events, self._flow.entering(), strict=True):
             event.entering = nbytes
@@ -300,7 +300,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 continue
             seen.add(node)
             if not hasattr(node, "variable"):  # not the gradient accumulator of a parameter
-                node.register_prehook(self._running(self._made(node._sequence_nr())))
+                node.register_prehook(self._running(self._event_of(node._sequence_nr())))
             pending.extend(following for following, _ in node.next_functions)
 
     def _running(self, event: int) -> Callable[..., None]:
@@ -309,7 +309,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
         return run
 
-    def _made(self, number: int) -> int:
+    def _event_of(self, number: int) -> int:
         """Return the event that made the autograd node with this sequence *number*, or else the next event that made a node."""
         if number in self._owner:
             return self._owner[number]

@@ -59,8 +59,8 @@ def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[
         if _type(node) != "METADATA_NODE" or begin < 0:
             continue
         try:
-            told, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
-            for group in told:
+            described, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
+            for group in described:
                 groups[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
         except (ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
@@ -97,30 +97,30 @@ class _Reader:
 
     def _node(self, node: TraceNode) -> GraphNode:
         kind = _type(node)
-        made = GraphNode(node.id, node.name, "nothing", self._after(node))
+        base = GraphNode(node.id, node.name, "nothing", self._dependencies(node))
         if kind == "COMP_NODE":
             on_host = node.attributes.get("is_cpu_op", False)
             seconds, flop = self._seconds(node), self._amount(node, "num_ops")
-            return made._replace(
+            return base._replace(
                 kind="host" if on_host else "compute", seconds=seconds, flop=flop, nbytes=self._amount(node, "tensor_size")
             )
         if kind in ("MEM_LOAD_NODE", "MEM_STORE_NODE"):
-            return made._replace(kind="memory", seconds=self._seconds(node), nbytes=self._amount(node, "tensor_size"))
+            return base._replace(kind="memory", seconds=self._seconds(node), nbytes=self._amount(node, "tensor_size"))
         if kind == "COMM_COLL_NODE":
-            return self._collective(node, made)
+            return self._collective(node, base)
         if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
-            return self._message(node, made, kind == "COMM_SEND_NODE")
+            return self._message(node, base, kind == "COMM_SEND_NODE")
         if kind in ("INVALID_NODE", "METADATA_NODE"):
-            return made
+            return base
         played = ", ".join(NODE_TYPES[1:])
-        raise self._wrong(node, f"has type {node.type}, which is not played; played are {played}")
+        raise self._error(node, f"has type {node.type}, which is not played; played are {played}")
 
-    def _after(self, node: TraceNode) -> tuple[int, ...]:
+    def _dependencies(self, node: TraceNode) -> tuple[int, ...]:
         places = []
-        for wanted in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
-            if wanted not in self.places:
-                raise self._wrong(node, f"waits for node {wanted}, which the file does not have")
-            places.append(self.places[wanted])
+        for dependency in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
+            if dependency not in self.places:
+                raise self._error(node, f"waits for node {dependency}, which the file does not have")
+            places.append(self.places[dependency])
         return tuple(places)
 
     def _seconds(self, node: TraceNode) -> float | None:
@@ -129,19 +129,19 @@ class _Reader:
         if exact is not None:
             return self._amount(node, EXACT)
         if node.duration_micros < 0:
-            raise self._wrong(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
+            raise self._error(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
         return node.duration_micros * 1e-6 if node.duration_micros else None
 
-    def _collective(self, node: TraceNode, made: GraphNode) -> GraphNode:
+    def _collective(self, node: TraceNode, base: GraphNode) -> GraphNode:
         number = self._number(node, "comm_type")
         if not 0 <= number < len(COLLECTIVES):
             names = ", ".join(f"{place} {name}" for place, name in enumerate(COLLECTIVES))
-            raise self._wrong(node, f"comm_type {number} is unknown; expected one of {names}")
+            raise self._error(node, f"comm_type {number} is unknown; expected one of {names}")
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
         total = nbytes * len(ranks) if op in OF_PARTS else nbytes
-        return made._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
+        return base._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
     def _members(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the name and the ranks of the communicator of *node*."""
@@ -152,9 +152,9 @@ class _Reader:
             name, ranks = self._along(node)
         else:
             listed = ", ".join(sorted(self.groups)) or "none"
-            raise self._wrong(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
+            raise self._error(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
         if self.rank not in ranks:
-            raise self._wrong(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
+            raise self._error(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
         return name, ranks
 
     def _along(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
@@ -163,41 +163,41 @@ class _Reader:
         if not isinstance(dims, list) or all(dims):
             return "", self.world
         if len(dims) < 2 or any(dims[2:]) or not any(dims):
-            told = "[" + ", ".join(str(bool(each)).lower() for each in dims) + "]"
+            text = "[" + ", ".join(str(bool(each)).lower() for each in dims) + "]"
             dimensions = "the first dimension are the GPUs of a node, the second the nodes"
-            raise self._wrong(node, f"involved_dim {told}: {dimensions}; name ranks by pg_name instead")
+            raise self._error(node, f"involved_dim {text}: {dimensions}; name ranks by pg_name instead")
         own = next(ranks for ranks in self.nodes if self.rank in ranks)
         if dims[0]:
             return "inside nodes", own
         place = own.index(self.rank)
         return "across nodes", tuple(ranks[place] for ranks in self.nodes if place < len(ranks))
 
-    def _message(self, node: TraceNode, made: GraphNode, sends: bool) -> GraphNode:
+    def _message(self, node: TraceNode, base: GraphNode, sends: bool) -> GraphNode:
         own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
         here = self._number(node, own, self.rank)
         if here != self.rank:
-            raise self._wrong(node, f"{own} is {here}, but this is rank {self.rank}")
+            raise self._error(node, f"{own} is {here}, but this is rank {self.rank}")
         peer = self._number(node, other)
         if peer not in self.world or peer == self.rank:
-            raise self._wrong(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
+            raise self._error(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
         nbytes = self._amount(node, "comm_size", needed=True)
         meets = node.attributes.get(MEETS) is True
         tag = self._number(node, "comm_tag", 0)
-        return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
+        return base._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 
-    def _number(self, node: TraceNode, name: str, otherwise: int | None = None) -> int:
-        value: Any = node.attributes.get(name, otherwise)
+    def _number(self, node: TraceNode, name: str, default: int | None = None) -> int:
+        value: Any = node.attributes.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
+            raise self._error(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
         return value
 
     def _amount(self, node: TraceNode, name: str, needed: bool = False) -> float:
         value: Any = node.attributes.get(name, None if needed else 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
+            raise self._error(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
         if not 0 <= value < float("inf"):
-            raise self._wrong(node, f"{name} is {value}; expected 0 or more")
+            raise self._error(node, f"{name} is {value}; expected 0 or more")
         return float(value)
 
-    def _wrong(self, node: TraceNode, what: str) -> SpecError:
+    def _error(self, node: TraceNode, what: str) -> SpecError:
         return SpecError(f"{self.where}: node {node.id}{f' ({node.name})' if node.name else ''}: {what}")

@@ -59,15 +59,15 @@ def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
         return ()
     if checkpointing == "blocks":
         saves = training.recompute_saves
-        return tuple(Recomputed(piece, 1.0) for piece in _run_again(training, unit) if not is_named(piece.layer, saves))
+        return tuple(Recomputed(piece, 1.0) for piece in _rerun_pieces(training, unit) if not is_named(piece.layer, saves))
     if checkpointing == "operators":
         shares = _every_second(unit)
         return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
-    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
+    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer, modules))
 
 
-def _run_again(training: Training, unit: Unit) -> Sequence[LayerPiece]:
+def _rerun_pieces(training: Training, unit: Unit) -> Sequence[LayerPiece]:
     """Return the pieces of a block that recomputation runs: all, or with early stop, up to the last tensor that backward reads."""
     options = training.stack.mesh
     if options is None or not options.early_stop:
@@ -77,7 +77,7 @@ def _run_again(training: Training, unit: Unit) -> Sequence[LayerPiece]:
     return unit.pieces[: last if reads_input_alone else last + 1]
 
 
-def _alone(piece: LayerPiece, checkpointing: str) -> bool:
+def _is_selected(piece: LayerPiece, checkpointing: str) -> bool:
     """Return whether *piece* is recomputed although its block is not: attention (``selective``), or segments in the model's own code."""
     return piece.layer.op == "attention" if checkpointing == "selective" else checkpointing == "model" and bool(piece.layer.segment)
 

@@ -92,8 +92,8 @@ def order(graph: Graph) -> list[int]:
     if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
         cycle = _cycle({place: next(before for before in graph.nodes[place].after if before in blocked) for place in blocked})
-        told = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
-        raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {told}")
+        path = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
+        raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {path}")
     return places
 
 
@@ -135,7 +135,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
     collectives = {key: tuple(_meetings(graphs, key[0], key[1], of_rank)) for key, of_rank in calls.items()}
     messages = [each for (source, target, tag), pair in ends.items() for each in _messages(graphs, source, target, tag, pair)]
     meetings = Matched(collectives, tuple(messages))
-    _require_an_end(graphs, meetings)
+    _require_no_deadlock(graphs, meetings)
     return meetings
 
 
@@ -153,11 +153,11 @@ def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_ran
             members.append((rank, own[turn]))
         first, at = graphs[ranks[0]], members[0][1]
         for rank, other in members[1:]:
-            _require_alike(first, at, graphs[rank], other)
+            _require_equal(first, at, graphs[rank], other)
         yield GraphMeeting(tuple(members), first.nodes[at])
 
 
-def _require_alike(first: Graph, at: int, other: Graph, there: int) -> None:
+def _require_equal(first: Graph, at: int, other: Graph, there: int) -> None:
     one, two = first.nodes[at], other.nodes[there]
     if (one.op, one.nbytes) != (two.op, two.nbytes):
         raise SpecError(
@@ -190,31 +190,31 @@ def _messages(
         yield GraphMeeting((sends[turn], receives[turn]), here)
 
 
-def _require_an_end(graphs: Sequence[Graph], matched_up: Matched) -> None:
+def _require_no_deadlock(graphs: Sequence[Graph], matched_up: Matched) -> None:
     """Raise SpecError if ranks would wait for each other forever (a deadlock across ranks)."""
     first = [0]
     for graph in graphs:
         first.append(first[-1] + len(graph.nodes))
-    stands = list(range(first[-1]))
+    representatives = list(range(first[-1]))
     """For each node, the node that represents the collective or the rendezvous message that it is part of."""
     waits: dict[int, set[int]] = defaultdict(set)
     for meetings in matched_up.collectives.values():
         turns = [first[meeting.members[0][0]] + meeting.members[0][1] for meeting in meetings]
         for meeting, own in zip(meetings, turns, strict=True):
             for rank, place in meeting.members:
-                stands[first[rank] + place] = own
+                representatives[first[rank] + place] = own
         for before, after in pairwise(turns):
             waits[after].add(before)
     for meeting in matched_up.messages:
-        sent, got = (first[rank] + place for rank, place in meeting.members)
+        sent, received = (first[rank] + place for rank, place in meeting.members)
         if meeting.node.meets:
-            stands[got] = sent
+            representatives[received] = sent
         else:
-            waits[got].add(sent)
+            waits[received].add(sent)
     for rank, graph in enumerate(graphs):
         for place, node in enumerate(graph.nodes):
-            own = stands[first[rank] + place]
-            waits[own].update(stands[first[rank] + before] for before in node.after)
+            own = representatives[first[rank] + place]
+            waits[own].update(representatives[first[rank] + before] for before in node.after)
     _require_acyclic(graphs, first, waits)
 
 
@@ -235,10 +235,10 @@ def _require_acyclic(graphs: Sequence[Graph], first: Sequence[int], waits: dict[
     blocked = {place for place, count in left.items() if count}
     if blocked:
         cycle = _cycle({place: next(before for before in waits[place] if before in blocked) for place in blocked})
-        told = " -> ".join(_across(graphs, first, place) for place in [*cycle, cycle[0]])
-        raise SpecError(f"ranks wait for each other for ever: {told}")
+        path = " -> ".join(_name_on_rank(graphs, first, place) for place in [*cycle, cycle[0]])
+        raise SpecError(f"ranks wait for each other for ever: {path}")
 
 
-def _across(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:
+def _name_on_rank(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:
     rank = next(rank for rank in range(len(graphs)) if place < first[rank + 1])
     return f"rank {rank} {graphs[rank].named(place - first[rank])}"

@@ -153,16 +153,16 @@ class Mesh:
         """Return whether one node can represent all nodes with the same stage: ranks, groups and messages are placed identically."""
         if self._boxes:
             return True
-        alike: dict[int, object] = {}
+        by_stage: dict[int, object] = {}
         for node in range(-(-self.gpus // self.gpus_per_node)):
             ranks = self.on_node(node)
             held = tuple(self.stage_of(rank) for rank in ranks)
             for stage in set(held):
-                lying = [[self._lies(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
-                if any(counts != lying[0][axis][1] for each in lying for axis, (_, counts) in enumerate(each)):
+                placements = [[self._placement(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
+                if any(counts != placements[0][axis][1] for each in placements for axis, (_, counts) in enumerate(each)):
                     return False
-                key = (held, [[where for where, _ in each] for each in lying])
-                if alike.setdefault(stage, key) != key:
+                key = (held, [[where for where, _ in each] for each in placements])
+                if by_stage.setdefault(stage, key) != key:
                     return False
         return True
 
@@ -178,7 +178,7 @@ class Mesh:
         ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
         return all(end % inside == 0 or inside % end == 0 for end in ends)
 
-    def _lies(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
+    def _placement(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
         """Return the GPUs of the group of *rank* on its own node and on other nodes, and their numbers per node."""
         home, _ = self.place(rank)
         members = self.group(rank, axis)

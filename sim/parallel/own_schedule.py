@@ -67,45 +67,45 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
 
 
 def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
-    given = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
-    actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", given))
+    returned = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
+    actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", returned))
     counted = Counter(actions)
     for chunk in range(chunks):
         for micro_batch in range(micro_batches):
             kinds = {kind: times for kind in PASSES if (times := counted[Action(kind, chunk, micro_batch)])}
             if kinds not in _HALVES:
-                raise SpecError(f"schedule {name}: stage {stage} runs {_told(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
+                raise SpecError(f"schedule {name}: stage {stage} runs {_describe(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
     return actions
 
 
-def _action(name: str, stage: int, given: object, chunks: int, micro_batches: int) -> Action:
-    """Return the pass that *given* describes. Raise SpecError if it does not describe one."""
-    if isinstance(given, Sequence) and len(given) == 3:
-        kind, chunk, micro_batch = given
+def _action(name: str, stage: int, value: object, chunks: int, micro_batches: int) -> Action:
+    """Return the pass that *value* describes. Raise SpecError if it does not describe one."""
+    if isinstance(value, Sequence) and len(value) == 3:
+        kind, chunk, micro_batch = value
         if isinstance(kind, str) and kind in PASSES and is_place(chunk, chunks) and is_place(micro_batch, micro_batches):
             return Action(kind, int(chunk), int(micro_batch))
     raise SpecError(
-        f"schedule {name}: stage {stage} runs {given!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
+        f"schedule {name}: stage {stage} runs {value!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
         f"a chunk below {chunks} and a micro-batch below {micro_batches}"
     )
 
 
-def _told(kinds: dict[PassKind, int]) -> str:
+def _describe(kinds: dict[PassKind, int]) -> str:
     """Return text for the counts of passes: ``forward twice and no backward of``."""
     times = {1: "", 2: " twice"}
-    said = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
+    phrases = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
     lacking = [word for kinds_of, word in (("F", "forward"), ("BIW", "backward")) if not any(kind in kinds for kind in kinds_of)]
-    said += [f"no {word}" for word in lacking]
+    phrases += [f"no {word}" for word in lacking]
     if "I" in kinds and not {"W", "B"} & set(kinds):
-        said.append("no weight gradient")
+        phrases.append("no weight gradient")
     if "W" in kinds and not {"I", "B"} & set(kinds):
-        said.append("no input gradient")
-    return f"{' and '.join(said)} of"
+        phrases.append("no input gradient")
+    return f"{' and '.join(phrases)} of"
 
 
 def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) -> list[str] | None:
     """Return None if stages that wait for their sends finish, else the wait that blocks; a send needs a posted receive to complete."""
-    many = len(programs) * chunks
+    total_chunks = len(programs) * chunks
     places, sent, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     waiting: list[set[tuple[str, int, int]]] = [set() for _ in programs]
     ahead: list[set[tuple[str, int, int]]] = [set() for _ in programs]
@@ -116,7 +116,7 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
             while places[stage] < len(program):
                 action = program[places[stage]]
                 chunk = position("", len(programs), stage, action.chunk)
-                source, target = _messages(action, chunk, many, len(programs))
+                source, target = _messages(action, chunk, total_chunks, len(programs))
                 if source is not None:
                     sent.add(source)
                 if (source is not None and source not in posted) or not waiting[stage] <= sent:
@@ -139,12 +139,14 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
     ]
 
 
-def _messages(action: Action, chunk: int, many: int, stages: int) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
-    """Return the message that *action* on *chunk* of *many* waits for, and the message that it sends; None if there is none."""
+def _messages(
+    action: Action, chunk: int, total_chunks: int, stages: int
+) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
+    """Return the message that *action* on *chunk* of *total_chunks* waits for, and the message that it sends; None if there is none."""
     if stages == 1 or action.kind == "W":
         return None, None
     if action.kind == "F":
         source = ("activations", chunk, action.micro_batch) if chunk > 0 else None
-        return source, (("activations", chunk + 1, action.micro_batch) if chunk < many - 1 else None)
-    source = ("gradients", chunk, action.micro_batch) if chunk < many - 1 else None
+        return source, (("activations", chunk + 1, action.micro_batch) if chunk < total_chunks - 1 else None)
+    source = ("gradients", chunk, action.micro_batch) if chunk < total_chunks - 1 else None
     return source, (("gradients", chunk - 1, action.micro_batch) if chunk > 0 else None)

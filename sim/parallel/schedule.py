@@ -268,15 +268,15 @@ class _Run:
                 if (need := self._missing(stage, action)) is not None:
                     waiting[need].append(stage)
                     break
-                left = self._left(stage, action)
-                self.done.add(left)
+                produced = self._produced(stage, action)
+                self.done.add(produced)
                 self.places[stage] += 1
-                ready += waiting.pop(left, ())
+                ready += waiting.pop(produced, ())
 
     def _token(self, stage: int, action: Action) -> _Token:
         return _Token(action.kind, position(self.schedule, len(self.programs), stage, action.chunk), action.micro_batch)
 
-    def _left(self, stage: int, action: Action) -> _Token:
+    def _produced(self, stage: int, action: Action) -> _Token:
         token = self._token(stage, action)
         return token._replace(kind="B") if token.kind == "I" else token
 
@@ -302,7 +302,7 @@ class _Run:
             assert need is not None
             owner, _ = holder(self.schedule, len(self.programs), self.chunks, need.chunk)
             line = f"stage {stage} waits at {self._token(stage, action)} for the {need}"
-            if need not in (self._left(owner, other) for other in self.programs[owner]):
+            if need not in (self._produced(owner, other) for other in self.programs[owner]):
                 return [f"{line}, which stage {owner} does not run"]
             waits[stage] = f"{line}, which stage {owner} runs later"
             stage = owner

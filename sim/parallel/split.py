@@ -122,12 +122,12 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 
 
 @lru_cache(maxsize=256)
-def _split(model: Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
+def _split(model: Held, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
-    around = iter(() if wanted is None else chains(model.model, wanted))
+    around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
     contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
-    made: list[Unit] = []
+    result: list[Unit] = []
     for name, kind, layers in units(model.model, cuts):
         of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
@@ -135,10 +135,10 @@ def _split(model: Held, parallel: Parallel, regathers: bool, wanted: Wrapping | 
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
-            contents[key] = tuple(Unit(name, kind, part, len(made) + index, asked=(index, *key)) for index, part in enumerate(parts))
-        for index, ((chain, _), like) in enumerate(zip(runs, contents[key], strict=True)):
-            made.append(replace(like, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
-    return tuple(made)
+            contents[key] = tuple(Unit(name, kind, part, len(result) + index, asked=(index, *key)) for index, part in enumerate(parts))
+        for index, ((chain, _), template) in enumerate(zip(runs, contents[key], strict=True)):
+            result.append(replace(template, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
+    return tuple(result)
 
 
 def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> frozenset[str]:
@@ -264,12 +264,16 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             context_messages(layer.attention, parallel, forward, backward)
         pieces.append(
             LayerPiece(
-                shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index), begins_experts(layers, index)
+                shared(layer, parallel, regathers),
+                tuple(forward),
+                tuple(backward),
+                _needs_counts(layers, index),
+                begins_experts(layers, index),
             )
         )
     return pieces
 
 
-def _counted(layers: Sequence[Layer], index: int) -> bool:
+def _needs_counts(layers: Sequence[Layer], index: int) -> bool:
     """Return whether layer *index* is the second layer of a run of experts."""
     return [layer.share == "expert" for layer in layers[max(0, index - 2) : index + 1]] in ([True, True], [False, True, True])

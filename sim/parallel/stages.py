@@ -69,12 +69,12 @@ def stages_of(
 
 
 def _check_cuts(parallel: Parallel) -> None:
-    given, wanted = len(parallel.cuts), parallel.pipeline * parallel.chunks - 1
-    if given != wanted:
+    count, expected = len(parallel.cuts), parallel.pipeline * parallel.chunks - 1
+    if count != expected:
         chunks = f"{parallel.pipeline} stages" if parallel.chunks == 1 else f"{parallel.pipeline} stages x {parallel.chunks} chunks"
         raise SpecError(
-            f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {given + 1} parts, but there "
-            f"{'is 1 stage' if wanted == 0 else f'are {chunks}'}; name {wanted or 'no'} modules in place of {given}, or change pipeline"
+            f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {count + 1} parts, but there "
+            f"{'is 1 stage' if expected == 0 else f'are {chunks}'}; name {expected or 'no'} modules in place of {count}, or change pipeline"
         )
 
 

@@ -32,14 +32,14 @@ def units(model: Model, cuts: Sequence[str] = ()) -> list[tuple[str, UnitKind, t
     if not cuts:
         return uncut
     path = dict(zip(cut_layers(model, cuts), cuts, strict=True))
-    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
+    result: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
     first = 0
     for name, kind, layers in uncut:
         last = first + len(layers)
         for start, end in pairwise([first, *(at for at in path if first < at < last), last]):
-            made.append((name if start == first else path[start], kind, model.layers[start:end]))
+            result.append((name if start == first else path[start], kind, model.layers[start:end]))
         first = last
-    return made
+    return result
 
 
 def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
@@ -71,18 +71,18 @@ def _units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
     numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
         return [(model.name, "block", model.layers)]
-    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
+    result: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
     waiting: tuple[Layer, ...] = ()
     for index, (name, layers) in enumerate(runs):
         if index not in numbered:
             waiting += layers
             continue
-        if not made and waiting:
-            made.append((waiting[0].name, "first", waiting))
+        if not result and waiting:
+            result.append((waiting[0].name, "first", waiting))
             waiting = ()
-        made.append((name, "block", waiting + layers))
+        result.append((name, "block", waiting + layers))
         waiting = ()
-    return [*made, (waiting[0].name, "last", waiting)] if waiting else made
+    return [*result, (waiting[0].name, "last", waiting)] if waiting else result
 
 
 def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:

@@ -102,9 +102,9 @@ def _check_shared(model: Model, of_layers: tuple[WrapChain, ...]) -> None:
         if owner != holder[layer.name]:
             raise SpecError(
                 f"training.parallel.wrap: {layer.name} of {model.name} uses the parameters of {layer.shares}, but "
-                f"{_said(holder[layer.name])} is around the one and {_said(owner)} around the other; FSDP needs both in one"
+                f"{_wrap_name(holder[layer.name])} is around the one and {_wrap_name(owner)} around the other; FSDP needs both in one"
             )
 
 
-def _said(wrap: str) -> str:
+def _wrap_name(wrap: str) -> str:
     return wrap or "the root"

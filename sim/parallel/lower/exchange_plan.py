@@ -114,7 +114,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
     plans = []
-    for index, bucket in enumerate(_of_one_type(sizes, widths, sparse, stack, ready, ranks)):
+    for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, stack, ready, ranks)):
         element = widths[bucket.tensors[0]]
         sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
@@ -122,7 +122,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     return tuple(plans)
 
 
-def _of_one_type(
+def _buckets_by_type(
     sizes: Sequence[float], widths: Sequence[float], sparse: Set[int], stack: Stack, ready: Sequence[float], ranks: int
 ) -> list[Bucket]:
     """Return the buckets in launch order; no framework mixes data types in one bucket.

@@ -37,10 +37,10 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     """Return the messages of the strategy *name*. Raise SpecError unless each gradient is in exactly one of them."""
     strategy = cast(ExchangeStrategy, extension(EXCHANGES, name))
 
-    def buckets_given() -> list[Bucket]:
+    def requested_buckets() -> list[Bucket]:
         return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
 
-    buckets = cast("list[Bucket]", called(EXCHANGES, name, buckets_given))
+    buckets = cast("list[Bucket]", called(EXCHANGES, name, requested_buckets))
     for bucket in buckets:
         if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")
@@ -49,6 +49,6 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     times = Counter(place for bucket in buckets for place in bucket.tensors)
     wrong = next((place for place in range(len(sizes)) if times[place] != 1), None)
     if wrong is not None:
-        said = "no message" if not times[wrong] else f"{times[wrong]} messages"
-        raise SpecError(f"exchange {name}: gradient {wrong} is in {said}; write each of the {len(sizes)} gradients once")
+        count = "no message" if not times[wrong] else f"{times[wrong]} messages"
+        raise SpecError(f"exchange {name}: gradient {wrong} is in {count}; write each of the {len(sizes)} gradients once")
     return buckets

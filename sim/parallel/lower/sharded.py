@@ -29,7 +29,7 @@ class Sharded(Lowering):
         """Wraps whose weights are gathered."""
         self.scatters: list[Tag] = []
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
-        self.ends_with: list[Tag] = []
+        self.pending: list[Tag] = []
         """Operations that the end of this backward waits for."""
         self.courses: dict[tuple[int, ...], WrapCourse] = {}
         self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
@@ -98,7 +98,9 @@ class Sharded(Lowering):
         """Wraps whose gradients are not reduced yet; autograd signals the end of a module only if gradients pass through its input."""
         lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
         complete = self._complete(course, units, lowest)
-        when = "none" if self._late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
+        when = (
+            "none" if self._accumulates_late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
+        )
         for place, unit in reversed(list(enumerate(units))):
             if place < lowest:
                 break  # frozen from here on, but its weights were gathered nevertheless
@@ -111,9 +113,9 @@ class Sharded(Lowering):
             yield Work(action.kind, unit, unit, action.micro_batch)
             for wrap in complete.get(place, ()) if not self.pipelined else ():
                 left.remove(wrap)
-                yield from self._freed(wrap, action.micro_batch, reduces)
+                yield from self._free_and_reduce(wrap, action.micro_batch, reduces)
         if self.pipelined and not final:
-            self.ends_with += gathers.unused(course.wraps)
+            self.pending += gathers.unused(course.wraps)
             self.held |= set(course.wraps)
             return
         self.held -= set(course.wraps)
@@ -122,24 +124,24 @@ class Sharded(Lowering):
             if reduces:  # unneeded gathers are waited for wrap by wrap, before the gradients of later wraps (``finalize_backward``)
                 yield from map(Wait, unused)
             else:
-                self.ends_with += unused
-            yield from self._freed(wrap, action.micro_batch, reduces)
+                self.pending += unused
+            yield from self._free_and_reduce(wrap, action.micro_batch, reduces)
         if reduces:
-            yield from map(Wait, (*self.scatters, *self.ends_with))
-            self.scatters, self.ends_with = [], []
+            yield from map(Wait, (*self.scatters, *self.pending))
+            self.scatters, self.pending = [], []
 
     @property
-    def _late(self) -> bool:
+    def _accumulates_late(self) -> bool:
         """Whether autograd accumulates a wrap's gradients only after the backward of the wrap before it.
 
         FSDP1 with ``forward_prefetch`` creates views of a wrap's weights before the forward of the previous wrap, and autograd processes
         the newest nodes first.
         """
-        return self._is_first and self.layout.options.forward_prefetch
+        return self._is_fsdp1 and self.layout.options.forward_prefetch
 
     @property
     def _limited(self) -> bool:
-        return self._is_first and self.layout.options.limit_all_gathers
+        return self._is_fsdp1 and self.layout.options.limit_all_gathers
 
     def _ahead(self, following: Sequence[Wrap], gathers: _Gathers) -> Iterator[Start]:
         """Start the gathers that forward issues ahead for the wraps *following*; with FSDP2 at most the next one.
@@ -148,7 +150,7 @@ class Sharded(Lowering):
         number of wraps, or with ``limit_all_gathers`` until two wraps wait to be freed (torch/distributed/fsdp/_limiter_utils.py).
         """
         options = self.layout.options
-        if not self._is_first:
+        if not self._is_fsdp1:
             depth, behind = int(options.forward_prefetch), True
         else:
             limited = 2 if options.forward_prefetch else 1
@@ -163,23 +165,23 @@ class Sharded(Lowering):
         """
         done: dict[int, list[Wrap]] = {}
         before = len(units)
-        seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        seen = set() if self._is_fsdp1 else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
         for place, entered in enumerate(course.entered):
             for wrap in entered:
                 if wrap not in seen:  # reduced once, however often it is called
                     seen.add(wrap)
                     trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
-                    at = units.index(next(trained, units[place])) if self._is_first else place
-                    done.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    at = units.index(next(trained, units[place])) if self._is_fsdp1 else place
+                    done.setdefault(min(at, before) if self._accumulates_late else at, []).insert(0, wrap)
                     before = place
         return {place: wraps for place, wraps in done.items() if place >= lowest}
 
     @property
-    def _is_first(self) -> bool:
+    def _is_fsdp1(self) -> bool:
         """Whether this is torch's first FSDP, ``FullyShardedDataParallel``."""
         return self.layout.options.framework == "fsdp1"
 
-    def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
+    def _free_and_reduce(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
         """Free *wrap* after its backward and, if it *reduces*, reduce its gradients."""
         yield Free(wrap)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
@@ -187,17 +189,17 @@ class Sharded(Lowering):
         if not reduces:
             yield from (copy,) if copy.nbytes else ()
             return
-        if not self._is_first:
+        if not self._is_fsdp1:
             yield from map(Wait, self.scatters)
             self.scatters = []
-        yield from self._summed(wrap, micro_batch)
+        yield from self._sum_partial(wrap, micro_batch)
         yield from (copy,) if copy.nbytes else ()
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             scatters = start.op == "reduce_scatter"
-            (self.scatters if scatters else self.ends_with).append(start.tag)
+            (self.scatters if scatters else self.pending).append(start.tag)
             yield start._replace(copied=start.nbytes / self.layout.reduced * gradients_divided(self.layout)) if scatters else start
 
-    def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+    def _sum_partial(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
         """Sum gradients that are partial on tensor ranks, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
         layout = self.layout
         parallel = layout.mesh.parallel

@@ -34,8 +34,8 @@ def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> Step
 
 
 @lru_cache(maxsize=_KEPT)
-def _untimed(question: Same) -> StepProgram:
-    workload, ranks = question.held
+def _untimed(inputs: Same) -> StepProgram:
+    workload, ranks = inputs.held
     return _step_program(workload, (), ranks)
 
 
@@ -62,15 +62,15 @@ def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Ite
 
 def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
     gloo = workload.training.stack.backend == "gloo"
-    yield from _meets(exchange.before, number, gloo)
+    yield from _blocking(exchange.before, number, gloo)
     done, last = 0, len(workload.model.layers) - 1
     for place in sorted(exchange.norms):
         yield Work("F", done, place, number)
-        yield from _meets(exchange.norms[place][:1], number, gloo)
+        yield from _blocking(exchange.norms[place][:1], number, gloo)
         done = place + 1
     if done <= last:
         yield Work("F", done, last, number)
-    yield from _meets(exchange.between, number, host=True)
+    yield from _blocking(exchange.between, number, host=True)
 
 
 def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
@@ -86,14 +86,14 @@ def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterat
             yield Work("B", place, left, number)
             left = place - 1
         if place in exchange.norms:
-            yield from _meets(exchange.norms[place][1:], number, host=stack.backend == "gloo")
+            yield from _blocking(exchange.norms[place][1:], number, host=stack.backend == "gloo")
         for each in range(bucket, full):
             yield Pack(each, number)
             yield _at(exchange.buckets[each].start, number)
         bucket = full
 
 
-def _meets(starts: Sequence[Start], number: int, host: bool) -> Iterator[Instruction]:
+def _blocking(starts: Sequence[Start], number: int, host: bool) -> Iterator[Instruction]:
     """Yield operations that every rank waits for immediately: with *host*, its host as well as its compute stream."""
     for start in starts:
         here = _at(start, number)
