@@ -1,4 +1,4 @@
-"""How long do the steps of your own training script take? A context manager around its loop that adds them to a machine's record.
+"""How long do the steps of your own training script take? A context manager around its loop adds them to a machine's record.
 
     from calibration.steps import StepTimes
 
@@ -6,9 +6,9 @@
         for images, labels in steps(loader):
             train(images, labels)
 
-The time of a step is from asking the loader for its batch to the end of what the loop does with it, the device's work included; the part
-spent waiting for the batch is kept beside it. Every rank of a process group takes part, and rank 0 writes, at the end of the block; what
-an error or Ctrl-C cuts short is written as partial, with the steps of rank 0 alone.
+A step lasts from the request for its batch until the loop's body is done with it, including the work of the device; the time spent waiting
+for the batch is recorded as well. Every rank of a process group takes part, and rank 0 writes the record at the end of the block. If an
+error or Ctrl-C ends the block early, the record is marked as partial and has the steps of rank 0 only.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sim.spec.yaml import SpecError
 
 Batch = TypeVar("Batch")
 PROBE: Final = "script"
-"""Under which name a record keeps them."""
+"""Name of the probe under which a record keeps the steps."""
 MOST: Final = 500
-"""Steps that are kept; later ones run without being timed."""
+"""Maximum number of steps that are kept; later ones are not recorded."""
 
 
 class StepTimes:
     """Times the steps of a loop into the record at *path*.
 
-    *batch* is the samples per rank, *name* tells several scripts in one record apart, *warmup* steps are left out. Raise SpecError, before
-    anything runs, where the record cannot be gone on with.
+    *batch* is the number of samples per rank, *name* distinguishes several scripts in one record, and the first *warmup* steps are not
+    recorded. Raise SpecError, before anything runs, if the existing record cannot be continued.
     """
 
     def __init__(self, path: str | Path, batch: int, name: str = "training", warmup: int = 3) -> None:
@@ -46,7 +46,7 @@ class StepTimes:
         self._times: list[float] = []
 
     def __enter__(self) -> StepTimes:
-        """Look whether the record can be gone on with."""
+        """Check that the existing record can be continued."""
         if _rank() == 0:
             self._record()
         return self
@@ -70,7 +70,7 @@ class StepTimes:
                 self._times.append(time.perf_counter() - start)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Write what was timed; after an error the other ranks are not asked."""
+        """Write the recorded steps; after an error, without those of the other ranks."""
         own = (self._waits, self._times)
         by_rank = _of_all_ranks(own) if error is None else [own]
         if _rank() == 0 and (self._times or error is None):
@@ -112,7 +112,7 @@ def _synchronize() -> None:
 
 
 def _group() -> Any:
-    """Return torch.distributed where this process is in a group, else None."""
+    """Return torch.distributed if this process is in a process group, else None."""
     try:
         import torch.distributed as dist
     except ImportError:
