@@ -1,4 +1,4 @@
-"""What does a machine's description say to each question, with its 95% interval where it has one?"""
+"""What does a machine's description predict for each question? A value, with a 95% interval if there is one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
-"""On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
+"""Stacks of the measured machines: PyTorch 2.11, and transformers 5 on top of it."""
 TITAN_STACK: Final = "torchtitan-0.2"
-"""Of torchtitan's decoders."""
+"""Stack of torchtitan's decoders."""
 TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
-"""What is traced in place of a model that is made on the GPU."""
+"""The model to trace in place of one that is built on the GPU."""
 
 
 class Foretold(NamedTuple):
-    """What a description says, and its 95% interval where it has one."""
+    """A value predicted from a description, with its 95% interval if it has one."""
 
     value: float
     low: float | None = None
@@ -36,7 +36,7 @@ class Foretold(NamedTuple):
 
 
 def foretold(question: BlindQuestion, machine: str) -> Foretold | None:
-    """Return what the description of *machine* says; None where it says nothing."""
+    """Return the prediction for *question* from the description of *machine*; None if there is none."""
     if question.training is not None:
         return _training(question.training, machine, question.kind)
     assert question.asked is not None
@@ -77,7 +77,7 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
 
 
 def _of_titan(run: BlindTraining, machine: str) -> dict[str, Any]:
-    """Return the simulator's document of what torchtitan trains."""
+    """Return the simulator's document of *run*, a decoder that torchtitan trains."""
     from stallsim import run as simulated
 
     said = dict(argument.split("=", 1) for argument in run.arguments)
@@ -163,7 +163,7 @@ def _copy(row: AnswerRow, node: Node) -> float | None:
 
 
 def _picture(row: AnswerRow, node: Node) -> float | None:
-    """Return the seconds of a picture with so many workers: those of ImageNet, whose pictures the probe's are like."""
+    """Return the seconds per picture with the row's workers, based on ImageNet, whose pictures resemble those of the probe."""
     host = node.host
     busy = min(row["workers"], host.physical_cores)
     threads = min(max(row["workers"] - host.physical_cores, 0), host.vcpus - host.physical_cores)

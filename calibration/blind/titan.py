@@ -1,8 +1,8 @@
-"""How long are the steps of a decoder that torchtitan makes, compiles and shards? torchtitan's own model, blocks and losses, one rank.
+"""How long does a step of a decoder take that torchtitan builds, compiles and shards? torchtitan's own model, blocks and loss on one rank.
 
-A step is torchtitan's: forward and backward in bfloat16 under FSDP2 (over one rank, whose gathers are casts and copies), the loss over
-32-bit logits, the clipping of gradients, fused AdamW. Limits: random tokens; no data loader; torchtitan 0.2 and torchao, which are not
-among the project's requirements.
+A step is torchtitan's: forward and backward in bfloat16 under FSDP2 (over one rank, so gathers are casts and copies), the loss over 32-bit
+logits, gradient clipping, and fused AdamW. Limits: random tokens; no data loader; it needs torchtitan 0.2 and torchao, which are not among
+the project's requirements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from calibration.blind.questions import TITAN, BlindTraining
 
 
 def titan_step(run: BlindTraining) -> Callable[[], None]:
-    """Return what runs one step of *run* on this process's GPU."""
+    """Return a function that runs one step of *run* on this process's GPU."""
     import torch
     import torch.distributed as dist
 
@@ -47,7 +47,7 @@ def titan_step(run: BlindTraining) -> Callable[[], None]:
 
 
 def _job(said: dict[str, str], run: BlindTraining) -> Any:
-    """Return torchtitan's configuration: its defaults, blocks and the loss compiled where there is a GPU."""
+    """Return torchtitan's configuration: its defaults with the settings of *run*; blocks and loss are compiled if there is a GPU."""
     import torch
 
     job = importlib.import_module("torchtitan.config").JobConfig()
@@ -70,12 +70,12 @@ def _in_eight_bits(model: Any, job: Any, dims: Any) -> None:
 
 
 def _sharded(model: Any, family: str, device: Any) -> None:
-    """Shard *model* over its one rank as torchtitan does over several: a unit a block, gathered in bfloat16, reduced in 32 bits."""
+    """Shard *model* over one rank as torchtitan does over several: one unit per block, gathered in bfloat16, reduced in 32 bits."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (1,), mesh_dim_names=("fsdp",))
-    source = "llama3" if family == "llama3" else "llama4"  # whose plan other families call
+    source = "llama3" if family == "llama3" else "llama4"  # the other families use Llama 4's plan
     importlib.import_module(f"torchtitan.models.{source}.infra.parallelize").apply_fsdp(model, mesh, torch.bfloat16, torch.float32, False)
 
 
@@ -92,7 +92,7 @@ def _step(model: Any, loss_of: Any, run: BlindTraining, vocabulary: int, device:
         optimizer.zero_grad()
         scores = model(tokens)
         loss = loss_of(scores, labels) / labels.numel()
-        del scores  # before backward, as torchtitan's trainer
+        del scores  # freed before backward, as in torchtitan's trainer
         loss.backward()
         clip(parameters, 1.0, foreach=True)
         optimizer.step()
