@@ -83,7 +83,7 @@ def solved(rows: Sequence[RunQuestion], evaluator: Evaluator) -> Solved:
 def measured_scale(
     rows: Sequence[RunQuestion], evaluator: Evaluator, scales: Solved | None = None, questions: Sequence[RunQuestion] = ()
 ) -> ComputeScale:
-    """Return the factors that *rows* determine. For each batch, rows on several GPUs with measured synchronization displace all others.
+    """Return the factors that *rows* determine; for each batch, rows on several GPUs with measured synchronization displace all others.
 
     A job on one GPU does less work than a distributed one, or more, so the compute of distributed steps is best measured in such steps.
     Factors in *scales* are not solved again. Batches of *questions* outside the range of their group have factors of their own; other
@@ -112,7 +112,7 @@ def _with_batches_beyond(
     questions: Sequence[RunQuestion],
     evaluator: Evaluator,
 ) -> ComputeScale:
-    """Return *scale* with factors for those batches of *questions* that are outside their group's range; *measured* has the groups' runs."""
+    """Return *scale* with factors for those batches of *questions* that are outside their group's range; *measured* has a group's runs."""
     beyond: dict[Hashable, dict[int, RunQuestion]] = defaultdict(dict)
     for one in questions:
         key = scale.group(one)
