@@ -215,7 +215,10 @@ def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
-    """Return the classes that *record* can determine: the NIC's between nodes, else those inside; ``host`` if a process has several."""
+    """Return the classes that *record* can determine: the network card's between nodes, otherwise those inside the node.
+
+    ``host`` is among them if one process launches on several GPUs in a loop.
+    """
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
     host = {"host"} if record.gpus_per_process > 1 and not record.waits else frozenset[str]()

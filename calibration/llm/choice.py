@@ -1,8 +1,9 @@
-"""Does the simulator choose the layout that was measured best, and does it propose none that failed? Measured sweeps, as `sim plan` ranks.
+"""Does the simulator choose the layout that was measured best, and propose none that failed? Measured sweeps, ranked as by `sim plan`.
 
-Of each sweep (`calibration.llm.score`) some runs are taken evenly, whatever they took. The *regret* is how much longer the run took that
-is predicted best than the best of those taken: by the step alone, and as a search counts it, where a layout that thrashes takes `THRASH`
-times its step and one that does not fit is none. Of runs that failed, memory alone is asked, as a search does before it simulates.
+Runs of each sweep (`calibration.llm.score`) are sampled evenly, whatever their time. The *regret* is how much longer the run predicted to
+be best took than the best sampled run. Runs are ranked by the step alone, and as a search ranks them: a layout that thrashes counts as
+`THRASH` times its step, and one that does not fit is excluded. Failed runs are only checked for memory, as a search does before it
+simulates.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.search import THRASH
 
 REASONABLE: Final = 30 * 2.0**30
-"""Bytes below which a run that failed surely did not fail for want of memory: the README of the failed runs counts such as crashes."""
+"""Memory (bytes) below which a failed run surely did not run out of memory: the README of the failed runs counts such runs as crashes."""
 
 CHOICES: Final = ("simulator", "as_searched", "closed_form", "both", "chance")
-"""By the simulated step, with memory as a search counts it, by the closed form's step, by the geometric mean of the two steps, and the
-median run of a sweep."""
+"""Ways to choose: by the simulated step, by it with memory as a search counts it, by the closed form's step, by the geometric mean of the
+two steps, and the median run of a sweep."""
 
 
 class Ranked(NamedTuple):
-    """A measured run of a sweep, and what the simulator and the closed form say of it."""
+    """A measured run of a sweep, as predicted by the simulator and by the closed form."""
 
     case: Case
     simulated: LlmPrediction
@@ -40,7 +41,7 @@ class Ranked(NamedTuple):
 
 
 def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
-    """Return each sweep among *cases*, with at most *most* of its runs, evenly taken in the order of the table."""
+    """Return each sweep among *cases*, with at most *most* of its runs, sampled evenly in the order of the table."""
     sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
         sweeps[sweep_of(case)].append(case)
@@ -59,7 +60,7 @@ def counted(said: LlmPrediction) -> float:
 
 
 def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPrediction], progress: Callable[[], None]) -> Iterator[Ranked]:
-    """Give *cases* as *predict* and the closed form rank them; those that *predict* refuses are left out."""
+    """Yield *cases* as predicted by *predict* and by the closed form; those that *predict* refuses are left out."""
     for case in cases:
         constants = fitted(case.row.source).constants
         progress()
@@ -71,7 +72,7 @@ def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPredic
 
 
 def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
-    """Return the document of the *sweeps*, and of runs that *failed*, as the simulator has their memory."""
+    """Return the document of the *sweeps*, and of runs that *failed* with the memory that the simulator predicts for them."""
     each = [_sweep(key, of) for key, of in sweeps.items() if len(of) >= SWEEP]
     return {
         "schema": 1,
@@ -97,7 +98,7 @@ def _sweep(key: tuple[object, ...], of: Sequence[Ranked]) -> dict[str, Any]:
 
 
 def _choice(said: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
-    """Return Kendall's tau of what is *said*, and the regret of the run it prefers; of equal ones, the slowest."""
+    """Return Kendall's tau of the predictions *said*, and the regret of the run that they prefer; among ties, the slowest."""
     least = min(said)
     taken = max(time for value, time in zip(said, measured, strict=True) if value == least)
     return {"kendall_tau": kendall_tau(said, measured), "regret": taken / min(measured) - 1.0}
@@ -131,7 +132,7 @@ def _failures(failed: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
 
 
 def choice_text(document: dict[str, Any]) -> str:
-    """Return *document* in lines: each sweep, all of them, and the failed runs."""
+    """Return *document* as text: each sweep, all sweeps, and the failed runs."""
     lines = [f"{'sweep':60} {'runs':>4}" + "".join(f"{name.replace('_', ' '):>17}" for name in CHOICES)]
     lines += [
         f"{sweep['sweep'][-60:]:60} {sweep['points']:4}" + "".join(_pair(sweep[name]) for name in CHOICES) for sweep in document["each"]

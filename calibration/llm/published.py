@@ -1,8 +1,8 @@
-"""How far off are predictions of the committed runs of transformers? Writes docs/trust/transformers.md and errors that runs quote.
+"""How large are the errors for the committed runs of transformers? Writes docs/trust/transformers.md and the errors that runs quote.
 
-Every scored run is asked of both predictors, by constants fitted without its source. The simulator's stacks of layouts carry one factor on
-compute that was fitted to these runs (``compute_factor``), kernels of Ampere and Blackwell another (``whole_steps``); here each source is
-predicted with what the others ask for.
+Both predictors predict every scored run, with constants fitted without its source. The simulator's stacks of layouts have a factor on
+compute that was fitted to these runs (``compute_factor``), and kernels of Ampere and Blackwell another (``whole_steps``). Here, each source
+is predicted with the factor that the other sources require.
 """
 
 from __future__ import annotations
@@ -48,28 +48,29 @@ PAGE: Final = "docs/trust/transformers.md"
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 QUOTED: Final = 24
-"""Runs of a source that count in errors to expect, evenly taken: one source has as many runs as all others."""
+"""Maximum number of runs of a source in expected errors, sampled evenly: one source has as many runs as all others together."""
 SOURCES: Final = 2
-"""Other sources with GPUs of a generation, below which all generations say how long compute takes: one may be an exception (estimate)."""
+"""Minimum number of other sources for a factor by GPU generation. With fewer, the factor comes from all generations, because a single
+source may be an exception (estimate)."""
 LEAST: Final = 6
-"""Runs that a group of expected errors needs."""
+"""Minimum number of runs in a group of expected errors."""
 
 Asking = tuple[str, str]
 """A source, and a generation of GPUs."""
 
 
 class Simulated(NamedTuple):
-    """One measured run as the simulator has it."""
+    """One measured run as simulated."""
 
     case: Case
     step: float
     """Predicted seconds of a step."""
     compute: float
-    """Of those, what ranks compute."""
+    """Part of the step in which ranks compute."""
 
     @property
     def factor(self) -> float:
-        """Return the factor on compute with which the prediction would be right."""
+        """Return the factor on compute with which the prediction equals the measurement."""
         return ((self.case.measured or 1.0) - self.step + self.compute) / self.compute
 
     def step_with(self, factor: float) -> float:
@@ -82,7 +83,7 @@ class Simulated(NamedTuple):
 
 
 def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[Simulated]:
-    """Return those of *cases* that the simulator does not refuse, as it has them; *progress* hears how many are done."""
+    """Return *cases* as simulated, without those that the simulator refuses; *progress* is called with the number done and the total."""
     made = []
     for done, run in enumerate(each(_simulated, cases, processes), 1):
         progress(done, len(cases))
@@ -100,9 +101,9 @@ def _simulated(case: Case) -> Simulated | None:
 
 
 def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
-    """Return by source and generation of GPUs the factors on compute that runs of dense models ask for; under no generation those of all.
+    """Return the factors on compute that runs of dense models require, by source and GPU generation; an empty generation means all.
 
-    Mixtures of experts would tell of their dispatch.
+    Mixtures of experts are left out, because their factors would include errors of dispatch.
     """
     asked_for: dict[Asking, list[float]] = defaultdict(list)
     for run in (run for run in runs if not run.case.shape.experts):
@@ -113,9 +114,9 @@ def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
 
 
 def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
-    """Return by source and generation of GPUs the factor on compute that the other sources ask for, one vote each.
+    """Return, by source and GPU generation, the factor on compute that the other sources require, one vote each.
 
-    Where fewer than `SOURCES` others have GPUs of the generation, those of all generations.
+    If fewer than `SOURCES` others have GPUs of the generation, the factors of all generations are used.
     """
     medians = {key: median(factors) for key, factors in factors_asked(runs).items()}
     return {asking(run.case): _of_others(medians, *asking(run.case)) for run in runs}
@@ -132,7 +133,7 @@ def _of_others(medians: Mapping[Asking, float], source: str, generation: str) ->
 
 
 def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
-    """Return *runs* with what each of `PREDICTORS` and the simple rules say; the interval is that of both together."""
+    """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules; the interval is that of ``both``."""
     factors = factors_without(runs)
     return [_scored(run, factors[asking(run.case)]) for run in runs]
 
@@ -150,7 +151,7 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
-    """Return errors of step time by source and predictor, then one vote a source, then one known row, simple rules and rankings."""
+    """Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
     for source, of in sorted(pooled(rows).items()):
         errors = [pair(errors_of(of, name)) for name in PREDICTORS]
@@ -181,7 +182,7 @@ def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
 
 
 def factor_table(runs: Sequence[Simulated]) -> str:
-    """Return by source and generation the factor on the simulator's compute that dense models ask for, and the one they are scored with."""
+    """Return, by source and generation, the factor on simulated compute that dense models require, and the one they are scored with."""
     asked_for, others = factors_asked(runs), factors_without(runs)
     lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
     for (source, generation), factors in sorted(asked_for.items()):
@@ -192,7 +193,7 @@ def factor_table(runs: Sequence[Simulated]) -> str:
 
 
 def group_table(rows: Sequence[ScoredRun]) -> str:
-    """Return errors of both predictors together by what a run has, with signs: model family, axes, scale, GPU, precision."""
+    """Return errors and biases of ``both`` by groups of runs: model family, axes, scale, GPU, precision and others."""
     lines = []
     for kind, of in groups(rows).items():
         lines += ["", _row(kind.replace("_", " "), "rows", "median / p90", "bias", "within")]
@@ -201,7 +202,7 @@ def group_table(rows: Sequence[ScoredRun]) -> str:
 
 
 def memory_table(described: Sequence[Case]) -> str:
-    """Return errors of peak memory by source of the runs that ended well, and how runs at the memory's edge are told."""
+    """Return errors of peak memory of finished runs by source, and how well runs at the memory limit are recognized."""
     ended = [case for case in described if case.row.status in ("ok", "suspect")]
     scores = memory_scores([(case, closed_form.predict(case, fitted(case.row.source).constants)) for case in ended])
     fits, edge = scores["fitted"], scores["thrashes"]
@@ -221,7 +222,7 @@ def _row(name: str, count: str, error: str, bias: str, within: str = "") -> str:
 
 
 def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
-    """Return the table of expected errors that ``sim run`` reads: by groups of runs, what its predictions of them missed."""
+    """Return the table of expected errors that ``sim run`` reads: the errors of its predictions, by groups of runs."""
     by_group: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for error, case in errors:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
@@ -248,7 +249,7 @@ def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:
 
 
 def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
-    """Return the page's block: steps, factors on compute, groups, memory."""
+    """Return the generated block of `PAGE`: steps, factors on compute, groups, memory."""
     rows = scored_runs(runs)
     parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
@@ -257,9 +258,9 @@ def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
 def publish(
     described: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None, root: Path = FOLDER.parent
 ) -> Mapping[str, int]:
-    """Simulate the scored runs among *described*; write the block of `PAGE` and the errors to expect below *root*.
+    """Simulate the scored runs among *described*; write the block of `PAGE` and the expected errors below *root*.
 
-    Return how many runs were simulated, refused, and count in the errors to expect.
+    Return how many runs were simulated, were refused, and are in the expected errors.
     """
     scored = [case for case in described if scorable(case)]
     runs = simulated_runs(scored, progress, processes)

@@ -1,8 +1,8 @@
 """How good are predictions of measured training runs? Errors of time and memory, intervals, ranking inside sweeps, and feasibility.
 
-A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted over measured, less
-one. A *sweep* is five or more rows of equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer
-the run that is predicted best takes than the measured best.
+A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted / measured - 1. A
+*sweep* is five or more rows with equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer the
+run predicted to be best takes than the measured best.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
+    """One row: its case, its prediction, the steps (s) of all predictors and rules (*said*), and the 95% interval of the step (s)."""
 
     case: Case
     prediction: LlmPrediction
@@ -42,7 +42,7 @@ class ScoredRun:
     low: float
     high: float
     learning: float = 1.0
-    """Share of one known row's miss that others of its source are moved by."""
+    """Share of one measured row's log error by which the predictions of its source's other rows are corrected."""
 
     @property
     def measured(self) -> float:
@@ -50,17 +50,17 @@ class ScoredRun:
         return self.case.measured or 0.0
 
     def error(self, name: str = "predicted") -> float:
-        """Return the relative signed error of what *name* says."""
+        """Return the relative signed error of the prediction *name*."""
         return self.said[name] / self.measured - 1.0
 
     @property
     def inside(self) -> bool:
-        """Tell whether the measured step lies in the interval."""
+        """Return whether the measured step lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
 def unscored(case: Case) -> str:
-    """Return why a row that is described does not count; empty where it does: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
+    """Return why a described row is not scored, else an empty text. Scored: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
     if case.row.status != "ok":
         return f"status is {case.row.status!r}; rows of status ok count"
     if not case.measured:
@@ -71,12 +71,12 @@ def unscored(case: Case) -> str:
 
 
 def scorable(case: Case) -> bool:
-    """Return whether a row counts, as `unscored` tells."""
+    """Return whether a row is scored, according to `unscored`."""
     return not unscored(case)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the quantile *share* of *values*, linear between them."""
+    """Return the quantile *share* of *values*, with linear interpolation."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -85,7 +85,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
-    """Return *rows* by source; sources with too few rows are together under ``others``."""
+    """Return *rows* by source; sources with too few rows are pooled under ``others``."""
     by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_source[row.case.row.source].append(row)
@@ -97,7 +97,7 @@ def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
 
 
 def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; null where there are none."""
+    """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; None if there are none."""
     if not rows:
         return {"points": 0, "median": None, "p90": None, "bias": None}
     absolute = [abs(row.error(name)) for row in rows]
@@ -110,7 +110,7 @@ def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, A
 
 
 def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
-    """Return the same with one vote a source: the means of the sources' figures."""
+    """Return the same figures with one vote per source: means over the sources."""
     sources = [errors_of(of, name) for of in pooled(rows).values()]
     if not sources:
         return errors_of((), name)
@@ -119,7 +119,7 @@ def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
 
 
 def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
+    """Return the median and 90th percentile of errors if one measured row corrects the others of its source: means over its choice."""
     medians, high = [], []
     for row_known in rows if len(rows) > 1 else ():
         ratio = (row_known.measured / row_known.said[name]) ** row_known.learning
@@ -130,7 +130,7 @@ def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[st
 
 
 def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
-    """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
+    """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether missing values were assumed."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for kind, of in GROUPS.items():
         parts: dict[str, list[ScoredRun]] = defaultdict(list)
@@ -148,13 +148,13 @@ def coverage(rows: Sequence[ScoredRun]) -> float | None:
 
 
 def sweep_of(case: Case) -> tuple[object, ...]:
-    """Return what the runs of the sweep of *case* have in common."""
+    """Return the values that the runs of the sweep of *case* have in common."""
     text = case.row.text
     return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
 
 
 def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str, Any]]:
-    """Return Kendall's tau and regret of each sweep among *rows*, by what *name* says."""
+    """Return Kendall's tau and regret of each sweep among *rows*, for the prediction *name*."""
     by_sweep: dict[tuple[object, ...], list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_sweep[sweep_of(row.case)].append(row)
@@ -171,7 +171,7 @@ def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str,
 
 
 def ranking(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
+    """Return the sweeps and their summary: median tau, median and 90th percentile of regret."""
     each = sweeps(rows, name)
     taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
     regrets = [sweep["regret"] for sweep in each]
@@ -185,7 +185,7 @@ def ranking(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b; None where one side is all ties."""
+    """Return Kendall's tau-b; None if one side is all ties."""
     agree = tied_first = tied_second = 0
     pairs = len(first) * (len(first) - 1) // 2
     for index in range(len(first)):
@@ -199,7 +199,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
+    """Return errors of peak memory by source, and how well runs at the memory limit are distinguished from those that fit."""
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, said in rows:
@@ -236,7 +236,7 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
 
 
 def feasibility(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    """Return how many runs that failed are called so, with those that are not listed by line."""
+    """Return the share of failed runs that are predicted not to fit, and a list of the others by line."""
     missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
     return {
         "failed": len(rows),

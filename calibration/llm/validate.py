@@ -1,4 +1,4 @@
-"""How far off are predictions on tables of measured training runs? Read, describe, predict and score; the outcome as document and text."""
+"""How large are errors of predictions for tables of measured runs? Read, describe, predict and score; the result as document and text."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
     "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
 }
-"""Errors that others publish for such predictions, of runs that they chose themselves; general knowledge of the papers."""
+"""Errors that others publish for such predictions, on runs that they chose themselves; from general knowledge of the papers."""
 
 
 @dataclass(frozen=True)
 class Undescribed:
-    """A row that no prediction can be made of, and why."""
+    """A row that cannot be predicted or scored, and why."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Undescribed:
 
 @dataclass(frozen=True)
 class LlmValidation:
-    """The outcome for one or more tables: scored rows, all described runs with what is said of them, and rows without description."""
+    """The result for one or more tables: scored rows, all described runs with their predictions, and rows without description."""
 
     scored: tuple[ScoredRun, ...]
     said: tuple[tuple[Case, LlmPrediction], ...]
@@ -68,7 +68,7 @@ class LlmValidation:
     described: int
     unread: tuple[str, ...] = field(default=())
     not_scored: tuple[Undescribed, ...] = field(default=())
-    """Rows that are described and predicted, and why their step time does not count."""
+    """Rows that are described and predicted but not scored, and why."""
 
 
 def validate_tables(
@@ -79,10 +79,10 @@ def validate_tables(
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
 ) -> LlmValidation:
-    """Return how predictions compare with the runs in *files*, and with the failed runs in *memory*.
+    """Return the comparison of predictions with the runs in *files*, and with the failed runs in *memory*.
 
-    Nothing is fitted on a source of the files where *leave_out* is true. *progress* hears how many runs are
-    predicted. Raise SpecError where a file lacks a column.
+    If *leave_out* is true, each source is predicted with constants that were fitted without it. *progress* is called with the number of
+    predicted runs and the total. Raise SpecError if a file lacks a column.
     """
     described: list[Case] = []
     undescribed: list[Undescribed] = []
@@ -111,7 +111,7 @@ def validate_tables(
 
 
 def predictor_named(name: str) -> Predictor:
-    """Return the predictor *name*. Raise SpecError where there is none of that name."""
+    """Return the predictor *name*. Raise SpecError if there is none of that name."""
     if name not in PREDICTORS:
         raise SpecError(f"--predictor {name}: write {', '.join(PREDICTORS[:-1])} or {PREDICTORS[-1]}")
     if name == "closed-form":
@@ -130,7 +130,7 @@ def _predicted(
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
 ) -> list[tuple[Case, LlmPrediction]]:
-    """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
+    """Return *cases* with the predictions of *predictor*; those that it refuses are added to *undescribed*."""
     predicted = []
     tasks = [(case, constants_of[case.row.source].constants) for case in cases]
     for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), tasks, processes), strict=True), 1):
@@ -143,7 +143,10 @@ def _predicted(
 
 
 def _said(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
-    """Return what *predictor* says of a case, or why it refuses; steps that do not count are not simulated, as memory is one model."""
+    """Return the prediction of *predictor* for a case, or why it refuses.
+
+    Cases that are not scored are predicted by the closed form: all predictors use the same model of memory.
+    """
     try:
         return (predictor if scorable(task[0]) else closed_form.predict)(*task)
     except (SpecError, ValueError, ArithmeticError) as error:
@@ -216,13 +219,13 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
 
 
 def _skill(rows: Sequence[ScoredRun]) -> float | None:
-    """Return one less the median error over that of the better simple rule."""
+    """Return 1 minus the ratio of the median error to that of the better simple rule."""
     best = min(errors_of(rows, rule)["median"] for rule in ("constant_mfu", "six_pd"))
     return 1 - errors_of(rows)["median"] / best if best else None
 
 
 def llm_table(validation: LlmValidation) -> str:
-    """Return the outcome in words and columns."""
+    """Return the result as text with tables."""
     document = llm_document(validation)
     lines = [
         f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
@@ -291,7 +294,7 @@ def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
 
 
 def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
-    """Return *rows* by their reasons, those of most rows first, under the heading *what*."""
+    """Return lines with *rows* grouped by reason, most frequent first, under the heading *what*."""
     reasons: dict[str, list[Undescribed]] = {}
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
@@ -310,7 +313,7 @@ COLUMNS: Final = (
 
 
 def predictions_csv(validation: LlmValidation) -> str:
-    """Return every scored row with what was measured and what is said of it."""
+    """Return a CSV text of every scored row with its measurement and predictions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
