@@ -31,7 +31,7 @@ TOO_MANY_PROBLEMS: Final = 20
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One measured run; None where the row is blank. Times in seconds."""
+    """One measured run; None if the row is blank there. Times are in seconds."""
 
     file: str
     line: int

@@ -29,9 +29,9 @@ class Linear:
     """Rows, linearized around a fit of constants (log factors): their errors there, and their changes with each constant."""
 
     missed: np.ndarray
-    """Logarithm of predicted over measured step time, one a row."""
+    """Logarithm of predicted over measured step time, one per row."""
     slope: np.ndarray
-    """Change of that logarithm with each constant, rows by constants."""
+    """Derivative of that logarithm with respect to each constant, rows by constants."""
     values: np.ndarray
     """The constants of the fit."""
     widths: np.ndarray

@@ -71,7 +71,7 @@ class NetworkParameter(NamedTuple):
 
 
 NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
-"""Parameters with their log factors; an empty tuple is the prior's centre."""
+"""Parameters with their log factors; an empty tuple is the center of the prior."""
 
 
 def way_taken(way: str) -> NetworkFactors:
@@ -102,7 +102,7 @@ def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> 
         for place, transport in _met(question, with_factors(question, way_taken(way))):
             for parameter in _of_transport(place, transport, question.nodes):
                 before = parameters.get((place, parameter.constant), parameter)
-                parameters[place, parameter.constant] = min(before, parameter)  # of two widths the narrower
+                parameters[place, parameter.constant] = min(before, parameter)  # the narrower of two widths
     if not parameters:
         return ()
     if any(_crosses_sockets(question, with_factors(question, way_taken(way))) for question in questions):

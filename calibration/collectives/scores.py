@@ -191,7 +191,7 @@ def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def error_text(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return *rows* in aligned columns, in per cent, with their summary by network and operation below."""
+    """Return *rows* in aligned columns, in percent, followed by their summary by network and operation."""
     where = f"{'system':26} {'network':10} {'op':14} {'band':8}"
     lines = [f"{where} {'rows':>4} {'zero-shot':>9} {'signed':>6} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
     for row in rows:

@@ -109,7 +109,7 @@ def fit_attention(
 
 
 def fit_share(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int = 60) -> float:
-    """Return the share of the peak that fits *rows* of one GPU best, all other constants being as they are."""
+    """Return the share of the peak that fits *rows* of one GPU best, with all other constants unchanged."""
     peak = rows[0].peak
     name = rows[0].gpu
 

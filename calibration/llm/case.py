@@ -79,7 +79,7 @@ class Case:
     flash: bool
     lora: bool
     lora_targets: tuple[str, ...]
-    """Products with adapters; empty: all of a block."""
+    """Linear layers with adapters; empty: all of a block."""
     family: str
     stack: str
     tuned: bool

@@ -19,11 +19,11 @@ from sim.spec.library import load_part
 
 Products = Literal["16bit", "fp8", "fp4"]
 PCIE: Final = 32e9
-"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s a lane)."""
+"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
 PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
-"""Bytes/s of the network for each of them: estimate."""
+"""Bytes/s of the network per GPU of such a node: estimate."""
 _PARTS: Final = "hardware/parts/gpus"
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
 """The number of GPUs, before or after their name."""

@@ -31,7 +31,7 @@ EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 EXPOSED_EXPERTS: Final = 0.4
 """Part of dispatch and combine that stays exposed if they overlap with another micro-batch's compute: estimate."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
-"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
+"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk toward 1."""
 
 
 def priors() -> dict[str, tuple[float, float]]:
