@@ -224,7 +224,7 @@ def validate(
 
     conditions = [read_condition(text) for text in fail_if]
     keys, kinds = keys_of(by), kinds_of(left_out)
-    if _of_transformers(files, memory, no_leave_out):
+    if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError("--by and --left-out are for runs in data parallel; tables of transformer runs are always grouped and left out")
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
@@ -240,7 +240,7 @@ def validate(
     _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
 
 
-def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
+def _are_transformer_tables(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
     """Return whether *files* are tables of transformer runs. Raise SpecError if only some are, or if an option requires such tables."""
     from calibration.llm.table import is_llm_table
 
@@ -285,9 +285,9 @@ def _conclude(
 
     failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:
-        made = files(json.dumps(document, indent=2) + "\n")
-        write_files(output, made)
-        *names, last = made
+        contents = files(json.dumps(document, indent=2) + "\n")
+        write_files(output, contents)
+        *names, last = contents
         talk(f"wrote {output}/{', '.join(names)} and {last}")
     print_json(document) if as_json else show_text(text)
     for broken in failed:

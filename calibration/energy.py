@@ -69,7 +69,7 @@ def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
         top = max(by_limit)
         time, draw = by_limit[top]
         name = f"{network}, batch {batch}, {gpu}"
-        powers.append(ScoredFigure(name, draw, _full(gpu) * top, top))
+        powers.append(ScoredFigure(name, draw, _full_load_share(gpu) * top, top))
         slower += [
             ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
             for limit in sorted(by_limit)
@@ -81,7 +81,7 @@ def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
 _PARTS = {"V100": "v100-pcie-16gb", "P100": "p100-pcie-16gb", "RTX6000": "quadrortx6000"}
 
 
-def _full(gpu: str) -> float:
+def _full_load_share(gpu: str) -> float:
     model, part = power_model(), load_part(Gpu, _PARTS[gpu], "hardware/parts/gpus")
     named = next((block for block in model.gpus if part.name in block.gpus), model.gpus[-1])
     return named.compute

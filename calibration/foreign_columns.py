@@ -54,7 +54,7 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
     """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name."""
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
-    columns, told, thousandths = list(header), [], set()
+    columns, notes, ms_places = list(header), [], set()
     for place, name in enumerate(header):
         plain = _plain(name)
         column = named.get(plain) or in_ms.get(plain)
@@ -62,14 +62,14 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
             continue
         columns[place] = column
         if plain in in_ms:
-            thousandths.add(place)
-        told.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
+            ms_places.add(place)
+        notes.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
 
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
-        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(filled)]
+        return [_from_ms(cell) if place in ms_places else cell for place, cell in enumerate(filled)]
 
-    return columns, fitting, told
+    return columns, fitting, notes
 
 
 def is_read(name: str) -> bool:
@@ -80,10 +80,10 @@ def is_read(name: str) -> bool:
 def layout_of(header: Sequence[str], cells: Cells) -> str:
     """Return the first cell that indicates a layout, after its column name; empty if none does (plain data parallelism)."""
     for name, cell in zip(header, cells, strict=False):
-        plain, said = _plain(name), cell.strip().lower()
-        least = 1 if plain.startswith("zero") else 2
-        split = plain in _SPLITS and said.isdigit() and ((number := whole_number(said)) is None or number >= least)
-        if split or (plain in _SHARDS and _SHARDED.fullmatch(said)):
+        plain, value = _plain(name), cell.strip().lower()
+        minimum = 1 if plain.startswith("zero") else 2
+        split = plain in _SPLITS and value.isdigit() and ((number := whole_number(value)) is None or number >= minimum)
+        if split or (plain in _SHARDS and _SHARDED.fullmatch(value)):
             return f"{name} {cell.strip()}"
     return ""
 

@@ -204,15 +204,15 @@ def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
 
 def score_shares_of_others(seed: int = 0) -> list[Shared]:
     """Return the recorded effective shares, predicted by medians of drawn ones at the failure rates of the other fleets."""
-    return [_shared(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
+    return [_score_share(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
 
 
 def score_shares(seed: int = 0) -> list[Shared]:
     """Return the recorded effective shares, predicted by means of drawn ones at each row's own failure rate."""
-    return [_shared(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
+    return [_score_share(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
 
 
-def _shared(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
+def _score_share(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
     drawn = draw(run, COURSES, seed).share
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Shared(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
@@ -228,8 +228,8 @@ def score_nodes(nodes: int = 260) -> list[Likelihood]:
     """
     rows = rows_of("node_faults")
     counts = Counter(row["node"] for row in rows)
-    every = np.array([*counts.values(), *[0] * (nodes - len(counts))])
-    halves = every[0::2], every[1::2]
+    all_counts = np.array([*counts.values(), *[0] * (nodes - len(counts))])
+    halves = all_counts[0::2], all_counts[1::2]
     ours = sum(_gamma_poisson(test, fit) for test, fit in (halves, halves[::-1]))
     plain = sum(_poisson(test, float(fit.mean())) for test, fit in (halves, halves[::-1]))
     repairs: dict[int, list[float]] = defaultdict(list)

@@ -98,25 +98,25 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
     """Return the question of each of *records*. Raise SpecError with all problems, each once, with the rows that have it."""
-    described, refused = _asked(records, folders)
+    described, refused = _try_questions(records, folders)
     problems: dict[str, list[RunRecord]] = defaultdict(list)
     for record, error in refused:
         for line in str(error).splitlines():
             problems[line].append(record)
     if problems:
-        told = [_told(problem, rows) for problem, rows in problems.items()]
-        more = len(told) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(told[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
+        texts = [_problem_text(problem, rows) for problem, rows in problems.items()]
+        more = len(texts) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(texts[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
     return described
 
 
 def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
     """Return the questions of those *records* that can be simulated, and the reasons why the others cannot."""
-    questions, refused = _asked(records, folders)
+    questions, refused = _try_questions(records, folders)
     return questions, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
-def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
+def _try_questions(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
     questions: list[RunQuestion] = []
     refused: list[tuple[RunRecord, SpecError]] = []
     for record in records:
@@ -127,7 +127,7 @@ def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQues
     return questions, refused
 
 
-def _told(problem: str, rows: Sequence[RunRecord]) -> str:
+def _problem_text(problem: str, rows: Sequence[RunRecord]) -> str:
     """Return *problem* with the *rows* that have it; a problem in a description begins with the description's own file and line."""
     more = f"and {len(rows) - 1} more row{'s' if len(rows) > 2 else ''}" if len(rows) > 1 else ""
     if _OF_A_FILE.match(problem):
@@ -146,7 +146,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
         for_workload = (*for_workload, f"model.sequence={record.sequence}")
         workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if record.global_batch is not None:
-        batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
+        batch = _batch_of_one_gpu(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
         if record.batch_per_gpu not in (None, batch):
             raise SpecError(
                 f"global_batch {record.global_batch} means {batch} samples per GPU, the column batch_per_gpu says {record.batch_per_gpu}"
@@ -241,11 +241,11 @@ def _sets(text: str, key: str) -> bool:
 def _pattern(record: RunRecord, machine: Hardware) -> str:
     """Return the GPUs on each node joined by ``+``."""
     if record.placement:
-        counts = _digits(record, machine) or record.placement
-        _agree(record, counts)
+        counts = _placement_of_digits(record, machine) or record.placement
+        _check_placement(record, counts)
         return counts
     if record.gpus_per_node is None and record.total_gpus is not None:
-        return _spread(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
+        return _equal_placement(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
     if record.gpus_per_node is None and record.nodes is None:
         return "+".join(str(len(part.gpus)) for part in place(machine))
     gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
@@ -257,15 +257,15 @@ def _pattern(record: RunRecord, machine: Hardware) -> str:
     return "+".join([str(int(gpus))] * nodes)
 
 
-def _spread(gpus: int, nodes: int | None, most: int) -> str:
-    """Return *gpus* divided equally over *nodes* (by default the fewest nodes of *most* GPUs), as GPUs per node joined by ``+``."""
-    nodes = nodes or -(-gpus // most)
+def _equal_placement(gpus: int, nodes: int | None, gpus_per_node: int) -> str:
+    """Return *gpus* divided equally over *nodes* (by default, as few as have *gpus_per_node* each), as GPUs per node joined by ``+``."""
+    nodes = nodes or -(-gpus // gpus_per_node)
     if gpus % nodes:
         raise SpecError(f"total_gpus: {gpus} GPUs are not as many on each of {nodes} nodes; write the placement, for example 1+2")
     return "+".join([str(gpus // nodes)] * nodes)
 
 
-def _of_one(batch: int, pattern: str, micro_batches: int) -> int:
+def _batch_of_one_gpu(batch: int, pattern: str, micro_batches: int) -> int:
     """Return the samples per GPU and micro-batch for a global batch of *batch*."""
     parts = pattern.split("+")
     if not all(part.strip().isdigit() for part in parts):
@@ -277,18 +277,18 @@ def _of_one(batch: int, pattern: str, micro_batches: int) -> int:
     return batch // shares
 
 
-def _digits(record: RunRecord, machine: Hardware) -> str | None:
+def _placement_of_digits(record: RunRecord, machine: Hardware) -> str | None:
     """Return a placement written as one digit per node (``12``: one GPU, then two) with ``+`` in between; None for other notations."""
     text = record.placement or ""
     if len(text) < 2 or not text.isascii() or not text.isdigit():
         return None
-    most = max(group.node.gpu_count for group in machine.groups)
-    if record.nodes == len(text) or (record.nodes is None and int(text) > most):
+    largest_node = max(group.node.gpu_count for group in machine.groups)
+    if record.nodes == len(text) or (record.nodes is None and int(text) > largest_node):
         return "+".join(text)
     return None
 
 
-def _agree(record: RunRecord, pattern: str) -> None:
+def _check_placement(record: RunRecord, pattern: str) -> None:
     parts = pattern.split("+")
     if record.total_gpus is not None and all(part.strip().isdigit() for part in parts) and sum(map(int, parts)) != record.total_gpus:
         raise SpecError(f"placement {record.placement} has {sum(map(int, parts))} GPUs, the column total_gpus says {record.total_gpus}")

@@ -72,11 +72,11 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
         elif not understood(name):
             notes.append(f"{where}: column '{name}' is not part of a record and is left unread")
-    there = {*header, *meanings.values()}
-    if missing := [f"'{name}'" for name in REQUIRED if name not in there]:
+    present = {*header, *meanings.values()}
+    if missing := [f"'{name}'" for name in REQUIRED if name not in present]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
         problems.append(f"{which} missing; the columns are {', '.join(COLUMNS)}")
-    if there.isdisjoint(_SPEEDS):
+    if present.isdisjoint(_SPEEDS):
         problems.append(f"expected a column {' or '.join(_SPEEDS)}")
     if problems:
         raise SpecError([f"{where}: {problem}" for problem in problems])

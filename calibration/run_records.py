@@ -109,18 +109,18 @@ def read_table(path: Path) -> RecordFile:
 
     Without a column ``role``, all rows are predictions. Raise SpecError if the header is invalid or there are no rows.
     """
-    return _read(path, _of_a_stranger)
+    return _read(path, _read_foreign_header)
 
 
 _Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
 
 
-def _of_a_stranger(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, told = read_as(header)
+def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    columns, fitting, notes = read_as(header)
     if "role" in columns:
-        return columns, fitting, told
-    told = [*told, "no column 'role': all rows are predicted as described, and none calibrates"]
-    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], told
+        return columns, fitting, notes
+    notes = [*notes, "no column 'role': all rows are predicted as described, and none calibrates"]
+    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
 
 
 def _read(path: Path, reads: _Reads) -> RecordFile:
@@ -128,15 +128,15 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    columns, fitting, told = reads(header)
+    columns, fitting, header_notes = reads(header)
     line, text = lines[0]
-    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text, is_read)
+    notes = [f"{path}:{line}: {note}" for note in header_notes] + check_header(path, line, columns, text, is_read)
     left_out: list[LeftOut] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
         try:
-            records.append(_of_its_sequence(record(str(path), number, columns, fitted), columns, fitted))
+            records.append(_with_sequence(record(str(path), number, columns, fitted), columns, fitted))
         except SpecError as error:
             where = f"{path}:{number}"
             row = dict(zip(columns, fitted, strict=False))
@@ -146,7 +146,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
 
 
-def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
+def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
     """Return *record* with the sequence length that a further column specifies. Raise SpecError for a run with a layout."""
     if laid_out := layout_of(columns, cells):
         raise SpecError(
@@ -171,7 +171,7 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = _Row(where, dict(zip(header, cells, strict=False)))
-    made = RunRecord(
+    run = RunRecord(
         file,
         line,
         row.text("hardware", required=True),
@@ -196,8 +196,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         total_gpus=row.count("total_gpus"),
         global_batch=row.count("global_batch"),
     )
-    _check_times(where, made)
-    return made
+    _check_times(where, run)
+    return run
 
 
 def _check_times(where: str, record: RunRecord) -> None:

@@ -41,7 +41,7 @@ class StepTimes:
     def __init__(self, path: str | Path, batch: int, name: str = "training", warmup: int = 3) -> None:
         if batch < 1 or warmup < 0:
             raise SpecError(f"StepTimes: a batch of {batch} and {warmup} steps of warm-up; write 1 or more, and 0 or more")
-        self._path, self._asked, self._warmup = Path(path), {"name": name, "batch": batch}, warmup
+        self._path, self._request, self._warmup = Path(path), {"name": name, "batch": batch}, warmup
         self._waits: list[float] = []
         self._times: list[float] = []
 
@@ -72,10 +72,10 @@ class StepTimes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Write the recorded steps; after an error, without those of the other ranks."""
         own = (self._waits, self._times)
-        by_rank = _of_all_ranks(own) if error is None else [own]
+        by_rank = _gather_times(own) if error is None else [own]
         if _rank() == 0 and (self._times or error is None):
             record = self._record()
-            record.probes[PROBE] = self._added(record, by_rank, "" if error is None else f"stopped: {type(error).__name__}")
+            record.probes[PROBE] = self._probe_record(record, by_rank, "" if error is None else f"stopped: {type(error).__name__}")
             record.state = "partial" if any(probe.state in ("partial", "failed") for probe in record.probes.values()) else "complete"
             write_record(self._path, record)
 
@@ -84,16 +84,16 @@ class StepTimes:
         facts = machine_facts(device, _ranks(), "none" if _ranks() == 1 else "nccl" if device == "cuda" else "gloo")
         return opened_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), but=("ranks", "backend"))
 
-    def _added(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
-        row: AnswerRow = self._asked | {
+    def _probe_record(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
+        row: AnswerRow = self._request | {
             "ranks": _ranks(),
             "wait_by_rank_s": [waits for waits, _ in by_rank],
             "times_by_rank_s": [own for _, own in by_rank],
         }
-        same = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
+        other_rows = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
         enough = all(times for _, times in by_rank)
         reason = reason or ("" if enough else f"no more than the {self._warmup} steps of warm-up ran")
-        return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*same, row])
+        return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*other_rows, row])
 
 
 def _cuda() -> bool:
@@ -130,7 +130,7 @@ def _ranks() -> int:
     return int(group.get_world_size()) if group else 1
 
 
-def _of_all_ranks(own: tuple[list[float], list[float]]) -> list[tuple[list[float], list[float]]]:
+def _gather_times(own: tuple[list[float], list[float]]) -> list[tuple[list[float], list[float]]]:
     group = _group()
     if not group:
         return [own]

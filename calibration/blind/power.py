@@ -21,7 +21,7 @@ def score_steps() -> list[ScoredFigure]:
     power = load_hardware(MACHINE).spec.groups[0].node.gpu.power
     scored = []
     for question in questions():
-        if key(question) in measured and (told := foretold(question, MACHINE)) is not None:
+        if key(question) in measured and (prediction := foretold(question, MACHINE)) is not None:
             name = f"{question.name}, {question.precision}, batch {question.batch}"
-            scored.append(ScoredFigure(name, measured[key(question)], told.value, power))
+            scored.append(ScoredFigure(name, measured[key(question)], prediction.value, power))
     return scored

@@ -21,8 +21,8 @@ def predict(machine: str, output: Path, progress: Callable[[int, int], None] = l
     rows = []
     for number, question in enumerate(all_questions):
         progress(number, len(all_questions))
-        told = foretold(question, machine)
-        rows.append(line(question, told))
+        prediction = foretold(question, machine)
+        rows.append(line(question, prediction))
     write_table(output, rows, f"Predicted for {machine}.")
     return sum(row["predicted"] != "" for row in rows)
 

@@ -80,14 +80,14 @@ def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
     for row in rows:
         if row["predicted"] and row["measured"]:
             groups.setdefault((row["kind"], row["precision"]), []).append(row)
-    made = []
+    results = []
     for (kind, precision), own in groups.items():
         errors = np.array([float(row["predicted"]) / float(row["measured"]) - 1 for row in own])
         bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in own if row["low"]]
         sizes = np.abs(errors)
         figures = (float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
-        made.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
-    return made
+        results.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
+    return results
 
 
 def scores_text(scores: Sequence[BlindScore]) -> str:

@@ -75,7 +75,7 @@ def fit(rows: Sequence[FactorRow]) -> Factors:
     rows = [row for row in rows if row.record.role == "compute"]
     keys = names(rows)
     index = {key: number for number, key in enumerate(keys)}
-    scale = np.array([PLAUSIBLE[_owner(owner)][kind] for kind, owner in keys])
+    scale = np.array([PLAUSIBLE[_prior_group(owner)][kind] for kind, owner in keys])
     weights = _weights(rows)
     values = np.zeros(len(keys))
     for _ in range(STEPS):
@@ -94,7 +94,7 @@ def fit(rows: Sequence[FactorRow]) -> Factors:
     return dict(zip(keys, values, strict=True))
 
 
-def _owner(name: str) -> str:
+def _prior_group(name: str) -> str:
     if name in ("all", FIRST_KERNELS):
         return name
     return ("measured" if name in MEASURED else "estimated") if name.startswith("cc ") else "stack"

@@ -140,9 +140,9 @@ def predicted_time(record: RunRecord) -> float:
 
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     """Return *workload* and *gpu* without the factors that were fitted to whole networks."""
-    given = workload.training.stack
-    fitted = isinstance(given.source, dict) and given.source.get("launch_cpu", "").startswith("fitted")
-    stack: Stack = given.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    catalogue_stack = workload.training.stack
+    fitted = isinstance(catalogue_stack.source, dict) and catalogue_stack.source.get("launch_cpu", "").startswith("fitted")
+    stack: Stack = catalogue_stack.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )

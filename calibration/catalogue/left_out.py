@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
-ONE_GPU: Final[Mapping[str, str]] = {name: told["one_gpu"] for name, told in _SOURCES.items() if "one_gpu" in told}
+ONE_GPU: Final[Mapping[str, str]] = {name: entry["one_gpu"] for name, entry in _SOURCES.items() if "one_gpu" in entry}
 """For each source of measured runs, the prefix of its rows' source in the one-GPU records; a source not listed has no such rows."""
-PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(told.get("wide", ())) for name, told in _SOURCES.items()}
+PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(entry.get("wide", ())) for name, entry in _SOURCES.items()}
 """For each source, the priors of `calibration.clusters.priors` that rest on it alone."""
 KNOWN: Final = frozenset(_SOURCES)
 """The sources of the committed runs, on which constants may rest."""
@@ -45,8 +45,8 @@ def machine_without(source: str, machine: Hardware) -> Hardware:
 
 
 def _node(source: str, node: Node) -> Node:
-    told = _SOURCES.get(source, {})
-    moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in told.get("transports", {}).items()}
+    entry = _SOURCES.get(source, {})
+    moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in entry.get("transports", {}).items()}
     update: dict[str, Any] = {
         place: transport.model_copy(update=dict(moved[transport.name]))
         for place, transport in node.transports.items()
@@ -55,8 +55,8 @@ def _node(source: str, node: Node) -> Node:
     if node.nic.transport.name in moved:
         transport = node.nic.transport.model_copy(update=dict(moved[node.nic.transport.name]))
         update["nic"] = node.nic.model_copy(update={"transport": transport})
-    if "topology" in told:
-        update["topology"] = node.topology.model_copy(update=dict(told["topology"]))
+    if "topology" in entry:
+        update["topology"] = node.topology.model_copy(update=dict(entry["topology"]))
     if source in ONE_GPU:
         update["gpu"] = _gpu(node.gpu, factors_without(source))
     return node.model_copy(update=update)

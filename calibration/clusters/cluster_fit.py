@@ -181,9 +181,9 @@ def fit_model(
     best = _fitted(prior_model(compute, questions, carried=carried), rows, evaluator)
     if not rows:
         return best.model
-    least = len(rows) * math.log(LEAST_NOISE)  # of a perfect fit with all constants at their priors
+    perfect_doubt = len(rows) * math.log(LEAST_NOISE)  # of a perfect fit with all constants at their priors
     for way in other_ways(rows):
-        if least + DOUBT[way] >= best.doubt:
+        if perfect_doubt + DOUBT[way] >= best.doubt:
             continue
         other = _fitted(prior_model(compute, questions, way, carried), rows, evaluator)
         if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
@@ -215,9 +215,9 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
     points = (start, 0 * start, start + _slower(model, widths))
     slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in points]
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
-    moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
+    moves = np.array([one for one in moving if _is_identifiable(model, one, rows)], dtype=np.intp)
     best = _maximum(model, rows, start[moves], moves, widths, evaluator)
-    kept = moves[useful(best.about, _judged(model, moves.tolist(), rows))]
+    kept = moves[useful(best.about, _blocks_to_judge(model, moves.tolist(), rows))]
     if len(kept) < len(moves):
         moves, best = kept, _maximum(model, rows, best.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
@@ -233,7 +233,7 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
 
 
 def _without_network(
-    model: ClusterModel, rows: Sequence[RunQuestion], best: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], best: _Maximum, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
 ) -> np.ndarray:
     """Return the errors on left-out rows with the network as described and only the constants of jobs fitted: *own*, a part of *moves*."""
     import numpy as np
@@ -244,11 +244,11 @@ def _without_network(
     missed = np.log([one.step for one in times]) - np.log(best.steps)
     places = np.flatnonzero(np.isin(moves, own))
     alone = tuple(new for new, old in enumerate(places.tolist()) if old in best.about.own)
-    told = {"slope": best.about.slope[:, places], "values": values[own], "widths": best.about.widths[places], "own": alone}
-    return replace(best.about, missed=missed, **told).left_out(range(len(own)))
+    changes = {"slope": best.about.slope[:, places], "values": values[own], "widths": best.about.widths[places], "own": alone}
+    return replace(best.about, missed=missed, **changes).left_out(range(len(own)))
 
 
-def _can_tell(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
+def _is_identifiable(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
     """Return whether *rows* can determine a constant. The cost per step or launch shows in its growth with ranks: two are too few."""
     parameter = model.parameters[number]
     if parameter.constant not in ("latency", "launch"):
@@ -256,7 +256,7 @@ def _can_tell(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> 
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
+def _blocks_to_judge(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
     """Return those of *moves* (by position) that leaving rows out can judge, grouped by the place where they act.
 
     A job's constant that only a single row can determine is not among them.
@@ -267,12 +267,12 @@ def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestio
         if number < first:
             parameter = model.parameters[number]
             blocks[parameter.place or parameter.constant].append(place)
-        elif _tellers(model, number, rows) > 1:
+        elif _rows_of_job(model, number, rows) > 1:
             blocks[number].append(place)
     return list(blocks.values())
 
 
-def _tellers(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
+def _rows_of_job(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
     """Return how many of *rows* are of the job that a constant belongs to; 0 if it belongs to no job."""
     place = number - len(model.parameters) + len(model.groups)
     return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
@@ -316,7 +316,7 @@ def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray,
     return best
 
 
-class _Most(NamedTuple):
+class _Maximum(NamedTuple):
     """The most probable constants, the noise, the covariance of the constants that moved, and the errors on left-out rows (*missed*)."""
 
     values: np.ndarray
@@ -329,7 +329,7 @@ class _Most(NamedTuple):
 
 def _maximum(
     model: ClusterModel, rows: Sequence[RunQuestion], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
-) -> _Most:
+) -> _Maximum:
     """Return the most probable values of the constants *moves* (indices), starting from *moved*; the others stay at their priors."""
     import numpy as np
     from scipy.optimize import least_squares
@@ -369,10 +369,10 @@ def _maximum(
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
-    alone = tuple(place for place, number in enumerate(moves.tolist()) if _tellers(model, number, rows) == 1)
+    alone = tuple(place for place, number in enumerate(moves.tolist()) if _rows_of_job(model, number, rows) == 1)
     about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
-    return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
+    return _Maximum(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
 
 def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:

@@ -42,7 +42,7 @@ class ComputeScale:
     def of(self, question: RunQuestion) -> float | None:
         """Return the factor for *question*; None if nothing was measured."""
         key = self.group(question)
-        return None if key is None else _at(self.curves[key], question.batch)
+        return None if key is None else _interpolate(self.curves[key], question.batch)
 
     def doubt(self, question: RunQuestion) -> float:
         """Return the standard deviation of the log factor for *question*; 0 for batches inside the measured range."""
@@ -89,9 +89,9 @@ def measured_scale(
     Factors in *scales* are not solved again. Batches of *questions* outside the range of their group have factors of their own; other
     batches outside take the factor of the nearest measured one.
     """
-    told = {**(scales or {})}
-    told |= solved([row for row in rows if row.record not in told], evaluator)
-    factors = {id(row): told[row.record] for row in rows}
+    factor_of_record = {**(scales or {})}
+    factor_of_record |= solved([row for row in rows if row.record not in factor_of_record], evaluator)
+    factors = {id(row): factor_of_record[row.record] for row in rows}
     by_group: dict[Hashable, dict[int, list[RunQuestion]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if factors[id(row)] is not None:
@@ -130,7 +130,7 @@ def _with_batches_beyond(
         for batch, run in others.items():
             last = _nearest(times, batch)
             growth, doubts[key, batch] = model.growth(layers[id(run)], layers[id(measured[key][last][0])])
-            expected.append((key, batch, _taking(run, times[last] * growth)))
+            expected.append((key, batch, _with_compute_time(run, times[last] * growth)))
     curves = {key: list(points) for key, points in scale.curves.items()}
     for (key, batch, _), factor in zip(expected, _solve([run for *_, run in expected], evaluator), strict=True):
         if factor is not None:
@@ -142,7 +142,7 @@ def _nearest(batches: Iterable[int], batch: int) -> int:
     return min(batches, key=lambda other: abs(math.log(other / batch)))
 
 
-def _taking(run: RunQuestion, compute: float) -> RunQuestion:
+def _with_compute_time(run: RunQuestion, compute: float) -> RunQuestion:
     """Return *run* as if its measured compute time had been *compute* seconds."""
     sync = None if run.record.exposed_sync is None else 0.0
     return replace(run, record=replace(run.record, step_time=compute, exposed_sync=sync, throughput=None))
@@ -194,7 +194,7 @@ def _next(trials: Sequence[tuple[float, float]]) -> float:
     return min(MOST_SCALE, max(LEAST_SCALE, scale * math.exp(-miss / slope)))
 
 
-def _at(curve: Sequence[tuple[int, float]], batch: int) -> float:
+def _interpolate(curve: Sequence[tuple[int, float]], batch: int) -> float:
     below = [point for point in curve if point[0] <= batch]
     above = [point for point in curve if point[0] >= batch]
     if not below or not above:

@@ -99,8 +99,8 @@ def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> 
     """Return the parameters that affect the step times of *questions*, runs on one cluster, if traffic takes the path *way*."""
     parameters: dict[tuple[str, str], NetworkParameter] = {}
     for question in questions:
-        for place, transport in _met(question, with_factors(question, way_taken(way))):
-            for parameter in _of_transport(place, transport, question.nodes):
+        for place, transport in _transports_met(question, with_factors(question, way_taken(way))):
+            for parameter in _transport_parameters(place, transport, question.nodes):
                 before = parameters.get((place, parameter.constant), parameter)
                 parameters[place, parameter.constant] = min(before, parameter)  # the narrower of two widths
     if not parameters:
@@ -124,24 +124,24 @@ def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[s
 def places_met(question: RunQuestion, way: str) -> frozenset[str]:
     """Return the places of parameters that collectives of *question* use if traffic takes the path *way*."""
     hardware = with_factors(question, way_taken(way))
-    met = frozenset(place for place, _ in _met(question, hardware, copies=True))
+    met = frozenset(place for place, _ in _transports_met(question, hardware, copies=True))
     return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
 
 
-def _of_transport(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
+def _transport_parameters(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
     kind = "efficiency"
     if place == NIC:
         kind += ", TCP" if transport.flow_cap else ", NIC"
     elif place == "host_transport":
         kind += ", host" if nodes == 1 else ", copies"
-    made = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
+    parameters = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
     if place == NIC:
-        made.append(NetworkParameter(place, "total", WIDTHS["total"]))
-        made += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
-    return made
+        parameters.append(NetworkParameter(place, "total", WIDTHS["total"]))
+        parameters += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+    return parameters
 
 
-def _met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+def _transports_met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
     """Return the transport classes that rings of *question* cross on *hardware*, with the fields of the nodes that hold them.
 
     *copies* adds the class of copies that feed a NIC. Runs between nodes cannot distinguish it from the NIC's own, so they do not fit it.
@@ -165,24 +165,24 @@ def _crosses_sockets(question: RunQuestion, hardware: Hardware) -> bool:
     """Return whether rings of *question* on *hardware* copy from socket to socket through host memory."""
     if question.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
         return False
-    plan = _plan(question, _limited(hardware))
+    plan = _plan(question, _with_socket_limit(hardware))
     links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
     return any(SOCKET_COPIES.fullmatch(link) for link in links)
 
 
-def _limited(hardware: Hardware) -> Hardware:
+def _with_socket_limit(hardware: Hardware) -> Hardware:
     """Return *hardware* with a limit on copies between sockets: the described one, or else the one that NCCL assumes."""
     limited: dict[int, Node] = {}
     groups = []
     for group in hardware.groups:
         topology = group.node.topology
-        limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _carried(group.node)})
+        limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _socket_bandwidth(group.node)})
         node = limited.setdefault(id(group.node), group.node.model_copy(update={"topology": limit}))
         groups.append(group.model_copy(update={"node": node}))
     return hardware.model_copy(update={"groups": tuple(groups)})
 
 
-def _carried(node: Node) -> float:
+def _socket_bandwidth(node: Node) -> float:
     """Return the bandwidth that NCCL assumes for the socket link of *node* in one direction, but at most what the link delivers."""
     link = node.host.cpu.socket_link
     return min(link.nccl_bandwidth or math.inf, link.bandwidth * link.efficiency)
@@ -234,7 +234,7 @@ def _socket_copies(node: Node, moves: Mapping[tuple[str, str], float]) -> dict[s
     (_, share) = node.host_transport.efficiency[-1]
     moved = share * math.exp(moves.get(("host_transport", "efficiency"), 0.0))
     factor = math.exp(between) * min(1.0, share) / min(1.0, moved)
-    limit = described or _carried(node)
+    limit = described or _socket_bandwidth(node)
     return {} if factor == 1.0 else {"socket_copy_bandwidth": limit * factor}
 
 

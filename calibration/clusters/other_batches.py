@@ -48,19 +48,19 @@ def step_model(layers: Sequence[float], measured: Sequence[float]) -> StepModel:
     """Return the model that fits the *measured* seconds of compute, given the layer model's seconds of each in *layers*."""
     import numpy as np
 
-    said, took = np.array(layers), np.array(measured)
+    modeled, times = np.array(layers), np.array(measured)
     noise = LEAST_NOISE
     for _ in range(_ROUNDS):
-        design = np.column_stack([1.0 / took, said / took]) / noise
+        design = np.column_stack([1.0 / times, modeled / times]) / noise
         left = np.vstack([design, [0.0, 1.0 / _MODEL]])
-        right = np.append(np.full(len(took), 1.0 / noise), 1.0 / _MODEL)
+        right = np.append(np.full(len(times), 1.0 / noise), 1.0 / _MODEL)
         covariance = np.linalg.inv(left.T @ left)
         constant, rate = covariance @ left.T @ right
         if constant < 0.0:
             constant, rate = 0.0, float(left[:, 1] @ right / (left[:, 1] @ left[:, 1]))
         elif rate < 0.0:  # larger batches were faster
             constant, rate = float(left[:, 0] @ right / (left[:, 0] @ left[:, 0])), 0.0
-        missed = (constant + rate * said) / took - 1.0
+        missed = (constant + rate * modeled) / times - 1.0
         noise = max(LEAST_NOISE, float(np.sqrt(np.mean(missed**2))))
     (first, cross), (_, second) = covariance.tolist()
     return StepModel(float(constant), float(rate), ((first, cross), (cross, second)), noise)

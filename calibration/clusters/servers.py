@@ -60,9 +60,9 @@ class ServerFit:
 def fit_servers(files: Sequence[Path]) -> ServerFit:
     """Return the costs that fit the ``network`` rows of *files*, and predictions of all rows. Raise SpecError if they cannot be fitted."""
     rows = [question(record) for path in files for record in read_records(path).records]
-    apart = [row for row in rows if row.workload.training.stack.servers is None]
-    if apart:
-        raise SpecError(f"{apart[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
+    without_servers = [row for row in rows if row.workload.training.stack.servers is None]
+    if without_servers:
+        raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
     fitted = [row for row in rows if row.record.role == "network"]
     if spread(fitted) < 1.5:
         raise SpecError(
@@ -147,11 +147,11 @@ def _second_servers(fit: ServerFit) -> list[str]:
         most = max(row.asked.job.ranks for row in rows)
         one, two = ([row for row in rows if row.asked.job.ranks == most and _servers(row) == count] for count in (1, 2))
         if one and two:
-            held = _busiest_share(two[0])
+            share = _busiest_share(two[0])
             measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
             lines.append(
                 f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f}%, "
-                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * held:.1f}% of the bytes to one of the two"
+                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * share:.1f}% of the bytes to one of the two"
             )
     return lines
 

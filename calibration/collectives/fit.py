@@ -109,10 +109,10 @@ def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _measured(record, priced.alone, constants)
+    return _loop_time(record, priced.alone, constants)
 
 
-def _measured(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
+def _loop_time(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
     """Return the seconds that the loop of *record* measures for a collective that takes *alone* seconds in isolation."""
     launch = constants["host"]["launch"]
     return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
@@ -152,7 +152,7 @@ class RecordBatch:
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                seconds[place] = _measured(record, alone, constants)
+                seconds[place] = _loop_time(record, alone, constants)
         return seconds
 
 
@@ -165,20 +165,20 @@ def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = N
     Classes in *kept* are not fitted. A class that no row crosses stays at its prior, a generation of NVLink at the mean of other
     generations. A generation's prior is the mean of newer ones, for which there are more measurements.
     """
-    given = kept or {}
-    constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
-    told_of = {name for name in GENERATIONS if name in given}
+    kept_constants = kept or {}
+    constants = {name: dict(kept_constants.get(name, values)) for name, values in PRIORS.items()}
+    fitted_names = {name for name in GENERATIONS if name in kept_constants}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
         if names == ("host",):  # larger messages reveal nothing about launches
             met = [record for record in met if record.nbytes < BANDS[0][2]]
-        if met and not given.keys() & set(names):
-            if newer := [constants[name] for name in told_of if names[0] in GENERATIONS and name > names[0]]:
+        if met and not kept_constants.keys() & set(names):
+            if newer := [constants[name] for name in fitted_names if names[0] in GENERATIONS and name > names[0]]:
                 constants[names[0]] = _mean(newer, names[0])
             constants.update(_fitted(met, names, constants))
-            told_of |= {*names}
-    if told := [constants[name] for name in GENERATIONS if name in told_of]:
-        constants |= {name: _mean(told, name) for name in ("nvlink", *GENERATIONS) if name not in told_of}
+            fitted_names |= {*names}
+    if fitted_generations := [constants[name] for name in GENERATIONS if name in fitted_names]:
+        constants |= {name: _mean(fitted_generations, name) for name in ("nvlink", *GENERATIONS) if name not in fitted_names}
     return constants
 
 
@@ -230,7 +230,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
-    records = _telling(records) if set(names) <= set(GENERATIONS) else records
+    records = _without_host_bound(records) if set(names) <= set(GENERATIONS) else records
     batch, weights = RecordBatch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     followed = constants[names[0]] != PRIORS[names[0]]
@@ -247,15 +247,15 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
         return np.concatenate([tamed * weights, moved / widths])
 
-    most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
-    bounds = (-math.inf, most)  # at most the whole line; copies through host memory may overlap
+    upper = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
+    bounds = (-math.inf, upper)  # at most the whole line; copies through host memory may overlap
     fast = np.array([_FAST if key in _BLOCKS else 0.0 for _, key in keys])
     starts = [np.zeros(len(keys)), fast] if fast.any() else [fast]
     solutions = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
     return filled(min(solutions, key=lambda solution: solution.cost).x)
 
 
-def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
+def _without_host_bound(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
     """Return *records* without small messages that are bound by the host: by launches on several GPUs, or by sends to many partners."""
     return [record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")]
 

@@ -89,15 +89,15 @@ def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) 
     def above_zero(column: str) -> float:
         return csv_number(row[column], f"{path}:{line}: {column}", "a number above 0", lambda value: value > 0)
 
-    nodes, gpus, own = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
+    nodes, gpus, per_process = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
     nbytes, time = float(count("bytes")), above_zero("time_s")
     if row["role"] not in ("fit", "score"):
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
-    given = (row["source"], row["system"], row["network"], row["hardware"])
+    labels = (row["source"], row["system"], row["network"], row["hardware"])
     if row["waits"] not in ("", "yes"):
         raise SpecError(f"{path}:{line}: waits {shorten(row['waits'])}: write yes, or leave it empty")
-    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
+    return CollectiveRecord(*labels, nodes, gpus, per_process, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
 
 
 @lru_cache(maxsize=128)

@@ -85,9 +85,9 @@ def fit_products(
     def cost(point: np.ndarray[Any, Any]) -> float:
         shared, own = read(point)
         tried = {name: with_kernels(gpus[name], shared | {"product_share": {peak: own[name]}}) for name in names}
-        each = [loss(errors([row for row in rows if row.gpu == name], tried)) for name in names]
+        losses = [loss(errors([row for row in rows if row.gpu == name], tried)) for name in names]
         far = float(np.sum((point[: len(PRODUCTS)] - logs) ** 2))
-        return float(np.mean(each)) + (HELD * far if held else 0.0)
+        return float(np.mean(losses)) + (HELD * far if held else 0.0)
 
     return read(minimize(cost, [*(start[name] for name in PRODUCTS), *shares], steps))
 

@@ -35,10 +35,10 @@ def fitted(row: KernelRow) -> bool:
     """Return whether constants of its own GPU were fitted to rows like *row*."""
     if row.gpu == "H800-SXM5-80GB":
         return row.peak == "fp8"
-    return row.kernel not in NOT_FITTED and _of(row).measured
+    return row.kernel not in NOT_FITTED and _kernels_of(row).measured
 
 
-def _of(row: KernelRow) -> Kernels:
+def _kernels_of(row: KernelRow) -> Kernels:
     gpu = part(row.gpu)
     assert gpu is not None
     assert gpu.kernels is not None
@@ -72,16 +72,16 @@ def _errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, flo
 
 
 def _is_fitted(name: str, rows: Sequence[KernelRow]) -> bool:
-    return any(row.gpu == name and _product_of_fit(row) for row in rows)
+    return any(row.gpu == name and _is_fitted_product(row) for row in rows)
 
 
-def _product_of_fit(row: KernelRow) -> bool:
+def _is_fitted_product(row: KernelRow) -> bool:
     return row.product is not None and row.kernel == "cublas" and row.precision == "bf16" and row.source.startswith("ai-dynamo")
 
 
 def alone(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
     """Return the GPU *name* with constants of products that are fitted to the rows of the other GPUs only."""
-    chosen = [row for row in rows if _product_of_fit(row) and row.gpu != name]
+    chosen = [row for row in rows if _is_fitted_product(row) and row.gpu != name]
     others = {row.gpu: gpus[row.gpu] for row in chosen}
     start = {key: getattr(_kernels(gpus[name]), key) for key in fit.PRODUCTS}
     start["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in others.values()]))
@@ -99,11 +99,11 @@ def refitted(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
         groups[row.gpu, kind(row)].append(row)
-    made = []
+    results = []
     for (name, group), chosen in sorted(groups.items()):
         if values := _refit(chosen, gpus):
-            made.append({"gpu": name, "kernel": group, "rows": len(chosen), "constants": values})
-    return made
+            results.append({"gpu": name, "kernel": group, "rows": len(chosen), "constants": values})
+    return results
 
 
 def _refit(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, float]:

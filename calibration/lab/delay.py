@@ -59,9 +59,9 @@ def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
     try:
         if process.stdout is None or process.stdout.readline().strip() != _STARTED:
             process.kill()
-            said = process.communicate()[1].strip().splitlines()
+            messages = process.communicate()[1].strip().splitlines()
             raise SpecError(
-                f"lab: this machine can delay frames neither by netem nor by TAP devices: {said[-1] if said else 'no reason told'}"
+                f"lab: this machine can delay frames neither by netem nor by TAP devices: {messages[-1] if messages else 'no reason told'}"
             )
         yield
     finally:

@@ -136,9 +136,9 @@ def _machine(line: RecordLine) -> Hardware:
 
 def described(layout: Division, batch: int, further: tuple[str, ...] = ()) -> Workload:
     """Return the workload of *layout* as the catalogue describes it, with modeled layer times."""
-    said = layout.parallel
+    fields = layout.parallel
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
-    changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+    changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
     changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
     return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
@@ -149,13 +149,13 @@ def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: Reco
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
-    layers = timed_layers(base, gpu, _of_units(base, layout, alone))
+    layers = timed_layers(base, gpu, _unit_times(base, layout, alone))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
-def _of_units(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
+def _unit_times(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
     """Return the seconds of each pass, by unit of the model or, in a pipeline, for all units of a chunk together.
 
     Raise SpecError if ranks hold several chunks: a rank's time between passes was measured in total, not by chunk.
@@ -167,10 +167,10 @@ def _of_units(base: Workload, layout: Division, alone: RecordLine) -> list[tuple
         parts = alone["ranks"][0]["parts_s"]
         return [([number], {part: parts[f"{part}{number}"] for part in "FB"}) for number in range(len(kinds))]
     chunks = stages(kinds, Parallel.model_validate(layout.parallel))
-    return [(numbers, {part: _of_pass(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
+    return [(numbers, {part: _pass_time(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 
-def _of_pass(alone: RecordLine, chunk: int, part: str) -> float:
+def _pass_time(alone: RecordLine, chunk: int, part: str) -> float:
     """Return the seconds of one pass of *chunk*, including its rank's time between passes: on the last stage, the loss after forward."""
     ranks = alone["ranks"]
     own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]

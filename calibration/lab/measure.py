@@ -54,11 +54,11 @@ def used_cores(plan: LabPlan, hosts: int) -> tuple[int, ...]:
 
 def overcommitted(plan: LabPlan, hosts: int) -> str:
     """Return a warning if *hosts* need more cores than there are, else an empty string."""
-    there = len(os.sched_getaffinity(0))
-    if hosts * plan.cores_per_host <= there:
+    cores = len(os.sched_getaffinity(0))
+    if hosts * plan.cores_per_host <= cores:
         return ""
     return (
-        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {there} cores here carry: hosts "
+        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {cores} cores here carry: hosts "
         "share cores and compute slower, which their records say"
     )
 
@@ -79,7 +79,7 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         device="cpu",  # hosts are shares of processors
     )
     if point.layout is not None:
-        return _laid_out(plan, point, point.layout, wanted)
+        return _measure_layout(plan, point, point.layout, wanted)
     program = (
         ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     )
@@ -93,7 +93,7 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         return MeasuredPoint(tuple(ranks), carried, hosts.delayed_by, cores)
 
 
-def _laid_out(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
+def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
     """Return the results of *point*, whose ranks divide the model: all ranks over its network, or each distinct one in isolation."""
     program = "calibration.measure.layout_steps"
     if point.alone:
@@ -108,8 +108,8 @@ def _laid_out(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWan
     with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
-        return MeasuredPoint(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
+        network_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
+        return MeasuredPoint(tuple(network_ranks), carried, hosts.delayed_by, hosts.cores)
 
 
 @contextmanager

@@ -225,8 +225,8 @@ def _stoppable() -> Iterator[None]:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise SpecError(f"lab: '{' '.join(command)}' failed: {said or f'exit code {done.returncode}'}")
+        message = " ".join((done.stderr or done.stdout).split())
+        raise SpecError(f"lab: '{' '.join(command)}' failed: {message or f'exit code {done.returncode}'}")
 
 
 def described(count: int, rate: float, delay: float) -> str:

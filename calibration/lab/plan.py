@@ -134,14 +134,14 @@ def read_plan(path: Path) -> LabPlan:
     if not path.is_file():
         raise SpecError(f"{path}: no such file; a plan is a YAML file, for example calibration/lab/plans/two-cores.yaml")
     loaded = load(LabPlan, path)
-    if problems := list(_unknown(loaded.spec, loaded.document)):
+    if problems := list(_unresolved(loaded.spec, loaded.document)):
         raise SpecError(problems)
     return loaded.spec
 
 
-def _unknown(plan: LabPlan, document: Document) -> Iterator[str]:
+def _unresolved(plan: LabPlan, document: Document) -> Iterator[str]:
     """Yield a problem, with its place in the file, for each name in *plan* that cannot be resolved."""
-    for key, check in _named(plan):
+    for key, check in _references(plan):
         try:
             check()
         except SpecError as error:
@@ -153,7 +153,7 @@ def _unknown(plan: LabPlan, document: Document) -> Iterator[str]:
                 yield document.place(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
 
 
-def _named(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
+def _references(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
     """Yield each key of *plan* that names something outside it, and a function to look it up; importing a model runs the user's code."""
     from sim.extract import target
 

@@ -108,7 +108,7 @@ def line_of(
         "step_time_s": outcome.step_time,
         "delayed_by": outcome.delayed_by,
         "host_cores": [len(cores) for cores in outcome.cores],
-        "hosts_per_core": _sharing(outcome),
+        "hosts_per_core": _hosts_per_core(outcome),
         "ranks": [_rank_document(rank) for rank in outcome.ranks],
         "socket": None
         if carried is None
@@ -127,7 +127,7 @@ def _rank_document(rank: RankSteps) -> dict[str, Any]:
     return document | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
 
 
-def _sharing(outcome: MeasuredPoint) -> float:
+def _hosts_per_core(outcome: MeasuredPoint) -> float:
     """Return the largest number of hosts that share a core."""
     every = [core for cores in outcome.cores for core in cores]
     return max(every.count(core) for core in every)

@@ -45,7 +45,7 @@ def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) ->
         outcome = _outcome(plan, point)
         others = Used.now().others_since(before)
         lines = keep(rows, plan, lines, line_of(plan, point, wanted[point], here, outcome, others))
-        say(f"{number}/{len(todo)}  {point.text}: {_told(outcome)}")
+        say(f"{number}/{len(todo)}  {point.text}: {_outcome_text(outcome)}")
     return lines
 
 
@@ -56,7 +56,7 @@ def _outcome(plan: LabPlan, point: LabPoint) -> MeasuredPoint | SpecError:
         return error
 
 
-def _told(outcome: MeasuredPoint | SpecError) -> str:
+def _outcome_text(outcome: MeasuredPoint | SpecError) -> str:
     if isinstance(outcome, SpecError):
         return f"failed: {outcome}"
     text = f"{show(outcome.step_time, 'time')} a step"

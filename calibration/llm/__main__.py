@@ -38,8 +38,8 @@ def main() -> None:
     parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
     parser.add_argument("--json", action="store_true", help="print what is chosen as one JSON document")
     options = parser.parse_args()
-    alone = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
-    described = [] if alone else [describe(row) for row in read_table(RECORDS / "training.csv")]
+    failed_only = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
+    described = [] if failed_only else [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
     if options.published:
         from calibration.llm.published import publish
@@ -55,8 +55,8 @@ def main() -> None:
     fit_all(cases)
 
 
-def _progress(done: int, of: int) -> None:
-    talk.progress(f"{done:,} of {of:,} runs simulated")
+def _progress(done: int, total: int) -> None:
+    talk.progress(f"{done:,} of {total:,} runs simulated")
 
 
 def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, Any]:
@@ -64,12 +64,12 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
     from calibration.llm.engine import memory_of, predict
 
     taken = sampled(cases, most) if most else {}
-    done, of = 0, sum(map(len, taken.values()))
+    done, total = 0, sum(map(len, taken.values()))
 
     def progress() -> None:
         nonlocal done
         done += 1
-        _progress(done, of)
+        _progress(done, total)
 
     sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
     talk.progress("")
@@ -124,7 +124,9 @@ def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, 
     by_kind: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         by_kind[kind_of(case)].append(_logarithm(case, constants))
-    return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(by_kind.items())}
+    return {
+        kind: [round(quantile(errors, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, errors in sorted(by_kind.items())
+    }
 
 
 if __name__ == "__main__":

@@ -185,15 +185,15 @@ NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as d
 def describe(row: LlmRow) -> Case | str:
     """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
-        _refuse_elsewhere(row)
-        return _marked(_case(row))
+        _refuse_unsupported(row)
+        return _with_note(_case(row))
     except NoCase as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
 
 
-def _marked(case: Case) -> Case:
+def _with_note(case: Case) -> Case:
     """Return *case*, with a note if it ran although it would not fit, and recomputation is not stated.
 
     Step times of such rows fit better with no recomputation than with whole blocks: their sources offload, or recompute what is cheap.
@@ -241,7 +241,7 @@ def _case(row: LlmRow) -> Case:
         context=context,
         expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
         zero=_zero(row, practice["family"], assumed),
-        seq=_needed(row, "seq_len"),
+        seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
         products=products,
@@ -263,12 +263,12 @@ def _case(row: LlmRow) -> Case:
         compiled=told(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
-        **_of_memory(practice),
+        **_memory_settings(practice),
         assumed=tuple(assumed),
     )
 
 
-def _refuse_elsewhere(row: LlmRow) -> None:
+def _refuse_unsupported(row: LlmRow) -> None:
     """Raise NoCase if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if offloads(row.text["offload"]):
         raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
@@ -281,7 +281,7 @@ def _trained(row: LlmRow) -> str:
     return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
 
 
-def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
+def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
     return {
         "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
@@ -319,7 +319,7 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     return tensor, pipeline, context, data
 
 
-def _needed(row: LlmRow, name: str) -> int:
+def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
@@ -374,10 +374,10 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
 
 
 def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
-    said, usual = row.text["activation_checkpointing"], practice["recompute"]
-    if not said and not saves_of(usual):
+    stated, usual = row.text["activation_checkpointing"], practice["recompute"]
+    if not stated and not saves_of(usual):
         return usual, 0
-    return recompute_of(said or usual, practice["family"])
+    return recompute_of(stated or usual, practice["family"])
 
 
 def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
@@ -385,8 +385,8 @@ def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
     if not row.text["activation_checkpointing"]:
         return tuple(practice.get("modules", ()))
     kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
-    said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
-    return tuple(name for name in MODULES if name in said)
+    chosen = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
+    return tuple(name for name in MODULES if name in chosen)
 
 
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[Products, Fp8Recipe | None]:

@@ -71,7 +71,7 @@ def chip_named(name: str) -> NamedChip | None:
         return NamedChip(chips[plain(name)])
     part = _parts().get(plain(name))
     if part is not None:
-        return _of_part(part)
+        return _chip_of_part(part)
     counted = _COUNT.sub("", name)
     if plain(counted) in chips:
         return NamedChip(chips[plain(counted)], f"{chips[plain(counted)].name} by {name!r}")
@@ -79,19 +79,19 @@ def chip_named(name: str) -> NamedChip | None:
     if not core:
         return None
     if core in chips:
-        if _another_memory(name, chips[core]):
+        if _differs_in_memory(name, chips[core]):
             return None
         return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
-    return _of_part(_parts()[core]) if core in _parts() else None
+    return _chip_of_part(_parts()[core]) if core in _parts() else None
 
 
-def _another_memory(name: str, chip: Chip) -> bool:
+def _differs_in_memory(name: str, chip: Chip) -> bool:
     """Return whether *name* states more or less memory than *chip* has, such as a V100 of 16 GB."""
-    told = _MEMORY.findall(name)
-    return bool(told) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in told)
+    sizes = _MEMORY.findall(name)
+    return bool(sizes) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in sizes)
 
 
-def _of_part(name: str) -> NamedChip | None:
+def _chip_of_part(name: str) -> NamedChip | None:
     """Return the part *name* of the catalogue; None if its kernels are not described, or if it lacks 16-bit products."""
     gpu = load_part(Gpu, name, _PARTS)
     narrow = gpu.dense_16bit

@@ -45,11 +45,11 @@ def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[C
     sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
         sweeps[sweep_of(case)].append(case)
-    return {key: _evenly(of, most) for key, of in sweeps.items() if len(of) >= SWEEP}
+    return {key: _evenly(runs, most) for key, runs in sweeps.items() if len(runs) >= SWEEP}
 
 
-def _evenly(of: list[Case], most: int) -> list[Case]:
-    return of if len(of) <= most else [of[math.floor(place * len(of) / most)] for place in range(most)]
+def _evenly(runs: list[Case], most: int) -> list[Case]:
+    return runs if len(runs) <= most else [runs[math.floor(place * len(runs) / most)] for place in range(most)]
 
 
 def counted(said: LlmPrediction) -> float:
@@ -65,15 +65,15 @@ def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPredic
         constants = fitted(case.row.source).constants
         progress()
         try:
-            said = predict(case, constants)
+            prediction = predict(case, constants)
         except (SpecError, ValueError):
             continue
-        yield Ranked(case, said, closed_form.predict(case, constants))
+        yield Ranked(case, prediction, closed_form.predict(case, constants))
 
 
 def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
     """Return the document of the *sweeps*, and of runs that *failed* with the memory that the simulator predicts for them."""
-    each = [_sweep(key, of) for key, of in sweeps.items() if len(of) >= SWEEP]
+    each = [_sweep(key, runs) for key, runs in sweeps.items() if len(runs) >= SWEEP]
     return {
         "schema": 1,
         "runs": sum(sweep["points"] for sweep in each),
@@ -83,25 +83,25 @@ def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequ
     }
 
 
-def _sweep(key: tuple[object, ...], of: Sequence[Ranked]) -> dict[str, Any]:
-    measured = [one.case.measured or 0.0 for one in of]
+def _sweep(key: tuple[object, ...], runs: Sequence[Ranked]) -> dict[str, Any]:
+    measured = [one.case.measured or 0.0 for one in runs]
     best = min(measured)
     return {
         "sweep": ", ".join(map(str, key)),
-        "points": len(of),
-        "simulator": _choice([one.simulated.step_time for one in of], measured),
-        "as_searched": _choice([counted(one.simulated) for one in of], measured),
-        "closed_form": _choice([one.closed.step_time for one in of], measured),
-        "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in of], measured),
+        "points": len(runs),
+        "simulator": _choice([one.simulated.step_time for one in runs], measured),
+        "as_searched": _choice([counted(one.simulated) for one in runs], measured),
+        "closed_form": _choice([one.closed.step_time for one in runs], measured),
+        "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in runs], measured),
         "chance": {"kendall_tau": 0.0, "regret": median(measured) / best - 1.0},
     }
 
 
-def _choice(said: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
-    """Return Kendall's tau of the predictions *said*, and the regret of the run that they prefer; among ties, the slowest."""
-    least = min(said)
-    taken = max(time for value, time in zip(said, measured, strict=True) if value == least)
-    return {"kendall_tau": kendall_tau(said, measured), "regret": taken / min(measured) - 1.0}
+def _choice(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
+    """Return Kendall's tau of the *predicted* times, and the regret of the run that they prefer; among ties, the slowest."""
+    least = min(predicted)
+    taken = max(time for value, time in zip(predicted, measured, strict=True) if value == least)
+    return {"kendall_tau": kendall_tau(predicted, measured), "regret": taken / min(measured) - 1.0}
 
 
 def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -117,16 +117,22 @@ def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _failures(failed: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    verdicts = [said.verdict for _, said in failed]
-    proposed = [(case, said) for case, said in failed if said.verdict == "fits"]
-    crashed = [case for case, said in proposed if said.memory < REASONABLE]
+    verdicts = [prediction.verdict for _, prediction in failed]
+    proposed = [(case, prediction) for case, prediction in failed if prediction.verdict == "fits"]
+    crashed = [case for case, prediction in proposed if prediction.memory < REASONABLE]
     return {
         "runs": len(failed),
         **{name: verdicts.count(name) for name in ("does_not_fit", "thrashes", "fits")},
         "fit_below_30_GiB": len(crashed),
         "proposed": [
-            {"line": case.row.line, "model": case.row.text["model"], "gpus": case.gpus, "layout": case.axes, "memory_bytes": said.memory}
-            for case, said in proposed
+            {
+                "line": case.row.line,
+                "model": case.row.text["model"],
+                "gpus": case.gpus,
+                "layout": case.axes,
+                "memory_bytes": prediction.memory,
+            }
+            for case, prediction in proposed
         ],
     }
 
@@ -138,11 +144,11 @@ def choice_text(document: dict[str, Any]) -> str:
         f"{sweep['sweep'][-60:]:60} {sweep['points']:4}" + "".join(_pair(sweep[name]) for name in CHOICES) for sweep in document["each"]
     ]  # fmt: skip
     for name in CHOICES:
-        of = document[name]
-        if of["sweeps"]:
+        row = document[name]
+        if row["sweeps"]:
             lines.append(
-                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {number(of['kendall_tau_median'])} in the median; regret "
-                f"median {100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
+                f"{name.replace('_', ' ')}: {row['sweeps']} sweeps, Kendall's tau {number(row['kendall_tau_median'])} in the median; "
+                f"regret median {100 * row['regret_median']:.1f}%, p90 {100 * row['regret_p90']:.1f}%; above 10%: {row['above_10_percent']}"
             )
     failed = document["failed"]
     if failed["runs"]:

@@ -94,9 +94,9 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    block = compute_forward + tensor / 2 - factor * _not_again(case, work, share, core_forward)
+    block = compute_forward + tensor / 2 - factor * _saved_forward(case, work, share, core_forward)
     recomputed = {"none": 0.0, "full": block, "attention": factor * core_forward}.get(case.recompute, factor * (0.5 * products + plain))
-    recomputed += factor * _modules_again(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
+    recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
@@ -124,7 +124,7 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     return layers * one_forward, layers * one_backward, parts
 
 
-def _not_again(case: Case, work: StepWork, share: float, core: float) -> float:
+def _saved_forward(case: Case, work: StepWork, share: float, core: float) -> float:
     """Return the seconds of a recomputed layer's forward that are not repeated: those of saved outputs and of an unread last product.
 
     *share* is the share of layers with experts, which save nothing here and are repeated; *core* is the seconds of attention itself.
@@ -140,7 +140,7 @@ def _not_again(case: Case, work: StepWork, share: float, core: float) -> float:
     return sum(seconds[name]() for name in seconds if name in left)
 
 
-def _modules_again(work: StepWork, share: float) -> float:
+def _recomputed_modules(work: StepWork, share: float) -> float:
     """Return the seconds of a layer's modules that are recomputed individually; *share* is the share of layers with experts.
 
     Attention itself (``core_attn``) is covered by `Case.recompute`.

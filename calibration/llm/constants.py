@@ -59,7 +59,7 @@ class FittedConstants:
         interval is as wide as other sources required when they were left out. It is wider still for extrapolation: to software or a
         generation of GPUs that no source used, or to more GPUs than any.
         """
-        low, high = _between(self.errors, kind_of(case))
+        low, high = _error_range(self.errors, kind_of(case))
         within = case.family in self.families and case.chip.generation in self.generations and case.gpus <= self.most_gpus
         wider = self.widening * (1.0 if within else layout_error.WIDER)
         return math.exp(wider * low), math.exp(wider * high)
@@ -81,26 +81,26 @@ def widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[
     This is split conformal prediction with sources as units (Lee, Barber and Willett, JRSS B 2025): of the factors that n sources require,
     the one of rank 0.9 (n + 1), or the largest below ten sources. *rows* has the number of rows by source and kind of layout.
     """
-    needs = sorted(_needed(errors, rows[source], source) for source in errors) if len(errors) > 3 else []
+    needs = sorted(_required_widening(errors, rows[source], source) for source in errors) if len(errors) > 3 else []
     rank = min(len(needs), math.ceil(HELD * (len(needs) + 1)))
     return max(1.0, needs[rank - 1]) if needs else 1.0
 
 
-def _needed(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[str, int], source: str) -> float:
+def _required_widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[str, int], source: str) -> float:
     """Return the factor with which intervals built from the other sources contain nine in ten of the errors of *source*."""
     others = {name: kinds for name, kinds in errors.items() if name != source}
     misses = []
     for kind, quantiles in errors[source].items():
-        low, high = _between(others, kind)
+        low, high = _error_range(others, kind)
         ends = (0, len(quantiles) - 1)  # the first and the last represent half as many rows as the other quantiles
         misses += [(value / (high if value > 0 else low), rows[kind] * (0.5 if at in ends else 1.0)) for at, value in enumerate(quantiles)]
     return _weighted(sorted(misses), HELD)
 
 
-def _between(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> tuple[float, float]:
+def _error_range(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> tuple[float, float]:
     """Return the values of log(measured / predicted) between which nearly all rows of *kind* lie."""
-    alike = [quantiles for kinds in errors.values() if (quantiles := kinds.get(kind))]
-    used = alike if len(alike) >= 3 else [quantiles for kinds in errors.values() for quantiles in kinds.values()]
+    same_kind = [quantiles for kinds in errors.values() if (quantiles := kinds.get(kind))]
+    used = same_kind if len(same_kind) >= 3 else [quantiles for kinds in errors.values() for quantiles in kinds.values()]
     if not used:
         return math.log(0.5), math.log(2.0)
     votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)

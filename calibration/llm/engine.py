@@ -152,15 +152,15 @@ def simulated(case: Case, at: Constants) -> LayoutRun:
     from sim.mesh import predict as simulate
 
     hardware = hardware_of(case)
-    nodes, each = _placed(case, hardware)
-    return simulate(hardware, workload_of(case, at), nodes, each)
+    nodes, gpus_per_node = _placement(case, hardware)
+    return simulate(hardware, workload_of(case, at), nodes, gpus_per_node)
 
 
-def _placed(case: Case, hardware: Hardware) -> tuple[int, int]:
+def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
     """Return the number of nodes of *case*, and of GPUs per node."""
     here = hardware.groups[0].node.gpu_count
-    each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
-    return math.ceil(case.gpus / each), each
+    gpus_per_node = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
+    return math.ceil(case.gpus / gpus_per_node), gpus_per_node
 
 
 def memory_of(case: Case) -> Memory:
@@ -169,9 +169,9 @@ def memory_of(case: Case) -> Memory:
     from sim.mesh import VERDICTS, prepare
 
     hardware, workload = hardware_of(case), workload_of(case, defaults())  # host times do not affect memory
-    nodes, each = _placed(case, hardware)
+    nodes, gpus_per_node = _placement(case, hardware)
     gpu = hardware.groups[0].node.gpu
-    stages = memory_by_stage(prepare(hardware, workload, each, nodes, ends=False), workload, gpu)
+    stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, ends=False), workload, gpu)
     return Memory(as_read(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
 
 

@@ -84,12 +84,12 @@ class Simulated(NamedTuple):
 
 def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[Simulated]:
     """Return *cases* as simulated, without those that the simulator refuses; *progress* is called with the number done and the total."""
-    made = []
+    runs = []
     for done, run in enumerate(each(_simulated, cases, processes), 1):
         progress(done, len(cases))
         if run is not None:
-            made.append(run)
-    return made
+            runs.append(run)
+    return runs
 
 
 def _simulated(case: Case) -> Simulated | None:
@@ -119,7 +119,7 @@ def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
     If fewer than `SOURCES` others have GPUs of the generation, the factors of all generations are used.
     """
     medians = {key: median(factors) for key, factors in factors_asked(runs).items()}
-    return {asking(run.case): _of_others(medians, *asking(run.case)) for run in runs}
+    return {asking(run.case): _median_of_others(medians, *asking(run.case)) for run in runs}
 
 
 def asking(case: Case) -> Asking:
@@ -127,9 +127,9 @@ def asking(case: Case) -> Asking:
     return case.row.source, case.chip.generation
 
 
-def _of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
-    alike, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
-    return median(alike if len(alike) >= SOURCES else every or [1.0])
+def _median_of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
+    same, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
+    return median(same if len(same) >= SOURCES else every or [1.0])
 
 
 def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
@@ -143,19 +143,19 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
     closed = closed_form.predict(run.case, constants.constants)
     simulated = run.step_with(factor)
     both = sqrt(closed.step_time * simulated)
-    said = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
+    step_times = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
     low, high = constants.interval(run.case)
-    said |= rule_times(run.case, constants.rules)
+    step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
-    return ScoredRun(run.case, prediction, said, low * both, high * both, constants.learning)
+    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.learning)
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
     """Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
-    for source, of in sorted(pooled(rows).items()):
-        errors = [pair(errors_of(of, name)) for name in PREDICTORS]
-        lines.append(_line(source, f"{len(of):,}", errors, percent(errors_of(of, "both")["bias"]), percent(coverage(of))))
+    for source, group in sorted(pooled(rows).items()):
+        errors = [pair(errors_of(group, name)) for name in PREDICTORS]
+        lines.append(_line(source, f"{len(group):,}", errors, percent(errors_of(group, "both")["bias"]), percent(coverage(group))))
     votes = [voted(rows, name) for name in PREDICTORS]
     lines.append(_line("one vote a source", f"{len(rows):,}", [pair(one) for one in votes], percent(votes[-1]["bias"])))
     lines.append(_line("one row of a source known", "", [pair(_one_known(rows, name)) for name in PREDICTORS]))
@@ -177,7 +177,7 @@ def _line(name: str, count: str, figures: Sequence[str], bias: str = "", within:
 
 
 def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
-    moved = [one_row_known(of, name) for of in pooled(rows).values() if len(of) > 1]
+    moved = [one_row_known(group, name) for group in pooled(rows).values() if len(group) > 1]
     return {key: fmean(one[key] for one in moved) for key in ("median", "p90")}
 
 
@@ -195,9 +195,9 @@ def factor_table(runs: Sequence[Simulated]) -> str:
 def group_table(rows: Sequence[ScoredRun]) -> str:
     """Return errors and biases of ``both`` by groups of runs: model family, axes, scale, GPU, precision and others."""
     lines = []
-    for kind, of in groups(rows).items():
+    for kind, parts in groups(rows).items():
         lines += ["", _row(kind.replace("_", " "), "rows", "median / p90", "bias", "within")]
-        lines += [_row(one["name"], f"{one['points']:,}", pair(one), percent(one["bias"]), percent(one["coverage"])) for one in of]
+        lines += [_row(one["name"], f"{one['points']:,}", pair(one), percent(one["bias"]), percent(one["coverage"])) for one in parts]
     return "\n".join(lines[1:])
 
 
@@ -206,13 +206,13 @@ def memory_table(described: Sequence[Case]) -> str:
     ended = [case for case in described if case.row.status in ("ok", "suspect")]
     scores = memory_scores([(case, closed_form.predict(case, fitted(case.row.source).constants)) for case in ended])
     fits, edge = scores["fitted"], scores["thrashes"]
-    told = f"{percent(edge['recalled'])}% are told, with {percent(edge['false_alarms'])}% false alarms"
+    recognized = f"{percent(edge['recalled'])}% are told, with {percent(edge['false_alarms'])}% false alarms"
     return "\n".join(
         [
             _row("peak memory", "rows", "median / p90", "bias"),
             *(_row(one["source"], f"{one['points']:,}", pair(one), percent(one["bias"])) for one in scores["sources"]),
             f"of {fits['points']:,} runs that fitted {percent(fits['called_does_not_fit'])}% are called does_not_fit",
-            f"of {edge['points']:,} runs at the memory's edge {told}",
+            f"of {edge['points']:,} runs at the memory's edge {recognized}",
         ]
     )
 
@@ -227,24 +227,24 @@ def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     for error, case in errors:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
             by_group[name].append((error, case))
-    named = {name: _group(of) for name, of in sorted(by_group.items()) if len(of) >= LEAST}
+    named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
         "groups": named,
     }
 
 
-def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:
-    errors = [error for error, _ in of]
+def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
+    errors = [error for error, _ in runs]
     absolute = [abs(math.exp(-error) - 1) for error in errors]
     return {
-        "points": len(of),
+        "points": len(runs),
         "median": round(quantile(absolute, 0.5), 3),
         "p90": round(quantile(absolute, 0.9), 3),
         "low": round(math.exp(quantile(errors, 0.025)), 3),
         "high": round(math.exp(quantile(errors, 0.975)), 3),
-        "most_gpus": max(case.gpus for _, case in of),
-        "sources": sorted({case.row.source.split("/")[-1] for _, case in of}),
+        "most_gpus": max(case.gpus for _, case in runs),
+        "sources": sorted({case.row.source.split("/")[-1] for _, case in runs}),
     }
 
 

@@ -47,7 +47,7 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
         shares[f"mfu:{case.chip.name}:{case.products}"][source].append(utilisation)
         shares[f"mfu:{case.products}"][source].append(utilisation)
         shares["six_pd"][source].append(model_flop(case, attention=False) / ideal)
-    return {name: median(median(values) for values in of.values()) for name, of in shares.items()}
+    return {name: median(median(values) for values in by_source.values()) for name, by_source in shares.items()}
 
 
 def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:

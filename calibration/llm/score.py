@@ -89,7 +89,7 @@ def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
     by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_source[row.case.row.source].append(row)
-    small = [source for source, of in by_source.items() if len(of) < POINTS_NEEDED]
+    small = [source for source, group in by_source.items() if len(group) < POINTS_NEEDED]
     if len(by_source) > 1 and small:
         others = [row for source in small for row in by_source.pop(source)]
         by_source["others"] = others
@@ -111,7 +111,7 @@ def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, A
 
 def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
     """Return the same figures with one vote per source: means over the sources."""
-    sources = [errors_of(of, name) for of in pooled(rows).values()]
+    sources = [errors_of(group, name) for group in pooled(rows).values()]
     if not sources:
         return errors_of((), name)
     means = {key: fmean(source[key] for source in sources) for key in ("median", "p90", "bias")}
@@ -132,10 +132,10 @@ def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[st
 def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
     """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether missing values were assumed."""
     grouped: dict[str, list[dict[str, Any]]] = {}
-    for kind, of in GROUPS.items():
+    for kind, name_of in GROUPS.items():
         parts: dict[str, list[ScoredRun]] = defaultdict(list)
         for row in rows:
-            parts[of(row.case)].append(row)
+            parts[name_of(row.case)].append(row)
         grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
     plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
     grouped["one_node_data_parallel"] = [{"name": "one node, data parallel only", **errors_of(plain), "coverage": coverage(plain)}]
@@ -161,12 +161,12 @@ def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str,
     return [
         {
             "sweep": ", ".join(str(part) for part in key),
-            "points": len(of),
-            "kendall_tau": kendall_tau([row.said[name] for row in of], [row.measured for row in of]),
-            "regret": min(of, key=lambda row: row.said[name]).measured / min(row.measured for row in of) - 1.0,
+            "points": len(runs),
+            "kendall_tau": kendall_tau([row.said[name] for row in runs], [row.measured for row in runs]),
+            "regret": min(runs, key=lambda row: row.said[name]).measured / min(row.measured for row in runs) - 1.0,
         }
-        for key, of in by_sweep.items()
-        if len(of) >= SWEEP
+        for key, runs in by_sweep.items()
+        if len(runs) >= SWEEP
     ]
 
 
@@ -202,27 +202,27 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return errors of peak memory by source, and how well runs at the memory limit are distinguished from those that fit."""
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
-    for case, said in rows:
+    for case, prediction in rows:
         if NOT_STATED not in case.assumed:
             fitted += 1
-            refused += said.verdict == "does_not_fit"
-        if case.measured_memory is None or isnan(said.memory):
+            refused += prediction.verdict == "does_not_fit"
+        if case.measured_memory is None or isnan(prediction.memory):
             continue
-        errors[case.row.source].append(said.memory / case.measured_memory - 1.0)
+        errors[case.row.source].append(prediction.memory / case.measured_memory - 1.0)
         at_edge = case.measured_memory >= 0.875 * case.chip.memory
         edge += at_edge
-        recalled += at_edge and said.verdict != "fits"
+        recalled += at_edge and prediction.verdict != "fits"
         roomy += not at_edge
-        alarms += not at_edge and said.verdict == "thrashes"
+        alarms += not at_edge and prediction.verdict == "thrashes"
     sources = [
         {
             "source": source,
-            "points": len(of),
-            "median": median(map(abs, of)),
-            "p90": quantile([abs(x) for x in of], 0.9),
-            "bias": median(of),
+            "points": len(relative),
+            "median": median(map(abs, relative)),
+            "p90": quantile([abs(x) for x in relative], 0.9),
+            "bias": median(relative),
         }
-        for source, of in sorted(errors.items())
+        for source, relative in sorted(errors.items())
     ]
     return {
         "sources": sources,
@@ -237,18 +237,18 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
 
 def feasibility(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return the share of failed runs that are predicted not to fit, and a list of the others by line."""
-    missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
+    missed = [(case, prediction) for case, prediction in rows if prediction.verdict != "does_not_fit"]
     return {
         "failed": len(rows),
         "called_does_not_fit": 1 - len(missed) / len(rows) if rows else None,
-        "called_thrashes_or_worse": fmean(float(said.verdict != "fits") for _, said in rows) if rows else None,
+        "called_thrashes_or_worse": fmean(float(prediction.verdict != "fits") for _, prediction in rows) if rows else None,
         "missed": [
             {
                 "line": case.row.line,
                 "model": case.row.text["model"],
-                "memory_bytes": None if isnan(said.memory) else said.memory,
-                "verdict": said.verdict,
+                "memory_bytes": None if isnan(prediction.memory) else prediction.memory,
+                "verdict": prediction.verdict,
             }
-            for case, said in missed
+            for case, prediction in missed
         ],
     }

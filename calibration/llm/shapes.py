@@ -50,7 +50,7 @@ def records_yaml(name: str) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=512)
-def _named(model: str) -> dict[str, Any]:
+def _family_entry(model: str) -> dict[str, Any]:
     for entry in records_yaml("families.yaml"):
         if re.search(entry["match"], model.lower().replace("_", " ")):
             return {key: value for key, value in entry.items() if key not in ("match", "source")}
@@ -109,7 +109,7 @@ def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
 
 def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the family and the sizes of the model of *row*: those of its name, overridden by those of its columns."""
-    named = dict(_named(row.text["model"]))
+    named = dict(_family_entry(row.text["model"]))
     if not (count(row, "hidden") or named.get("hidden")):  # there is only the name
         named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")

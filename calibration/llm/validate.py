@@ -96,18 +96,22 @@ def validate_tables(
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
     constants_of = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
-    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in said if scorable(case)]
-    left = [(case, why) for case, _ in said if (why := unscored(case))]
-    not_scored = [Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in left]
+    predicted = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
+    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in predicted if scorable(case)]
+    unscored_cases = [(case, why) for case, _ in predicted if (why := unscored(case))]
+    not_scored = [
+        Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in unscored_cases
+    ]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
             _describe(memory, row, failed, undescribed, unread)
     constants_of |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
     refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, undescribed, processes=processes)
-    fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
-    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread), tuple(not_scored))
+    fits = [(case, prediction) for case, prediction in predicted if case.row.status in ("ok", "suspect")]
+    return LlmValidation(
+        tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(predicted), tuple(unread), tuple(not_scored)
+    )
 
 
 def predictor_named(name: str) -> Predictor:
@@ -133,16 +137,16 @@ def _predicted(
     """Return *cases* with the predictions of *predictor*; those that it refuses are added to *undescribed*."""
     predicted = []
     tasks = [(case, constants_of[case.row.source].constants) for case in cases]
-    for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), tasks, processes), strict=True), 1):
-        if isinstance(said, LlmPrediction):
-            predicted.append((case, said))
+    for done, (case, outcome) in enumerate(zip(cases, each(partial(_predict_or_refuse, predictor), tasks, processes), strict=True), 1):
+        if isinstance(outcome, LlmPrediction):
+            predicted.append((case, outcome))
         else:
-            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], said))
+            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], outcome))
         progress(done, len(cases))
     return predicted
 
 
-def _said(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
+def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
     """Return the prediction of *predictor* for a case, or why it refuses.
 
     Cases that are not scored are predicted by the closed form: all predictors use the same model of memory.
@@ -164,12 +168,12 @@ def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[
 
 def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -> ScoredRun:
     low, high = constants.interval(case)
-    said = {
+    step_times = {
         "predicted": prediction.step_time,
         "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, constants.rules),
     }
-    return ScoredRun(case, prediction, said, low * prediction.step_time, high * prediction.step_time, constants.learning)
+    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.learning)
 
 
 def llm_document(validation: LlmValidation) -> dict[str, Any]:
@@ -179,14 +183,14 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
     sources: list[dict[str, Any]] = [
         {
             "source": source,
-            "rows_of": sorted({row.case.row.source for row in of}),
-            "assumed": fmean(bool(row.case.assumed) for row in of),
-            **{name: errors_of(of, name) for name in NAMES},
-            "one_row_known": one_row_known(of),
-            "coverage": coverage(of),
-            "skill": _skill(of),
+            "rows_of": sorted({row.case.row.source for row in group}),
+            "assumed": fmean(bool(row.case.assumed) for row in group),
+            **{name: errors_of(group, name) for name in NAMES},
+            "one_row_known": one_row_known(group),
+            "coverage": coverage(group),
+            "skill": _skill(group),
         }
-        for source, of in sorted(of_source.items())
+        for source, group in sorted(of_source.items())
     ]
     overall: dict[str, Any] = {name: voted(rows, name) for name in NAMES}
     overall["calibrated"] = overall["predicted"]
@@ -208,7 +212,7 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
             "sources": {source["source"]: source["coverage"] for source in sources},
             "families": {family["name"]: family["coverage"] for family in groups(rows)["model_family"]},
         },
-        "memory": memory_scores([(case, said) for case, said in validation.said if case.row.status in ("ok", "suspect")]),
+        "memory": memory_scores([(case, prediction) for case, prediction in validation.said if case.row.status in ("ok", "suspect")]),
         "feasibility": feasibility(validation.failed),
         "ranking": ranking(rows),
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
@@ -248,12 +252,12 @@ def llm_table(validation: LlmValidation) -> str:
         f"{pair(overall['one_row_known']):>12} {percent(overall['coverage']):>6} {'':6}  "
         f"{percent(overall['constant_mfu']['median']):>6} {percent(overall['six_pd']['median']):>6}"
     )
-    for kind, of in document["groups"].items():
+    for kind, parts in document["groups"].items():
         lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
         lines += [
             f"{one['name'][:34]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6} "
             f"{'':12} {percent(one['coverage']):>6}"
-            for one in of
+            for one in parts
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
     return "\n".join(lines)
@@ -299,8 +303,8 @@ def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
     lines = ["", f"{what}:"] if reasons else []
-    for reason, of in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
-        lines.append(f"  {len(of):4} rows, such as {of[0].file}:{of[0].line} ({of[0].model}): {reason}")
+    for reason, group in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
+        lines.append(f"  {len(group):4} rows, such as {group[0].file}:{group[0].line} ({group[0].model}): {reason}")
     if len(reasons) > most:
         lines.append(f"  and {len(reasons) - most} more reasons")
     return lines
@@ -318,9 +322,9 @@ def predictions_csv(validation: LlmValidation) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in validation.scored:
-        case, said = row.case, row.said
+        case, times = row.case, row.said
         text, measured = case.row.text, case.measured_memory
-        figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
+        figures = [row.measured, times["predicted"], row.low, row.high, times["zero_shot"], times["constant_mfu"], times["six_pd"]]
         writer.writerow(
             [
                 text["source"], case.row.line, text["set"], text["model"], case.chip.name, case.gpus, text["precision"], case.axes,
