@@ -1,4 +1,4 @@
-"""What does ``python -m calibration`` start? The command line of ``calibration.cli``; a rank of torchrun ends without destructors."""
+"""What does ``python -m calibration`` start? The command line in ``calibration.cli``; a rank of torchrun exits without destructors."""
 
 import sys
 

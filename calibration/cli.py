@@ -1,6 +1,6 @@
-"""What can be typed after ``python -m calibration``? Parse, call one function, print. No physics.
+"""Which commands does ``python -m calibration`` have? Each parses its options, calls one function and prints the result. No physics here.
 
-Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition failed; 2 usage or bad input; 130 interrupted.
+Data goes to stdout, messages to stderr. Exit codes: 0 ok; 1 ran, but a condition failed; 2 wrong usage or bad input; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _common(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Handle the options that precede the command."""
     talk.quiet = talk.quiet or quiet
 
 
@@ -66,7 +66,7 @@ def collectives(
     write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
     as_json: Json = False,
 ) -> None:
-    """Predict measured collectives, each system by constants fitted without it, and show the errors."""
+    """Predict measured collectives, each system with constants fitted without it, and show the errors."""
     from calibration.collectives.records import read_collectives
     from calibration.collectives.scores import apart, error_rows, error_text, publish, score_all
 
@@ -83,7 +83,7 @@ def kernels(
     refit: Annotated[bool, typer.Option("--refit", help="fit the constants of each GPU and kind of kernel anew, and show them")] = False,
     as_json: Json = False,
 ) -> None:
-    """Predict single kernels that others timed, by GPU and kind, and show the errors."""
+    """Predict published times of single kernels, and show the errors by GPU and kind of kernel."""
     from calibration.kernels import records as kernel_records
     from calibration.kernels import report
 
@@ -106,7 +106,7 @@ def blind(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict steps, memory, power and kernels of a GPU before it is measured; measure the same; show the errors."""
+    """Predict step times, memory, power and kernels of a GPU before it is measured; measure them; show the errors."""
     from calibration.blind import rounds
     from calibration.blind.table import read_table, scores, scores_text
 
@@ -128,7 +128,7 @@ def blind(
 
 @app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
 def longrun(as_json: Json = False) -> None:
-    """Predict published counts of failures, their causes and effective shares of long runs, each from other fleets, and show the errors."""
+    """Predict published failure counts, causes and effective shares of long runs from data of other fleets, and show the errors."""
     from calibration.longrun import longrun_document, longrun_text
 
     document = longrun_document()
@@ -140,7 +140,7 @@ def energy(
     steps: Annotated[bool, typer.Option("--steps", help="also the power of an H100 in 39 training steps; takes a minute")] = False,
     as_json: Json = False,
 ) -> None:
-    """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
+    """Predict the measured power of nodes and GPUs and the slowdown under power limits, and show the errors."""
     from calibration.blind.power import score_steps
     from calibration.energy import energy_document, energy_text
 
@@ -153,7 +153,7 @@ def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
     as_json: Json = False,
 ) -> None:
-    """Check a file of measured runs and count what it holds."""
+    """Check a file of measured runs, and count its rows by machine, workload and role."""
     from collections import Counter
 
     from calibration.run_records import of_all_rows, read_table
@@ -213,7 +213,7 @@ def validate(
         typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot there"),
     ] = None,
 ) -> None:
-    """Predict measured runs, having calibrated on those that may calibrate, and say how far off the others are."""
+    """Calibrate on the measured runs whose role allows it, predict the others, and show the errors."""
     from calibration.questions import Folders
     from calibration.run_records import COMMITTED
     from calibration.validate.carry_over import carried_over, kinds_of
@@ -224,7 +224,7 @@ def validate(
 
     conditions = [read_condition(text) for text in fail_if]
     keys, kinds = keys_of(by), kinds_of(left_out)
-    if _of_transformers(files, memory, no_leave_out):
+    if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError("--by and --left-out are for runs in data parallel; tables of transformer runs are always grouped and left out")
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
@@ -240,8 +240,8 @@ def validate(
     _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
 
 
-def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
-    """Return whether *files* are tables of transformer runs. Raise SpecError where only some are, or an option is for such tables."""
+def _are_transformer_tables(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
+    """Return whether *files* are tables of transformer runs. Raise SpecError if only some are, or if an option requires such tables."""
     from calibration.llm.table import is_llm_table
 
     tables = [is_llm_table(path) for path in files]
@@ -262,7 +262,7 @@ def _validate_llm(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Predict the transformer runs in *files*, and say how far off the predictions are."""
+    """Predict the transformer runs in *files* and show the errors."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
     from sim.study.pool import as_asked
 
@@ -280,14 +280,14 @@ def _conclude(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Print *document* or its *text*, write the *files* made of its JSON, and fail where it breaks one of the *conditions*."""
+    """Print *document* or its *text*, write the *files* built from its JSON, and exit with 1 if one of the *conditions* holds."""
     from sim.spec.whole_file import write_files
 
     failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:
-        made = files(json.dumps(document, indent=2) + "\n")
-        write_files(output, made)
-        *names, last = made
+        contents = files(json.dumps(document, indent=2) + "\n")
+        write_files(output, contents)
+        *names, last = contents
         talk(f"wrote {output}/{', '.join(names)} and {last}")
     print_json(document) if as_json else show_text(text)
     for broken in failed:
@@ -301,7 +301,7 @@ def servers(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; CM-DARE's by default")] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Fit what parameter servers cost per update and per byte, and show how far off predictions of the other rows are."""
+    """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""
     from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
 
     fitted = fit_servers(files or [MEASURED])
@@ -330,7 +330,7 @@ def profile(
     batch: Annotated[int, typer.Option(min=1, help="samples per rank of --model")] = 8,
     list_probes: Annotated[bool, typer.Option("--list", help="list the probes and end")] = False,
 ) -> None:
-    """Measure this machine in about three minutes: alone, or each rank under torchrun. Ctrl-C keeps what was measured."""
+    """Measure this machine in about three minutes, in one process or in each rank under torchrun. Ctrl-C keeps the results so far."""
     from calibration.measure import profile_run
     from calibration.measure.probes.probe import JobModel
 
@@ -366,7 +366,7 @@ def fit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turn records of a machine into a hardware description with 95% intervals, and say what the records do not tell."""
+    """Turn records of a machine into a hardware description with 95% intervals, and list what the records do not determine."""
     from calibration.machines import fit_run
     from calibration.machines.residuals import residual_picture
     from calibration.machines.step_comparison import compare, comparison_rows, comparison_table
@@ -407,7 +407,7 @@ def import_trace(
     workload_dir: WorkloadDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show where the time of a profiled job went, as for a simulated one."""
+    """Show where the time of a profiled job went, with the same breakdown as for a simulated job."""
     from calibration.questions import Folders
     from calibration.traces.agreement import agreed
     from calibration.traces.asked import JobDescription
@@ -452,7 +452,7 @@ def lab(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure training over networks of given rate and delay, with namespaces of this machine as hosts (needs root)."""
+    """Measure training over networks of a specified rate and delay, with network namespaces of this machine as hosts (needs root)."""
     from calibration.lab import layout_score
     from calibration.lab import score as scoring
     from calibration.lab.plan import points, read_plan

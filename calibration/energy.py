@@ -1,9 +1,9 @@
-"""How well does the power model tell nodes and GPUs that others measured? Power of nodes in timed runs, power and time under limits.
+"""How well does the power model predict published measurements? Power of nodes in timed runs; power and slowdown of GPUs under limits.
 
-A node of one machine computes all the time; in runs of several, the share is that of the logged lengths: time on one node over the nodes
-over the time on all of them. The rest its GPUs wait in communication. What an H100 and an H200 draw by the mix of their kernels was fitted
-to an H200's steps; an H100's are predicted. No constant of `hardware/parts/power` comes from the other rows, but that V100, P100 and
-RTX 6000 take the full draw of BERT's rows, which are not scored.
+In a run on one node, GPUs compute all the time. In a run on several nodes, the busy share follows from the logged run times: (time on one
+node / nodes) / time on all nodes. For the rest, GPUs wait in communication. The draw of H100 and H200 by kernel mix was fitted to an H200's
+steps; an H100's steps are predicted. No constant of `hardware/parts/power` comes from the other scored rows: V100, P100 and RTX 6000 take
+their full draw from BERT's rows, which are not scored.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sim.spec.library import load_hardware, load_part
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
 SCORED = ("resnet50", "deepspeech2")
-"""Networks of Zeus whose GPUs are busy all the time: of the others the loader or the host decides."""
+"""Zeus networks that keep the GPU busy all the time; in the others, the loader or the host is the bottleneck."""
 
 
 class ScoredFigure(NamedTuple):
-    """A figure that was measured beside the predicted one, and what TDP alone says (None: nothing)."""
+    """A measured figure, its prediction, and the prediction from TDP alone in *plain* (None if there is none)."""
 
     name: str
     measured: float
@@ -40,7 +40,7 @@ class ScoredFigure(NamedTuple):
 
 
 def score_nodes() -> list[ScoredFigure]:
-    """Return the power (W) of nodes in MLPerf's timed runs, at the plug."""
+    """Return the measured and predicted wall-plug power (W) of nodes in MLPerf's timed runs."""
     model = power_model()
     rows = [row for row in rows_of("node_power") if "dc" not in row["submission"]]
     alone = {row["benchmark"]: float(row["run_s"]) for row in rows if row["nodes"] == "1"}
@@ -48,7 +48,7 @@ def score_nodes() -> list[ScoredFigure]:
     for row in rows:
         node, nodes = load_hardware(MACHINES[row["gpu"]]).spec.groups[0].node, int(row["nodes"])
         busy = min(1.0, alone[row["benchmark"]] / nodes / float(row["run_s"])) if nodes > 1 else 1.0
-        power = node_power(node, model, (busy, 1 - busy, 0.0), several=False)  # the meters are the nodes'
+        power = node_power(node, model, (busy, 1 - busy, 0.0), several=False)  # meters cover nodes, not switches
         assert power is not None and node.gpu.power is not None
         scored.append(
             ScoredFigure(f"{row['benchmark']}, {nodes} x {row['gpu']}", float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
@@ -57,7 +57,7 @@ def score_nodes() -> list[ScoredFigure]:
 
 
 def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
-    """Return power (W) of single GPUs without a limit that binds, and the slow-down at each limit below."""
+    """Return the power (W) of single GPUs at their highest power limit, and the slowdown at each lower limit that binds."""
     model = power_model()
     rows = [row for row in rows_of("power_limits") if row["network"] in SCORED]
     runs: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
@@ -69,7 +69,7 @@ def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
         top = max(by_limit)
         time, draw = by_limit[top]
         name = f"{network}, batch {batch}, {gpu}"
-        powers.append(ScoredFigure(name, draw, _full(gpu) * top, top))
+        powers.append(ScoredFigure(name, draw, _full_load_share(gpu) * top, top))
         slower += [
             ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
             for limit in sorted(by_limit)
@@ -81,14 +81,14 @@ def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
 _PARTS = {"V100": "v100-pcie-16gb", "P100": "p100-pcie-16gb", "RTX6000": "quadrortx6000"}
 
 
-def _full(gpu: str) -> float:
+def _full_load_share(gpu: str) -> float:
     model, part = power_model(), load_part(Gpu, _PARTS[gpu], "hardware/parts/gpus")
     named = next((block for block in model.gpus if part.name in block.gpus), model.gpus[-1])
     return named.compute
 
 
 def energy_document(steps: Sequence[ScoredFigure] = ()) -> dict[str, Any]:
-    """Return the document of all scores, those of single training *steps* among them."""
+    """Return all scores as one document, including those of single training *steps*."""
     nodes, (powers, slower) = score_nodes(), score_limits()
     groups: dict[str, list[ScoredFigure]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
     parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED}
@@ -115,7 +115,7 @@ def _summary(rows: list[ScoredFigure]) -> dict[str, Any]:
 
 
 def scaled_tdp(rows: Sequence[ScoredFigure]) -> dict[str, float | None]:
-    """Return how far off TDP times a constant is: for each row the median ratio of the others."""
+    """Return the errors of TDP times a constant, which for each row is the median ratio of the other rows."""
     ratios = [row.measured / row.plain for row in rows if row.plain is not None]
     errors = [abs(statistics.median(ratios[:place] + ratios[place + 1 :]) / ratio - 1) for place, ratio in enumerate(ratios)]
     return {
@@ -125,7 +125,7 @@ def scaled_tdp(rows: Sequence[ScoredFigure]) -> dict[str, float | None]:
 
 
 def energy_text(document: Mapping[str, Any]) -> str:
-    """Return *document* as Markdown tables: each node, and a line for each group."""
+    """Return *document* as Markdown tables: one line per node, then one per group."""
     lines = ["| node | measured, W | predicted, W | error | TDP alone |", "|---|--:|--:|--:|--:|"]
     lines += [
         f"| {row['name']} | {row['measured']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.1f}% | "

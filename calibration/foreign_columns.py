@@ -1,6 +1,6 @@
-"""What do other tables call the columns of a record, and in which unit? Names with one meaning only are read; a note says so.
+"""Which column names of other tables correspond to ours, and in which unit? Only unambiguous names are read, and a note reports each.
 
-What may mean two things (a batch of one GPU or of all, a time without a unit, GPUs of a node or of all) is no such name.
+Ambiguous names are not read: a batch (per GPU or global), a time without a unit, a number of GPUs (per node or in total).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "exposed_sync_s": ("exposed_sync_ms",),
 }
 _BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
-"""What stands in cells that say nothing."""
+"""Contents of cells without a value."""
 
 _SPLITS: Final = frozenset(
     name
     for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
     for name in (axis, f"{word}_parallel", f"{word}_parallel_size", f"{axis}_size")
 ) | {"virtual_pp", "zero", "zero_stage"}
-"""Columns of numbers, which tell of a layout where they are above one; a stage of ZeRO above none."""
+"""Numeric columns that indicate a layout if the value is above one (for a ZeRO stage, above zero)."""
 _SHARDS: Final = frozenset({"fsdp", "fsdp_mode", "shard", "sharding", "sharding_strategy", "parallelism", "strategy"})
-"""Columns of words, which tell of one where they are among `_SHARDED`."""
+"""Text columns that indicate a layout if the value matches `_SHARDED`."""
 _SHARDED: Final = re.compile(
     r"fsdp\d?|hsdp|zero[-_ ]?[1-3]?|deepspeed|megatron|full_shard|shard_grad_op|hybrid_shard(_zero2)?|parameters|gradients|optimizer|"
     r"(tp|pp|cp|ep|3d)([-_+ x\d].*)?"
@@ -51,10 +51,10 @@ Cells = Sequence[str]
 
 
 def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    """Return *header* with names of other tables replaced, what makes a row's cells fit it, and a text for each replaced name."""
+    """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name."""
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
-    columns, told, thousandths = list(header), [], set()
+    columns, notes, ms_places = list(header), [], set()
     for place, name in enumerate(header):
         plain = _plain(name)
         column = named.get(plain) or in_ms.get(plain)
@@ -62,34 +62,34 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
             continue
         columns[place] = column
         if plain in in_ms:
-            thousandths.add(place)
-        told.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
+            ms_places.add(place)
+        notes.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
 
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
-        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(filled)]
+        return [_from_ms(cell) if place in ms_places else cell for place, cell in enumerate(filled)]
 
-    return columns, fitting, told
+    return columns, fitting, notes
 
 
 def is_read(name: str) -> bool:
-    """Tell whether a column *name* that no record has tells of a layout or a sequence, and is read for that."""
+    """Return whether the column *name*, which records do not have, is read because it specifies a layout or a sequence length."""
     return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE
 
 
 def layout_of(header: Sequence[str], cells: Cells) -> str:
-    """Return the cell that tells of a layout, with its column; empty where the row is plain data parallelism as far as it tells."""
+    """Return the first cell that indicates a layout, after its column name; empty if none does (plain data parallelism)."""
     for name, cell in zip(header, cells, strict=False):
-        plain, said = _plain(name), cell.strip().lower()
-        least = 1 if plain.startswith("zero") else 2
-        split = plain in _SPLITS and said.isdigit() and ((number := whole_number(said)) is None or number >= least)
-        if split or (plain in _SHARDS and _SHARDED.fullmatch(said)):
+        plain, value = _plain(name), cell.strip().lower()
+        minimum = 1 if plain.startswith("zero") else 2
+        split = plain in _SPLITS and value.isdigit() and ((number := whole_number(value)) is None or number >= minimum)
+        if split or (plain in _SHARDS and _SHARDED.fullmatch(value)):
             return f"{name} {cell.strip()}"
     return ""
 
 
 def sequence_of(header: Sequence[str], cells: Cells) -> str:
-    """Return the tokens of a sample that a column says; empty where none does."""
+    """Return the tokens per sample that a column specifies; empty if none does."""
     return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
 
 
@@ -98,7 +98,7 @@ def _plain(name: str) -> str:
 
 
 def _from_ms(cell: str) -> str:
-    """Return the number *cell* of milliseconds in seconds; what is none stays, to be refused as it was written."""
+    """Return *cell* converted from milliseconds to seconds; text that is no number is unchanged, so that errors quote it as written."""
     try:
         return f"{float(cell) / 1e3:.12g}"
     except ValueError:

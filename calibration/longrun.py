@@ -1,9 +1,9 @@
-"""How well does `sim goodput` tell long runs that others published? Counts, causes, effective shares, faults of single nodes.
+"""How well does `sim goodput` predict published long runs? Interruption counts, causes, effective shares, and faults of single nodes.
 
-A fleet's count is predicted from the other fleets of the pool (`failures.csv`): the geometric mean of their rates, log-normal with their
-spread, then faults with repeats, early failures where the fleet is new, and planned stops where a row counts all restarts. Effective
-shares take a row's own rate, so that only stages, checkpoints and spares are predicted, and again the rates of the other fleets. Node
-faults are scored out of sample: fitted to one half of the nodes, scored on the other.
+A fleet's count is predicted from the other fleets of the pool (`failures.csv`). The rate is log-normal around the geometric mean of their
+rates, with their spread. Added to it are repeated faults, early failures if the fleet is new, and planned stops if the row counts all
+restarts. Effective shares are predicted twice: at the row's own rate, so that only stages, checkpoints and spares are predicted, and at
+the rates of the other fleets. Node faults are scored out of sample: fitted to one half of the nodes, scored on the other.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ DAY = 86400.0
 TRIALS = 20_000
 COURSES = 400
 _SPREAD_OF_SHARES = 0.55
-"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24% GPU,
-network, host) beside a cluster of H200 with 61, 34, 5% in paper notes of grade S."""
+"""Standard deviation between fleets of the logarithm of a cause's share: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24% GPU,
+network, host) compared with a cluster of H200 GPUs with 61, 34, 5% in paper notes of grade S."""
 
 
 class Counted(NamedTuple):
-    """A count of interruptions: observed and predicted, with the interval that holds 95% of such fleets."""
+    """A count of interruptions: observed and predicted, with the interval that contains 95% of comparable fleets."""
 
     fleet: str
     kind: str
@@ -48,12 +48,12 @@ class Counted(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        """Tell whether the observed count lies in the interval."""
+        """Return whether the observed count lies in the interval."""
         return self.low <= self.observed <= self.high
 
 
 class Shared(NamedTuple):
-    """A share: observed and predicted, with its interval; *bound*: published as "more than"."""
+    """A share: observed and predicted, with its interval. *bound*: it was published as a lower bound ("more than")."""
 
     name: str
     observed: float
@@ -64,12 +64,12 @@ class Shared(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        """Tell whether the observed share lies in the interval, or the prediction above the bound."""
+        """Return whether the observed share lies in the interval or, for a bound, whether the prediction reaches it."""
         return self.predicted >= self.observed if self.bound else self.low <= self.observed <= self.high
 
 
 class Likelihood(NamedTuple):
-    """Log-likelihood of held-out data under ours and under the *plain* model."""
+    """Log-likelihood of held-out data under our model (*ours*) and under the baseline *model* (*plain*)."""
 
     what: str
     rows: int
@@ -85,7 +85,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def level(name: str = "middle") -> Reliability:
-    """Return the reliability data of *name*."""
+    """Return the reliability data of the level *name*."""
     return load_part(Reliability, name, "hardware/parts/reliability")
 
 
@@ -93,20 +93,20 @@ def level(name: str = "middle") -> Reliability:
 
 
 def pool_without(fleet: str) -> list[float]:
-    """Return the rates (1/s for each node of 8 GPUs) of the fleets of the pool but *fleet*."""
+    """Return the failure rates (1/s per node of 8 GPUs) of all fleets of the pool except *fleet*."""
     rows = [row for row in rows_of("failures") if row["pool"] == "1" and row["fleet"] != fleet]
     return [float(row["events"]) / float(row["nodes"]) / float(row["days"]) / DAY for row in rows]
 
 
 def predictive(rates: Sequence[float], size: int, random: np.random.Generator) -> NDArray[np.float64]:
-    """Return rates of fleets like those of *rates*: log-normal, the mean's own uncertainty included."""
+    """Draw *size* rates of fleets like those with *rates*: log-normal, including the uncertainty of the mean."""
     logs = np.log(rates)
     spread = float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(rates))
     return np.asarray(np.exp(np.mean(logs) + spread * random.standard_normal(size)))
 
 
 def predicted_counts(row: Mapping[str, str], random: np.random.Generator) -> NDArray[np.float64]:
-    """Return counts that fleets like the others would have in the nodes and days of *row*."""
+    """Draw counts of a fleet that is like the others and has the nodes and days of *row*."""
     data, nodes, days = level(), float(row["nodes"]), float(row["days"])
     rate = predictive(pool_without(row["fleet"]), TRIALS, random)
     if math.isfinite(data.spread_of_nodes):
@@ -127,18 +127,18 @@ def predicted_counts(row: Mapping[str, str], random: np.random.Generator) -> NDA
 
 
 _PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90}
-"""Planned stops of a job each day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
+"""Planned stops of a job per day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
 _PLANNED_SPREAD = abs(math.log(_PLANNED["llama3"] / _PLANNED["byterobust"])) / math.sqrt(2)
 
 
 def _planned_rate(fleet: str) -> float:
-    """Return the planned stops a day of the fleets but *fleet*."""
+    """Return the geometric mean of the planned stops per day of all fleets except *fleet*."""
     rates = [rate for name, rate in _PLANNED.items() if name != fleet]
     return math.exp(sum(map(math.log, rates)) / len(rates))
 
 
 def score_counts(seed: int = 0) -> list[Counted]:
-    """Return every count of the records beside its prediction from other fleets."""
+    """Return every recorded count with its prediction from other fleets."""
     scored = []
     for number, row in enumerate(rows_of("failures")):
         counts = predicted_counts(row, np.random.default_rng([seed, number]))
@@ -148,7 +148,7 @@ def score_counts(seed: int = 0) -> list[Counted]:
 
 
 def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
-    """Return the shares of causes of *fleet* beside those of the middle level, which come from others."""
+    """Return the shares of causes of *fleet*, predicted by those of the middle level, which come from other fleets."""
     rows = [row for row in rows_of("causes") if row["fleet"] == fleet]
     total = sum(float(row["count"]) for row in rows)
     data, random = level(), np.random.default_rng(seed)
@@ -168,7 +168,7 @@ def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
 
 
 def run_of(row: Mapping[str, str]) -> LongRun:
-    """Return the long run that *row* describes, at its own rate; what nobody published is that of its level."""
+    """Return the long run that *row* describes, at its own failure rate; values that are not published come from its level."""
     data, gpus, seconds = level(row["level"]), int(row["gpus"]), float(row["days"]) * DAY
     nodes, rate = gpus // data.gpus_per_node, float(row["events"]) / seconds
     blocking, persist, load = (float(row[name]) for name in ("blocking_s", "persist_s", "load_s"))
@@ -187,9 +187,9 @@ def run_of(row: Mapping[str, str]) -> LongRun:
 
 
 def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
-    """Return the long run that *row* describes with the stages of the middle level, at the rates of the other fleets of the pool.
+    """Return the long run of *row* with the stages of the middle level, at the failure rates of the pool's other fleets.
 
-    A new fleet has early failures.
+    A new fleet also has early failures.
     """
     run, data = run_of({**row, "level": "middle"}), level()
     rates = predictive(pool_without(row["fleet"]), TRIALS, np.random.default_rng(seed)) * run.nodes
@@ -203,16 +203,16 @@ def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
 
 
 def score_shares_of_others(seed: int = 0) -> list[Shared]:
-    """Return the effective shares of the records beside drawn ones (medians), at the rates of the other fleets."""
-    return [_shared(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
+    """Return the recorded effective shares, predicted by medians of drawn ones at the failure rates of the other fleets."""
+    return [_score_share(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
 
 
 def score_shares(seed: int = 0) -> list[Shared]:
-    """Return the effective shares of the records beside drawn ones (means), at each row's own rate."""
-    return [_shared(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
+    """Return the recorded effective shares, predicted by means of drawn ones at each row's own failure rate."""
+    return [_score_share(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
 
 
-def _shared(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
+def _score_share(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
     drawn = draw(run, COURSES, seed).share
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Shared(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
@@ -224,12 +224,12 @@ def _shared(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.f
 def score_nodes(nodes: int = 260) -> list[Likelihood]:
     """Return the log-likelihood of fault counts and repair times of StepFun's nodes, each half predicted from the other.
 
-    *nodes* are those watched; the trace names only the ones that failed.
+    *nodes* is the number of nodes observed; the trace names only those that failed.
     """
     rows = rows_of("node_faults")
     counts = Counter(row["node"] for row in rows)
-    every = np.array([*counts.values(), *[0] * (nodes - len(counts))])
-    halves = every[0::2], every[1::2]
+    all_counts = np.array([*counts.values(), *[0] * (nodes - len(counts))])
+    halves = all_counts[0::2], all_counts[1::2]
     ours = sum(_gamma_poisson(test, fit) for test, fit in (halves, halves[::-1]))
     plain = sum(_poisson(test, float(fit.mean())) for test, fit in (halves, halves[::-1]))
     repairs: dict[int, list[float]] = defaultdict(list)
@@ -262,9 +262,9 @@ def _gamma_poisson(counts: NDArray[np.int_], fitted: NDArray[np.int_]) -> float:
 
 
 def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
-    """Return the log-likelihood of *times* under the density between the quantiles of *fitted*, even between two of them.
+    """Return the log-likelihood of *times* under a density that is constant between neighboring quantiles of *fitted*.
 
-    The first and the last quantile are those of the trade: a minute and a year; each end keeps a hundredth beyond what was seen.
+    The range of the density extends to at most a minute at the lower end and to 366 days at the upper end.
     """
     levels = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0])
     ends = np.quantile(fitted, levels)
@@ -278,7 +278,7 @@ def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
 
 
 def longrun_document(seed: int = 0) -> dict[str, Any]:
-    """Return the document of all scores."""
+    """Return all scores as one document."""
     counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
     others = score_shares_of_others(seed)
     judged = [*(one.inside for one in counts), *(one.inside for one in causes), *(one.inside for one in others if not one.bound)]

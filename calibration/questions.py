@@ -1,6 +1,6 @@
-"""What would the simulator be asked for a measured run? The row's machine and job, with every override applied and checked.
+"""What must be simulated to predict a measured run? The row's machine and job, with every override applied and checked.
 
-The GPU memory check is left out: what was measured did fit.
+The GPU memory check is skipped, because a measured run did fit.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from sim.study.scenario import split_overrides
 from sim.training.job import Job
 
 MOST_CONTRADICTION: Final = 0.03
-"""Relative, between a row's step time and its throughput: estimate (rounding of both to two digits is less; another batch is more)."""
+"""Largest relative difference between a row's step time and its throughput: estimate (rounding both to two digits causes less, another
+batch size more)."""
 
 _OF_A_FILE: Final = re.compile(r".+?\.ya?ml:\d+:")
-"""How a problem begins that a description has, whichever row names it."""
+"""Beginning of a problem that is in a description file, whichever row names the file."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where descriptions are looked for before the catalogue."""
+    """Folders that are searched for descriptions before the catalogue."""
 
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs that descriptions may not know of (`calibration.catalogue.left_out`)."""
+    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.left_out`)."""
 
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """One measured run as the simulator is asked about it."""
+    """One measured run with the machine and the job to simulate for it."""
 
     record: RunRecord
     hardware: Hardware
@@ -88,7 +89,7 @@ class RunQuestion:
 
 
 def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
-    """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
+    """Return the question of *record*. Raise SpecError, with its file and line, if it names something unknown or impossible."""
     try:
         return _question(record, folders)
     except SpecError as error:
@@ -96,26 +97,26 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
 
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
-    """Return what each of *records* asks. Raise SpecError with everything that is wrong, each problem once, and where it shows."""
-    described, refused = _asked(records, folders)
+    """Return the question of each of *records*. Raise SpecError with all problems, each once, with the rows that have it."""
+    described, refused = _try_questions(records, folders)
     problems: dict[str, list[RunRecord]] = defaultdict(list)
     for record, error in refused:
         for line in str(error).splitlines():
             problems[line].append(record)
     if problems:
-        told = [_told(problem, rows) for problem, rows in problems.items()]
-        more = len(told) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(told[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
+        texts = [_problem_text(problem, rows) for problem, rows in problems.items()]
+        more = len(texts) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(texts[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
     return described
 
 
 def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
-    """Return what those of *records* ask that can be asked, and why the others cannot."""
-    questions, refused = _asked(records, folders)
+    """Return the questions of those *records* that can be simulated, and the reasons why the others cannot."""
+    questions, refused = _try_questions(records, folders)
     return questions, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
-def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
+def _try_questions(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
     questions: list[RunQuestion] = []
     refused: list[tuple[RunRecord, SpecError]] = []
     for record in records:
@@ -126,8 +127,8 @@ def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQues
     return questions, refused
 
 
-def _told(problem: str, rows: Sequence[RunRecord]) -> str:
-    """Return *problem*, with which *rows* meet it: one of a description begins with the description's own file and line."""
+def _problem_text(problem: str, rows: Sequence[RunRecord]) -> str:
+    """Return *problem* with the *rows* that have it; a problem in a description begins with the description's own file and line."""
     more = f"and {len(rows) - 1} more row{'s' if len(rows) > 2 else ''}" if len(rows) > 1 else ""
     if _OF_A_FILE.match(problem):
         return f"{problem} (read for {' '.join(filter(None, (rows[0].where, more)))})"
@@ -145,7 +146,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
         for_workload = (*for_workload, f"model.sequence={record.sequence}")
         workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if record.global_batch is not None:
-        batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
+        batch = _batch_of_one_gpu(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
         if record.batch_per_gpu not in (None, batch):
             raise SpecError(
                 f"global_batch {record.global_batch} means {batch} samples per GPU, the column batch_per_gpu says {record.batch_per_gpu}"
@@ -160,7 +161,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
 
 
 def _require_one_speed(question: RunQuestion) -> None:
-    """Raise SpecError where the row's throughput contradicts its step time, by the samples of a step."""
+    """Raise SpecError if the row's throughput contradicts its step time, given the samples per step."""
     record = question.record
     if record.step_time is None or record.throughput is None:
         return
@@ -174,9 +175,9 @@ def _require_one_speed(question: RunQuestion) -> None:
 
 @lru_cache(maxsize=512)
 def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None, without: str = "") -> Hardware:
-    """Return the machine that a record's *name* stands for, with *overrides*; as described *without* a source, where one is given.
+    """Return the machine that a record calls *name*, with *overrides*; if *without* is set, as described without that source.
 
-    Raise SpecError where there is none, or it cannot be.
+    Raise SpecError if there is no such machine or it is invalid.
     """
     library = (*([folder] if folder else []), HARDWARE)
     loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", library), overrides, library)
@@ -186,9 +187,9 @@ def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | Non
 
 @lru_cache(maxsize=2048)
 def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None, without: str = "") -> Workload:
-    """Return the workload that a record's *name* stands for, with *overrides*; as described *without* a source, where one is given.
+    """Return the workload that a record calls *name*, with *overrides*; if *without* is set, as described without that source.
 
-    Raise SpecError where there is none, or it cannot be.
+    Raise SpecError if there is no such workload or it is invalid.
     """
     loaded = load_workload(str(_file(name, "workloads", (folder,))), overrides, folder)
     require(check_workload(loaded.spec, loaded.document))
@@ -197,13 +198,13 @@ def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | No
 
 @lru_cache(maxsize=512)
 def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: int) -> Hardware:
-    """Return the machine with at least *nodes* nodes, where it is one group of equal ones."""
+    """Return the machine, enlarged to at least *nodes* nodes if it is a single group of equal nodes."""
     machine = machine_named(name, overrides, folders.hardware, folders.without)
     return with_nodes(machine, nodes) if len(machine.groups) == 1 and machine.groups[0].count < nodes else machine
 
 
 def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
-    """Return the file that *name* stands for: in *folders*, in the catalogue, or a path."""
+    """Return the file for *name*: from *folders*, from the catalogue, or *name* itself as a path."""
     names: list[str] = []
     for folder in filter(None, folders):
         for place_ in (folder / kind, folder):
@@ -218,7 +219,7 @@ def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
 
 
 def _overrides(record: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the overrides of hardware and workload; what a column says comes last, but the stack first, which others refine."""
+    """Return the overrides of hardware and workload. Those of columns come last, except the stack, which comes first: others refine it."""
     for_hardware, for_workload = split_overrides([record.overrides])
     if record.stack:
         for_workload = [f"training.stack={record.stack}"] + [text for text in for_workload if not _sets(text, "training.stack")]
@@ -240,11 +241,11 @@ def _sets(text: str, key: str) -> bool:
 def _pattern(record: RunRecord, machine: Hardware) -> str:
     """Return the GPUs on each node joined by ``+``."""
     if record.placement:
-        counts = _digits(record, machine) or record.placement
-        _agree(record, counts)
+        counts = _placement_of_digits(record, machine) or record.placement
+        _check_placement(record, counts)
         return counts
     if record.gpus_per_node is None and record.total_gpus is not None:
-        return _spread(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
+        return _equal_placement(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
     if record.gpus_per_node is None and record.nodes is None:
         return "+".join(str(len(part.gpus)) for part in place(machine))
     gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
@@ -256,16 +257,16 @@ def _pattern(record: RunRecord, machine: Hardware) -> str:
     return "+".join([str(int(gpus))] * nodes)
 
 
-def _spread(gpus: int, nodes: int | None, most: int) -> str:
-    """Return how many GPUs each node has of *gpus* in all, alike on each: on *nodes*, or on as few as hold them, of *most* GPUs each."""
-    nodes = nodes or -(-gpus // most)
+def _equal_placement(gpus: int, nodes: int | None, gpus_per_node: int) -> str:
+    """Return *gpus* divided equally over *nodes* (by default, as few as have *gpus_per_node* each), as GPUs per node joined by ``+``."""
+    nodes = nodes or -(-gpus // gpus_per_node)
     if gpus % nodes:
         raise SpecError(f"total_gpus: {gpus} GPUs are not as many on each of {nodes} nodes; write the placement, for example 1+2")
     return "+".join([str(gpus // nodes)] * nodes)
 
 
-def _of_one(batch: int, pattern: str, micro_batches: int) -> int:
-    """Return the samples of one GPU and micro-batch where those of all are *batch*."""
+def _batch_of_one_gpu(batch: int, pattern: str, micro_batches: int) -> int:
+    """Return the samples per GPU and micro-batch for a global batch of *batch*."""
     parts = pattern.split("+")
     if not all(part.strip().isdigit() for part in parts):
         raise SpecError("global_batch needs a placement by GPUs per node, for example 1+2; or give batch_per_gpu")
@@ -276,18 +277,18 @@ def _of_one(batch: int, pattern: str, micro_batches: int) -> int:
     return batch // shares
 
 
-def _digits(record: RunRecord, machine: Hardware) -> str | None:
-    """Return a placement written as one digit per node (``12``: one GPU, then two) with ``+`` between; None for another spelling."""
+def _placement_of_digits(record: RunRecord, machine: Hardware) -> str | None:
+    """Return a placement written as one digit per node (``12``: one GPU, then two) with ``+`` in between; None for other notations."""
     text = record.placement or ""
     if len(text) < 2 or not text.isascii() or not text.isdigit():
         return None
-    most = max(group.node.gpu_count for group in machine.groups)
-    if record.nodes == len(text) or (record.nodes is None and int(text) > most):
+    largest_node = max(group.node.gpu_count for group in machine.groups)
+    if record.nodes == len(text) or (record.nodes is None and int(text) > largest_node):
         return "+".join(text)
     return None
 
 
-def _agree(record: RunRecord, pattern: str) -> None:
+def _check_placement(record: RunRecord, pattern: str) -> None:
     parts = pattern.split("+")
     if record.total_gpus is not None and all(part.strip().isdigit() for part in parts) and sum(map(int, parts)) != record.total_gpus:
         raise SpecError(f"placement {record.placement} has {sum(map(int, parts))} GPUs, the column total_gpus says {record.total_gpus}")
@@ -302,7 +303,7 @@ def _agree(record: RunRecord, pattern: str) -> None:
 
 
 def scaled(question: RunQuestion, compute_scale: float) -> Job:
-    """Return the job of *question* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
+    """Return the job of *question* with all layer times, on the GPU and on the host that launches them, multiplied by *compute_scale*."""
     if compute_scale == 1.0:
         return question.job
     training = question.workload.training

@@ -1,4 +1,4 @@
-"""Which columns does a table of measured runs have, and does a header name them? All that is wrong with it is said at once."""
+"""Which columns does a table of measured runs have, and is a header valid? All problems of a header are reported at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "total_gpus": "GPUs of all nodes, in place of `gpus_per_node`; both where they agree.",
     "global_batch": "Samples of all GPUs and micro-batches of a step, in place of `batch_per_gpu`.",
 }
-"""What stands in each column; blank means what the workload says."""
+"""The content of each column; a blank cell means the workload's own value."""
 COLUMNS: Final = tuple(MEANINGS)
 REQUIRED: Final = ("hardware", "workload", "role")
 _SPEEDS: Final = ("step_time_s", "throughput_samples_per_s")
@@ -46,7 +46,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
     "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
 }  # fmt: skip
-"""What other tables call a column."""
+"""Names of columns in other tables."""
 _UNITS: Final[Mapping[str, str]] = {
     "step_time_s": " It is in seconds.",
     "exposed_sync_s": " It is in seconds.",
@@ -57,9 +57,9 @@ _UNITS: Final[Mapping[str, str]] = {
 
 
 def check_header(path: Path, line: int, header: Sequence[str], text: str, understood: Callable[[str], bool]) -> list[str]:
-    """Return notes on columns that are left unread, those *understood* aside; *text* is the whole line.
+    """Return notes on columns that are not read, except those for which *understood* is true; *text* is the whole line.
 
-    Raise SpecError with all that is wrong.
+    Raise SpecError with all problems.
     """
     where = f"{path}:{line}"
     if mark := _separator(header, text):
@@ -72,11 +72,11 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
         elif not understood(name):
             notes.append(f"{where}: column '{name}' is not part of a record and is left unread")
-    there = {*header, *meanings.values()}
-    if missing := [f"'{name}'" for name in REQUIRED if name not in there]:
+    present = {*header, *meanings.values()}
+    if missing := [f"'{name}'" for name in REQUIRED if name not in present]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
         problems.append(f"{which} missing; the columns are {', '.join(COLUMNS)}")
-    if there.isdisjoint(_SPEEDS):
+    if present.isdisjoint(_SPEEDS):
         problems.append(f"expected a column {' or '.join(_SPEEDS)}")
     if problems:
         raise SpecError([f"{where}: {problem}" for problem in problems])
@@ -84,13 +84,13 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
 
 
 def _separator(header: Sequence[str], text: str) -> str | None:
-    """Return the mark that parts *text* into more columns than commas do."""
+    """Return the separator that splits *text* into more recognized columns than commas do; None if none does."""
     by_comma = sum(name in COLUMNS for name in header)
     return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, by_comma)), None)
 
 
 def _meant(name: str) -> str | None:
-    """Return the column that *name* may be a slip for, or another word for; None where it resembles none."""
+    """Return the column of which *name* may be a typo or a synonym; None if it resembles none."""
     plain = name.strip().lower().replace(" ", "_").replace("-", "_")
     begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]
     near = difflib.get_close_matches(plain, COLUMNS, n=1, cutoff=0.75)

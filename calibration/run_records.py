@@ -1,8 +1,8 @@
-"""Which measured runs does a CSV file hold? One `RunRecord` per row; everything wrong is reported at once, with file and line.
+"""Which measured runs does a CSV file contain? One `RunRecord` per row; all problems are reported at once, with file and line.
 
-A row names hardware, workload and stack, says how the job was placed, and gives a measured step time or throughput; ``role`` tells
-what it may be used for. Blank means the workload's own value; a column wins over ``set``. Lines that begin with ``#`` are comments.
-`read_records` refuses a file with anything wrong in it; `read_table` reads what it can of a stranger's table, and lists the rest.
+A row names the hardware, the workload, the stack and the placement of the job, and has a measured step time or throughput; ``role`` states
+what the row may be used for. A blank cell means the workload's own value; a column takes precedence over ``set``. Lines that begin with
+``#`` are comments. `read_records` rejects a file with any error; `read_table` reads what it can of foreign tables and lists the rest.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Role = Literal["compute", "network", "prediction"]
 COMMITTED: Final = RECORDS / "runs.csv"
 """The measured runs that come with the package."""
 TOO_MANY_PROBLEMS: Final = 20
-"""Problems shown of one file; the rest is counted."""
+"""Problems shown for one file; further ones are only counted."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One measured run; None where the row is blank. Times in seconds."""
+    """One measured run; None if the row is blank there. Times are in seconds."""
 
     file: str
     line: int
@@ -51,18 +51,18 @@ class RunRecord:
     strategy: str | None = None
     overrides: str = ""
     step_time: float | None = None
-    """Of one optimizer step, seconds."""
+    """Time of one optimizer step, seconds."""
     exposed_sync: float | None = None
-    """Of those, seconds that waited for the gradient exchange."""
+    """Part of the step that waited for the gradient exchange, seconds."""
     throughput: float | None = None
-    """Samples per second of all GPUs."""
+    """Samples per second of all GPUs together."""
     note: str = ""
     total_gpus: int | None = None
-    """On all nodes together."""
+    """GPUs of all nodes together."""
     global_batch: int | None = None
-    """Samples of all GPUs and micro-batches of a step."""
+    """Samples per step, over all GPUs and micro-batches."""
     sequence: int | None = None
-    """Tokens of a sample."""
+    """Tokens per sample."""
 
     @property
     def where(self) -> str:
@@ -72,17 +72,17 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A row of which no prediction can be made, and why, in words."""
+    """A row that cannot be predicted, and the reason in words."""
 
     where: str
     row: str
-    """What it names, as far as that can be read."""
+    """Workload and hardware that it names, as far as they can be read."""
     reason: str
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """The rows of one file, what is odd about it but no error, and the rows that cannot be read."""
+    """The rows of one file, notes on oddities that are no errors, and the rows that cannot be read."""
 
     records: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
@@ -90,12 +90,12 @@ class RecordFile:
 
 
 def read_records(path: Path) -> RecordFile:
-    """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
+    """Return the records of the CSV file *path*. Raise SpecError with all problems."""
     return of_all_rows(_read(path, lambda header: (list(header), list, [])))
 
 
 def of_all_rows(file: RecordFile) -> RecordFile:
-    """Return *file*. Raise SpecError with what is wrong with its rows, if anything is."""
+    """Return *file*. Raise SpecError with the problems of its rows, if there are any."""
     if file.left_out:
         path = file.left_out[0].where.rpartition(":")[0]
         problems = [f"{one.where}: {one.reason}" for one in file.left_out]
@@ -105,22 +105,22 @@ def of_all_rows(file: RecordFile) -> RecordFile:
 
 
 def read_table(path: Path) -> RecordFile:
-    """Return what the CSV file *path* says, columns of other names included, and which rows cannot be read.
+    """Return the records of the CSV file *path*, which may use other column names, and the rows that cannot be read.
 
-    Without a column ``role`` all rows are predictions. Raise SpecError where the header tells of no rows at all.
+    Without a column ``role``, all rows are predictions. Raise SpecError if the header is invalid or there are no rows.
     """
-    return _read(path, _of_a_stranger)
+    return _read(path, _read_foreign_header)
 
 
 _Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
 
 
-def _of_a_stranger(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, told = read_as(header)
+def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    columns, fitting, notes = read_as(header)
     if "role" in columns:
-        return columns, fitting, told
-    told = [*told, "no column 'role': all rows are predicted as described, and none calibrates"]
-    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], told
+        return columns, fitting, notes
+    notes = [*notes, "no column 'role': all rows are predicted as described, and none calibrates"]
+    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
 
 
 def _read(path: Path, reads: _Reads) -> RecordFile:
@@ -128,15 +128,15 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    columns, fitting, told = reads(header)
+    columns, fitting, header_notes = reads(header)
     line, text = lines[0]
-    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text, is_read)
+    notes = [f"{path}:{line}: {note}" for note in header_notes] + check_header(path, line, columns, text, is_read)
     left_out: list[LeftOut] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
         try:
-            records.append(_of_its_sequence(record(str(path), number, columns, fitted), columns, fitted))
+            records.append(_with_sequence(record(str(path), number, columns, fitted), columns, fitted))
         except SpecError as error:
             where = f"{path}:{number}"
             row = dict(zip(columns, fitted, strict=False))
@@ -146,8 +146,8 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
 
 
-def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
-    """Return *record* with the length of samples that a further column says. Raise SpecError for a run with a layout."""
+def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
+    """Return *record* with the sequence length that a further column specifies. Raise SpecError for a run with a layout."""
     if laid_out := layout_of(columns, cells):
         raise SpecError(
             f"{laid_out}: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs, with a column "
@@ -161,17 +161,17 @@ def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) ->
 
 
 def named(hardware: str, workload: str) -> str:
-    """Return what a row is called in lists."""
+    """Return the name of a row in lists."""
     return f"{workload or '?'} on {hardware or '?'}"
 
 
 def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
-    """Return what the *cells* of one row say below *header*. Raise SpecError, with *file* and *line*, where that is no record."""
+    """Return the record in the *cells* of one row under *header*. Raise SpecError, with *file* and *line*, if they are invalid."""
     where = f"{file}:{line}"
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = _Row(where, dict(zip(header, cells, strict=False)))
-    made = RunRecord(
+    run = RunRecord(
         file,
         line,
         row.text("hardware", required=True),
@@ -196,8 +196,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         total_gpus=row.count("total_gpus"),
         global_batch=row.count("global_batch"),
     )
-    _check_times(where, made)
-    return made
+    _check_times(where, run)
+    return run
 
 
 def _check_times(where: str, record: RunRecord) -> None:

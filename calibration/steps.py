@@ -1,4 +1,4 @@
-"""How long do the steps of your own training script take? A context manager around its loop that adds them to a machine's record.
+"""How long do the steps of your own training script take? A context manager around its loop adds them to a machine's record.
 
     from calibration.steps import StepTimes
 
@@ -6,9 +6,9 @@
         for images, labels in steps(loader):
             train(images, labels)
 
-The time of a step is from asking the loader for its batch to the end of what the loop does with it, the device's work included; the part
-spent waiting for the batch is kept beside it. Every rank of a process group takes part, and rank 0 writes, at the end of the block; what
-an error or Ctrl-C cuts short is written as partial, with the steps of rank 0 alone.
+A step lasts from the request for its batch until the loop's body is done with it, including the work of the device; the time spent waiting
+for the batch is recorded as well. Every rank of a process group takes part, and rank 0 writes the record at the end of the block. If an
+error or Ctrl-C ends the block early, the record is marked as partial and has the steps of rank 0 only.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from sim.spec.yaml import SpecError
 
 Batch = TypeVar("Batch")
 PROBE: Final = "script"
-"""Under which name a record keeps them."""
+"""Name of the probe under which a record keeps the steps."""
 MOST: Final = 500
-"""Steps that are kept; later ones run without being timed."""
+"""Maximum number of steps that are kept; later ones are not recorded."""
 
 
 class StepTimes:
     """Times the steps of a loop into the record at *path*.
 
-    *batch* is the samples per rank, *name* tells several scripts in one record apart, *warmup* steps are left out. Raise SpecError, before
-    anything runs, where the record cannot be gone on with.
+    *batch* is the number of samples per rank, *name* distinguishes several scripts in one record, and the first *warmup* steps are not
+    recorded. Raise SpecError, before anything runs, if the existing record cannot be continued.
     """
 
     def __init__(self, path: str | Path, batch: int, name: str = "training", warmup: int = 3) -> None:
         if batch < 1 or warmup < 0:
             raise SpecError(f"StepTimes: a batch of {batch} and {warmup} steps of warm-up; write 1 or more, and 0 or more")
-        self._path, self._asked, self._warmup = Path(path), {"name": name, "batch": batch}, warmup
+        self._path, self._request, self._warmup = Path(path), {"name": name, "batch": batch}, warmup
         self._waits: list[float] = []
         self._times: list[float] = []
 
     def __enter__(self) -> StepTimes:
-        """Look whether the record can be gone on with."""
+        """Check that the existing record can be continued."""
         if _rank() == 0:
             self._record()
         return self
@@ -70,12 +70,12 @@ class StepTimes:
                 self._times.append(time.perf_counter() - start)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Write what was timed; after an error the other ranks are not asked."""
+        """Write the recorded steps; after an error, without those of the other ranks."""
         own = (self._waits, self._times)
-        by_rank = _of_all_ranks(own) if error is None else [own]
+        by_rank = _gather_times(own) if error is None else [own]
         if _rank() == 0 and (self._times or error is None):
             record = self._record()
-            record.probes[PROBE] = self._added(record, by_rank, "" if error is None else f"stopped: {type(error).__name__}")
+            record.probes[PROBE] = self._probe_record(record, by_rank, "" if error is None else f"stopped: {type(error).__name__}")
             record.state = "partial" if any(probe.state in ("partial", "failed") for probe in record.probes.values()) else "complete"
             write_record(self._path, record)
 
@@ -84,16 +84,16 @@ class StepTimes:
         facts = machine_facts(device, _ranks(), "none" if _ranks() == 1 else "nccl" if device == "cuda" else "gloo")
         return opened_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), but=("ranks", "backend"))
 
-    def _added(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
-        row: AnswerRow = self._asked | {
+    def _probe_record(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
+        row: AnswerRow = self._request | {
             "ranks": _ranks(),
             "wait_by_rank_s": [waits for waits, _ in by_rank],
             "times_by_rank_s": [own for _, own in by_rank],
         }
-        same = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
+        other_rows = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
         enough = all(times for _, times in by_rank)
         reason = reason or ("" if enough else f"no more than the {self._warmup} steps of warm-up ran")
-        return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*same, row])
+        return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*other_rows, row])
 
 
 def _cuda() -> bool:
@@ -112,7 +112,7 @@ def _synchronize() -> None:
 
 
 def _group() -> Any:
-    """Return torch.distributed where this process is in a group, else None."""
+    """Return torch.distributed if this process is in a process group, else None."""
     try:
         import torch.distributed as dist
     except ImportError:
@@ -130,7 +130,7 @@ def _ranks() -> int:
     return int(group.get_world_size()) if group else 1
 
 
-def _of_all_ranks(own: tuple[list[float], list[float]]) -> list[tuple[list[float], list[float]]]:
+def _gather_times(own: tuple[list[float], list[float]]) -> list[tuple[list[float], list[float]]]:
     group = _group()
     if not group:
         return [own]

@@ -1,4 +1,4 @@
-"""What does the GPU of this machine answer to each question? Steps with their memory and power, and the probes of kernels."""
+"""What does this machine's GPU measure for each question? Training steps with their memory and power, and kernel probes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sim.study.pool import cores
 
 STEP_SECONDS: Final = 1.5
 _PROFILED: Final = 3
-"""Steps whose kernels are looked at."""
+"""Steps that are profiled for the times of their kernels."""
 _PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
     "product": gemm_answer,
     "convolution": convolution_answer,
@@ -40,16 +40,16 @@ _PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
 
 
 class KernelTime(NamedTuple):
-    """What the launches of one kernel take in a step of a training run."""
+    """The time of one kernel in a step of a training run."""
 
     training: str
     precision: str
     batch: int
     kernel: str
     launches: float
-    """Of one step."""
+    """Launches per step."""
     seconds: float
-    """Of all launches of one step together."""
+    """Time of all launches of one step together."""
 
 
 class QuestionRunner:
@@ -64,7 +64,7 @@ class QuestionRunner:
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
         self._trained: dict[BlindTraining, tuple[dict[QuestionKind, float], str]] = {}
         self.kernels: list[KernelTime] = []
-        """Of the training runs that have been answered."""
+        """Kernel times of the training runs answered so far."""
 
     def answer(self, question: BlindQuestion) -> tuple[float | None, str]:
         """Return the measured value of *question*, or None, and a note."""
@@ -75,7 +75,7 @@ class QuestionRunner:
             assert question.asked is not None
             times = _PROBES[question.kind](self._bench, question.asked)["times_s"]
             return statistics.median(times), ""
-        except Exception as error:  # one question that fails leaves the others
+        except Exception as error:  # a failed question does not stop the others
             return None, f"failed: {_first_line(error)}"
 
     def _training(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
@@ -84,7 +84,7 @@ class QuestionRunner:
         return self._trained[run]
 
     def _run(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
-        """Return step time, peak memory and mean power of the steps of *run*, and a note on what failed; kernels are kept."""
+        """Return step time, peak memory and typical power of the steps of *run*, and a note on failures; add its times to `kernels`."""
         import torch
 
         gc.collect()
@@ -101,12 +101,12 @@ class QuestionRunner:
                 note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
                 try:
                     self.kernels += _kernel_times(run, step)
-                except Exception as error:  # the step was timed all the same
+                except Exception as error:  # the step time is valid anyway
                     note += f"; kernels not profiled: {_first_line(error)}"
 
             try:
                 measured["step"] = _median_step(run, looked_at)
-            except Exception as error:  # one training run that fails leaves the others
+            except Exception as error:  # a failed training run does not stop the others
                 note = f"failed: {_first_line(error)}"
         if "step" in measured and (watts := power.typical()) is not None:
             measured["power"] = watts
@@ -120,7 +120,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], None]) -> float:
-    """Return the median seconds of steps of *run*, and give one more step to *afterwards*."""
+    """Return the median step time (s) of *run*; then call *afterwards* with a function that runs one more step."""
     import torch
 
     if run.model.startswith(TITAN):
@@ -137,7 +137,7 @@ def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], 
 
 
 def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTime]:
-    """Return what each kernel takes in a step, the mean of a few, longest first."""
+    """Return the time of each kernel per step, averaged over a few steps, longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -154,7 +154,7 @@ def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTi
 
 
 class PowerReader:
-    """Reads the GPU's power while a block runs, as NVML gives it."""
+    """Samples the GPU's power from NVML while a block runs."""
 
     INTERVAL = 0.05
 
@@ -164,16 +164,16 @@ class PowerReader:
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> PowerReader:
-        """Begin to read."""
+        """Start sampling."""
         self._thread.start()
         return self
 
     def __exit__(self, *of_error: object) -> None:
-        """End."""
+        """Stop sampling."""
         self.end()
 
     def end(self) -> None:
-        """Read no more."""
+        """Stop sampling."""
         self._ended.set()
         self._thread.join()
 
@@ -183,10 +183,10 @@ class PowerReader:
         while not self._ended.wait(self.INTERVAL):
             try:
                 self._read.append(torch.cuda.power_draw() / 1e3)
-            except Exception:  # NVML's Python package is missing, or the driver says nothing
+            except Exception:  # NVML's Python package is missing, or the driver reports nothing
                 return
 
     def typical(self) -> float | None:
-        """Return the median of the last second, watts, while steps ran; None where nothing was read."""
+        """Return the median power (W) over the last second of sampling; None if nothing was read."""
         last = self._read[-round(1.0 / self.INTERVAL) :]
         return statistics.median(last) if last else None

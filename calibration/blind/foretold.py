@@ -1,4 +1,4 @@
-"""What does a machine's description say to each question, with its 95% interval where it has one?"""
+"""What does a machine's description predict for each question? A value, with a 95% interval if there is one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
-"""On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
+"""Stacks of the measured machines: PyTorch 2.11, and transformers 5 on top of it."""
 TITAN_STACK: Final = "torchtitan-0.2"
-"""Of torchtitan's decoders."""
+"""Stack of torchtitan's decoders."""
 TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
-"""What is traced in place of a model that is made on the GPU."""
+"""The model to trace in place of one that is built on the GPU."""
 
 
 class Foretold(NamedTuple):
-    """What a description says, and its 95% interval where it has one."""
+    """A value predicted from a description, with its 95% interval if it has one."""
 
     value: float
     low: float | None = None
@@ -36,11 +36,11 @@ class Foretold(NamedTuple):
 
 
 def foretold(question: BlindQuestion, machine: str) -> Foretold | None:
-    """Return what the description of *machine* says; None where it says nothing."""
+    """Return the prediction for *question* from the description of *machine*; None if there is none."""
     if question.training is not None:
         return _training(question.training, machine, question.kind)
     assert question.asked is not None
-    time = _OF_KERNELS[question.kind](question.asked, _node(machine))
+    time = _KERNEL_TIMES[question.kind](question.asked, _node(machine))
     return None if time is None else Foretold(time)
 
 
@@ -56,7 +56,7 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     from sim.extract.table import write
 
     if run.model.startswith(TITAN):
-        return _of_titan(run, machine)
+        return _titan_document(run, machine)
     stack = DECODER_STACK if run.model in (DECODER, GPT2, ADAPTED) else STACK
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
@@ -76,17 +76,17 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
         return simulate(machine, workload, overrides=overrides, **options).document
 
 
-def _of_titan(run: BlindTraining, machine: str) -> dict[str, Any]:
-    """Return the simulator's document of what torchtitan trains."""
+def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
+    """Return the simulator's document of *run*, a decoder that torchtitan trains."""
     from stallsim import run as simulated
 
-    said = dict(argument.split("=", 1) for argument in run.arguments)
+    settings = dict(argument.split("=", 1) for argument in run.arguments)
     overrides: dict[str, Any] = {"input.loader": "synthetic", "model.sequence": run.sequence}
-    overrides["model.transformer.layers"] = int(said["layers"])
-    if said["recompute"] == "full":
+    overrides["model.transformer.layers"] = int(settings["layers"])
+    if settings["recompute"] == "full":
         overrides["training.activation_checkpointing"] = "blocks"
-    if said["recipe"]:
-        overrides["training.fp8_recipe"] = said["recipe"]
+    if settings["recipe"]:
+        overrides["training.fp8_recipe"] = settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
     document: dict[str, Any] = simulated(machine, run.workload, overrides=overrides, **options).document
     return document
@@ -95,8 +95,8 @@ def _of_titan(run: BlindTraining, machine: str) -> dict[str, Any]:
 def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> Foretold:
     document = _document(run, machine)
     if kind == "memory":  # as max_memory_allocated counts, without the context
-        held = document["gpu_memory_bytes"]
-        return Foretold(held.get("allocated", held["total"] - held["context"]))
+        memory = document["gpu_memory_bytes"]
+        return Foretold(memory.get("allocated", memory["total"] - memory["context"]))
     if kind == "power":
         return Foretold(document["energy"]["gpu_power_w"])
     share = document["expected_error"]["measured_over_predicted_95"]
@@ -128,9 +128,9 @@ def _experts(row: AnswerRow, node: Node) -> float:
 
 def _convolution(row: AnswerRow, node: Node) -> float:
     batch, inputs, outputs, edge, window, stride, groups = row["shape"]
-    said = {"in_channels": inputs, "out_channels": outputs, "kernel_size": window, "stride": stride, "padding": window // 2}
+    settings = {"in_channels": inputs, "out_channels": outputs, "kernel_size": window, "stride": stride, "padding": window // 2}
     shape = (f"{inputs}x{edge}x{edge}",)
-    return _layer(node.gpu, row["precision"], batch, "torch.nn:Conv2d", shape, **said, groups=groups, bias=False)
+    return _layer(node.gpu, row["precision"], batch, "torch.nn:Conv2d", shape, **settings, groups=groups, bias=False)
 
 
 def _layer(gpu: Gpu, precision: StepPrecision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
@@ -163,7 +163,7 @@ def _copy(row: AnswerRow, node: Node) -> float | None:
 
 
 def _picture(row: AnswerRow, node: Node) -> float | None:
-    """Return the seconds of a picture with so many workers: those of ImageNet, whose pictures the probe's are like."""
+    """Return the seconds per picture with the row's workers, based on ImageNet, whose pictures resemble those of the probe."""
     host = node.host
     busy = min(row["workers"], host.physical_cores)
     threads = min(max(row["workers"] - host.physical_cores, 0), host.vcpus - host.physical_cores)
@@ -171,7 +171,7 @@ def _picture(row: AnswerRow, node: Node) -> float | None:
     return float(load_workload("resnet50").spec.dataset.prep / host.cpu.speed / (busy + gain))
 
 
-_OF_KERNELS: Final[dict[QuestionKind, Callable[[AnswerRow, Node], float | None]]] = {
+_KERNEL_TIMES: Final[dict[QuestionKind, Callable[[AnswerRow, Node], float | None]]] = {
     "product": _product,
     "convolution": _convolution,
     "attention": _attention,

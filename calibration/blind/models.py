@@ -1,4 +1,4 @@
-"""Which models are made on the GPU, where making them on the host would take longer than their steps?"""
+"""Which models are built directly on the GPU? Those whose construction on the host would take longer than their steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.spec.library import load_workload
 
 
 def llama_on_gpu(**shape: int) -> Any:
-    """Return the decoder of the catalogue's models, made where it will run."""
+    """Return the Llama decoder of the catalogue's models, built on the device where it will run."""
     import torch
 
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
@@ -18,21 +18,21 @@ def llama_on_gpu(**shape: int) -> Any:
 
 
 def gpt2_on_gpu(size: str) -> Any:
-    """Return Hugging Face's GPT-2 of 124 M parameters, *size* small, as a module that returns its loss."""
+    """Return Hugging Face's GPT-2 with 124 M parameters (*size* must be ``small``) as a module that returns its loss."""
     import torch
 
     if size != "small":
         raise ValueError(f"size {size}: the defaults of transformers are those of small")
-    transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
+    transformers = importlib.import_module("transformers")  # installed on the GPU's machine; not among the project's requirements
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))
 
 
 def decoder_on_gpu(name: str) -> Any:
-    """Return what Hugging Face transformers makes of the catalogue's decoder *name*: a module that returns its loss."""
+    """Return the catalogue's decoder *name*, built by Hugging Face transformers, as a module that returns its loss."""
     import torch
 
-    transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
+    transformers = importlib.import_module("transformers")  # installed on the GPU's machine; not among the project's requirements
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         decoder = load_workload(name).spec.model.transformer
         assert decoder is not None
@@ -48,8 +48,8 @@ def decoder_on_gpu(name: str) -> Any:
 
 
 def adapted_decoder_on_gpu(name: str, rank: int) -> Any:
-    """Return the decoder *name* of transformers with adapters of *rank* at the products of its blocks; nothing else trains."""
-    peft = importlib.import_module("peft")  # of the GPU's machine
+    """Return the decoder *name* of transformers with LoRA adapters of *rank* on the linear layers of its blocks; only they are trained."""
+    peft = importlib.import_module("peft")  # installed on the GPU's machine
     causal = decoder_on_gpu(name)
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     causal.model = peft.get_peft_model(causal.model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets))
@@ -57,7 +57,7 @@ def adapted_decoder_on_gpu(name: str, rank: int) -> Any:
 
 
 def _with_loss(model: Any) -> Any:
-    """Return *model* of transformers as a module that takes tokens and returns the loss of the next ones."""
+    """Return the transformers *model* as a module that takes tokens and returns the next-token loss."""
     from torch import nn
 
     class Causal(nn.Module):  # type: ignore[misc, unused-ignore]

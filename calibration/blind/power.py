@@ -1,4 +1,4 @@
-"""How far off is the power of a GPU whose mix of kernels and idle gaps is simulated? Steps of an H100, on which no draw was chosen."""
+"""How accurate is GPU power predicted from the simulated mix of kernels and idle gaps? Scored on an H100, to which no draw was fitted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STEPS: Final = RECORDS / "blind" / "2026-11-23-h100.csv"
 
 
 def score_steps() -> list[ScoredFigure]:
-    """Return the power (W) of the GPU in each measured training step, as the machine's description says now. Takes a minute."""
+    """Return the measured GPU power (W) in each training step, and what the machine's description predicts now. Takes a minute."""
     measured = {key_of(row): float(row["measured"]) for row in read_table(STEPS) if row["kind"] == "power" and row["measured"]}
     power = load_hardware(MACHINE).spec.groups[0].node.gpu.power
     scored = []
     for question in questions():
-        if key(question) in measured and (told := foretold(question, MACHINE)) is not None:
+        if key(question) in measured and (prediction := foretold(question, MACHINE)) is not None:
             name = f"{question.name}, {question.precision}, batch {question.batch}"
-            scored.append(ScoredFigure(name, measured[key(question)], told.value, power))
+            scored.append(ScoredFigure(name, measured[key(question)], prediction.value, power))
     return scored

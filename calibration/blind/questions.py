@@ -1,4 +1,4 @@
-"""What is asked of a machine before it is measured? Steps, GPU memory and power of training, single kernels, copies and the loader."""
+"""What is predicted for a machine before it is measured? Step times, GPU memory and power of training; kernels, copies and the loader."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from calibration.measure.probes.products import CONVOLUTIONS
 
 QuestionKind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader", "experts"]
 UNITS: Final[dict[QuestionKind, str]] = {"memory": "B", "power": "W"}
-"""Of what is predicted; seconds else."""
+"""Units of predicted values; seconds for all other kinds."""
 PICTURES: Final = ("3x224x224",)
 TEXT: Final = ("input_ids=384:int64", "token_type_ids=384:int64", "attention_mask=384:int64")
 CUDA_PRECISIONS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8")
 EDGES: Final = (512, 1024, 2048, 4096, 8192)
 PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
-"""Rows, columns and depth: feed-forward products of Llama 3 8B and 70B, the vocabulary of its 1B, and a few rows."""
+"""Rows, columns and depth of products: feed-forward layers of Llama 3 8B and 70B, the vocabulary of the 1B, and one with few rows."""
 DECODER: Final = "calibration.blind.models:decoder_on_gpu"
 GPT2: Final = "calibration.blind.models:gpt2_on_gpu"
 LLAMA: Final = "calibration.blind.models:llama_on_gpu"
 ADAPTED: Final = "calibration.blind.models:adapted_decoder_on_gpu"
-"""Models that are made on the GPU."""
+"""Models that are built on the GPU."""
 TITAN: Final = "torchtitan:"
-"""What the name of a model begins with that torchtitan makes, compiles and trains; its size in torchtitan follows."""
+"""Prefix of a model that torchtitan builds, compiles and trains; torchtitan's family and size follow."""
 ATTENTION_SHAPES: Final = (
     *((32, 8, tokens, 128, True) for tokens in (1024, 4096, 8192, 16384, 32768, 65536)), (32, 32, 4096, 128, True), (8, 1, 8192, 128, True),
     (64, 8, 4096, 64, True), (64, 8, 16384, 64, True), (16, 16, 4096, 64, False), (16, 16, 2048, 192, True), (16, 16, 8192, 192, True),
     (12, 12, 2048, 80, True), (16, 8, 4096, 256, True),
 )  # fmt: skip
-"""Of decoders, as `calibration.measure.probes.attention` writes them; asked of each kernel that torch has."""
+"""Attention shapes of decoders, written as in `calibration.measure.probes.attention`; each is measured with every kernel that torch has."""
 EXPERT_SHAPES: Final = (
     *((128, rows, 1536, 2048) for rows in (32, 128, 512)), (128, 256, 2048, 768), (16, 2048, 1536, 2048), (64, 256, 2816, 2048),
     (32, 512, 5760, 2880), (32, 512, 2880, 2880), (8, 2048, 28672, 4096), (8, 2048, 4096, 14336), (32, 256, 4096, 7168),
     (32, 256, 7168, 2048),
 )  # fmt: skip
-"""Experts, rows of each, columns and depth: Qwen3 30B, Moonlight, gpt-oss, Mixtral 8x7B and DeepSeek V3, gate and up together."""
+"""Experts, rows per expert, columns and depth: Qwen3 30B, Moonlight, gpt-oss, Mixtral 8x7B and DeepSeek V3; gate and up are one product."""
 
 
 @dataclass(frozen=True)
 class BlindTraining:
-    """Steps to time: of a torch model, or of a catalogue workload that *workload* names and *model* builds."""
+    """A training run to time: of a torch model, or of the catalogue workload *workload*, which *model* builds."""
 
     name: str
     model: str
@@ -57,7 +57,7 @@ class BlindTraining:
 
 
 class BlindQuestion(NamedTuple):
-    """One line of the table before it is answered; *asked* is for the probe of its kind, *training* for steps."""
+    """One line of the table before it is answered; *asked* is the request to the probe of its kind, *training* the run to time."""
 
     kind: QuestionKind
     name: str
@@ -102,7 +102,7 @@ def trainings() -> list[BlindTraining]:
 
 
 def _others() -> list[BlindTraining]:
-    """Return runs of models that no constant was chosen on, asked after the first ones had been answered and learned from."""
+    """Return runs of models that no constant was tuned on; they were added after the first ones had been measured and learned from."""
     convolutional = ("densenet121", "mobilenet_v3_large", "efficientnet_b0", "resnet152", "convnext_tiny", "swin_t")
     pictures = [
         BlindTraining(name, f"torchvision.models:{name}", PICTURES, 64, precision)
@@ -132,14 +132,14 @@ def _others() -> list[BlindTraining]:
 
 
 def _adapted() -> Iterator[BlindTraining]:
-    """Return fine-tuning with low-rank adapters, Hugging Face's PEFT."""
+    """Yield fine-tuning runs with low-rank adapters (Hugging Face's PEFT)."""
     for name, length, batch in (("llama-3.1-8b", 2048, 2), ("qwen2.5-1.5b", 1024, 8)):
         arguments = (f"name={name}", "rank=16")
         yield BlindTraining(f"{name}-lora", ADAPTED, (f"input_ids={length}:int64",), batch, "bf16", arguments, "adamw", name, length)
 
 
 def _titan() -> Iterator[BlindTraining]:
-    """Return decoders of few layers as torchtitan trains them: blocks compiled, FSDP2 over one rank, 8 bits by torchao."""
+    """Yield runs of decoders with few layers as torchtitan trains them: compiled blocks, FSDP2 over one rank, FP8 by torchao."""
     plain, full = "recompute=none", "recompute=full"
     for workload, size, layers, length, batch, recompute, recipe in (
         ("llama-3.1-8b", "llama3/8B", 8, 8192, 1, plain, ""), ("llama-3.1-8b", "llama3/8B", 8, 8192, 2, full, ""),
@@ -158,7 +158,7 @@ def _precisions(*names: StepPrecision) -> tuple[StepPrecision, ...]:
 
 
 def questions() -> list[BlindQuestion]:
-    """Return every question, kind by kind."""
+    """Return all questions, grouped by kind."""
     of_training: list[BlindQuestion] = []
     for run in trainings():
         kinds: tuple[QuestionKind, ...] = ("step", "memory", "power")

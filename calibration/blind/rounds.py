@@ -1,4 +1,4 @@
-"""In which order? `predict` writes a table, which is committed; `measure` then answers it on the machine."""
+"""In which order is a machine predicted and measured? `predict` writes a table to commit; `measure` then fills it in on the machine."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sim.spec.yaml import SpecError
 
 
 def predict(machine: str, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
-    """Write what the machine called *machine* is predicted to answer, and return how many questions have a prediction."""
+    """Write the predictions for *machine* to *output*, and return how many questions have one."""
     all_questions = questions()
     rows = []
     for number, question in enumerate(all_questions):
         progress(number, len(all_questions))
-        told = foretold(question, machine)
-        rows.append(line(question, told))
+        prediction = foretold(question, machine)
+        rows.append(line(question, prediction))
     write_table(output, rows, f"Predicted for {machine}.")
     return sum(row["predicted"] != "" for row in rows)
 
 
 def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
-    """Answer the questions of the table at *path* on this machine's GPU, write the table with the answers to *output* and count them.
+    """Measure the questions of the table at *path* on this machine's GPU, write the answers to *output* and return their number.
 
-    What fails is noted in its row. Raise SpecError where there is no GPU, or the table asks something else.
+    Failures are noted in their row. Raise SpecError if there is no GPU, or if the table contains an unknown question.
     """
     rows = read_table(path)
     by_key = {key(question): question for question in questions()}
@@ -51,7 +51,7 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
 
 
 def _write(output: Path, rows: list[dict[str, str]], runner: QuestionRunner) -> None:
-    """Write the answers so far to *output*, and the kernels of the training runs beside it."""
+    """Write the answers so far to *output*, and the kernel times of the training runs to a second file next to it."""
     write_table(output, rows, f"Measured on {runner.device}.")
     if runner.kernels:
         frame = pd.DataFrame(runner.kernels)

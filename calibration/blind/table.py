@@ -1,4 +1,4 @@
-"""What does a table of predictions hold, and how far off are they?"""
+"""What does a table of predictions contain, and how large are the errors?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "lo
 
 
 def line(question: BlindQuestion, told: Foretold | None) -> dict[str, Any]:
-    """Return the row of *question* as *told*, before it is measured."""
+    """Return the row of *question* with the prediction *told*, before it is measured."""
     cells: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     cells |= {"kind": question.kind, "name": question.name, "precision": question.precision, "batch": question.batch}
     cells["unit"] = UNITS.get(question.kind, "s")
@@ -30,17 +30,17 @@ def line(question: BlindQuestion, told: Foretold | None) -> dict[str, Any]:
 
 
 def key(question: BlindQuestion) -> tuple[str, ...]:
-    """Return which line of a table *question* has."""
+    """Return the key of *question*, which identifies its row in a table."""
     return question.kind, question.name, question.precision, str(question.batch)
 
 
 def key_of(row: dict[str, str]) -> tuple[str, ...]:
-    """Return which line of a table *row* is."""
+    """Return the key of *row*, equal to the `key` of its question."""
     return row["kind"], row["name"], row["precision"], row["batch"]
 
 
 def write_table(path: Path, rows: Sequence[dict[str, Any]], heading: str) -> None:
-    """Write *rows* as CSV, whole or not at all, below a line that says what they are."""
+    """Write *rows* as CSV below the comment line *heading*, atomically."""
     text = io.StringIO()
     text.write(f"# {heading}\n")
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -50,7 +50,7 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]], heading: str) -> Non
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table that `predict` wrote; raise SpecError where *path* is none."""
+    """Return the rows of a table that `predict` wrote. Raise SpecError if *path* is no such table."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 class BlindScore(NamedTuple):
-    """Errors of predictions of one kind and precision: predicted over measured, less one."""
+    """Errors (predicted / measured - 1) of the predictions of one kind and precision."""
 
     kind: str
     precision: str
@@ -71,7 +71,7 @@ class BlindScore(NamedTuple):
     median: float
     p90: float
     inside: float | None
-    """Share of the measured values inside the 95% interval, where there is one."""
+    """Share of the measured values inside their 95% interval; None without intervals."""
 
 
 def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
@@ -80,18 +80,18 @@ def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
     for row in rows:
         if row["predicted"] and row["measured"]:
             groups.setdefault((row["kind"], row["precision"]), []).append(row)
-    made = []
+    results = []
     for (kind, precision), own in groups.items():
         errors = np.array([float(row["predicted"]) / float(row["measured"]) - 1 for row in own])
         bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in own if row["low"]]
         sizes = np.abs(errors)
         figures = (float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
-        made.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
-    return made
+        results.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
+    return results
 
 
 def scores_text(scores: Sequence[BlindScore]) -> str:
-    """Return the errors as a table, or what to do where nothing was measured yet."""
+    """Return the errors as a table, or a hint what to do if nothing has been measured yet."""
     if not scores:
         return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
     lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]

@@ -1,1 +1,1 @@
-"""Factors of GPUs and software stacks that one-GPU rows say, with any source left out."""
+"""Factors of GPUs and software stacks, fitted to one-GPU rows with any source left out."""

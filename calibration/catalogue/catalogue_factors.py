@@ -1,7 +1,7 @@
-"""Writes into the catalogue what the measured one-GPU rows say of it: factors of GPUs and of software stacks, fitted together.
+"""How do factors fitted to one-GPU rows get into the catalogue? Those of GPUs and software stacks are fitted together and written there.
 
-Only values are replaced whose source line says that they were fitted to ``records/single_gpu.csv``, or are the mean of what was; nothing
-else of a file changes. Run it after a change of the layer model: ``python -m calibration.catalogue.catalogue_factors``.
+Only values whose source line states that they were fitted to ``records/single_gpu.csv``, or are the mean of fitted ones, are replaced;
+nothing else in a file changes. Run it after a change of the layer model: ``python -m calibration.catalogue.catalogue_factors``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ OF_STACKS: Final = re.compile(r"fitted to the \d+ rows of this stack and role co
 
 
 def renewed(text: str, values: dict[str, str]) -> str:
-    """Return the YAML *text* with other *values* of top-level keys."""
+    """Return the YAML *text* with *values* in place of the values of top-level keys."""
     for key, value in values.items():
         text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
     return text
 
 
 def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
-    """Return the fitted values that the GPU's file *path* gives itself."""
+    """Return new values for the fitted fields that the GPU's file *path* itself sets."""
     gpu = load_part(Gpu, path.stem, "hardware/parts/gpus")
     own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
     shared = gpu_factors("", factors)
@@ -45,7 +45,7 @@ def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
 
 
 def of_stack(path: Path, factors: Factors) -> dict[str, str]:
-    """Return the fitted values that the stack's file *path* gives itself."""
+    """Return new values for the fitted fields that the stack's file *path* itself sets."""
     values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
     sources = _sources(path)
     return {
@@ -59,7 +59,7 @@ OF: Final[tuple[tuple[str, Callable[[Path, Factors], dict[str, str]]], ...]] = (
     ("hardware/parts/gpus", of_gpu),
     ("workloads/stacks", of_stack),
 )
-"""Folders whose files have fitted values, and what says which."""
+"""Folders whose files have fitted values, each with the function that returns the new values of a file."""
 
 
 def _sources(path: Path) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _sources(path: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Fit to all rows, and write."""
+    """Fit the factors to all rows, and write them to the catalogue."""
     factors = fit(rows())
     for folder, of in OF:
         for path in every(folder).values():

@@ -1,9 +1,9 @@
 """Which factors fit 1-GPU rows best, and how well do they predict rows that were never fitted?
 
-Ridge regression in logarithms: each row's ``log(predicted / measured)`` in units of the noise, each factor's logarithm in units of what it
-may plausibly be, so that a factor without rows stays where the kernels of DeepBench put it, and an architecture without rows takes the
-mean of all. Rows of one batch sweep share their weight. Left out, in turn: a chip, a model, a stack, an architecture and all newer ones;
-the baseline is a constant fraction of peak, fitted on the same remaining rows.
+The fit is a ridge regression in logarithms: each row's ``log(predicted / measured)`` is in units of the noise, each factor's logarithm in
+units of its plausible spread. So a factor without rows keeps the value from DeepBench's kernels, and an architecture without rows takes the
+mean of all. Rows of one batch sweep share their weight. Left out in turn are a chip, a model, a stack, or an architecture with all newer
+ones; the baseline is a constant fraction of peak, fitted to the same remaining rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from calibration.catalogue.compute_model import FIRST_KERNELS, LOCAL, FactorRow, Vector, keys_of, names, time_of, timed
 
 NOISE: Final = 0.07
-"""Error of a row that no model can be blamed for: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
+"""Error of a row that is not the model's fault: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
 PLAUSIBLE: Final = {
     "all": {"vector": 0.05, "tensor": 0.2, "gemm": 0.2, "memory": 0.1},
     "measured": {"vector": 0.08, "tensor": 0.1, "gemm": 0.1, "memory": 0.1},
@@ -25,9 +25,9 @@ PLAUSIBLE: Final = {
     FIRST_KERNELS: {"tensor": 0.5},
     "stack": {"overall": 0.15, "tensor": 0.15, "gemm": 0.15, "fused": 0.25, "launch": 0.5, "optimizer": 0.7},
 }
-"""Standard deviation of each factor's logarithm before any row is seen: estimate (clocks, caches and layouts; what fusion can save)."""
+"""Prior standard deviation of each factor's logarithm: estimate (clocks, caches and layouts; savings by fusion)."""
 MEASURED: Final = frozenset({"cc 5.2", "cc 6.0", "cc 6.1", "cc 7.0"})
-"""Architectures with kernels of their own in DeepBench (Turing's T4 is throttled and stands for itself alone)."""
+"""Architectures whose kernels are in DeepBench (Turing's T4 is throttled and represents only itself)."""
 STEPS: Final = 8
 _LEAST_OLDER: Final = 2
 
@@ -44,7 +44,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class LeftOutPrediction:
-    """One row, predicted without the rows it was left out with."""
+    """One row, predicted from a fit without it and the rows that were left out with it."""
 
     row: FactorRow
     left_out: str
@@ -53,12 +53,12 @@ class LeftOutPrediction:
 
     @property
     def error(self) -> float:
-        """Return predicted over measured, less one."""
+        """Return predicted / measured - 1."""
         return self.predicted / self.row.measured - 1
 
 
 def local_factors(row: FactorRow, factors: Factors) -> Vector:
-    """Return the factors of *row* in the order of ``LOCAL``; unknown ones are zero."""
+    """Return the log factors of *row* in the order of ``LOCAL``; those without a fitted value are zero."""
     local = np.zeros(len(LOCAL))
     for key, place in keys_of(row):
         local[place] += factors.get(key, 0.0)
@@ -71,11 +71,11 @@ def predict(row: FactorRow, factors: Factors) -> float:
 
 
 def fit(rows: Sequence[FactorRow]) -> Factors:
-    """Return the factors that fit best those of *rows* that may be fitted (role ``compute``)."""
+    """Return the factors that best fit those of *rows* that have the role ``compute``."""
     rows = [row for row in rows if row.record.role == "compute"]
     keys = names(rows)
     index = {key: number for number, key in enumerate(keys)}
-    scale = np.array([PLAUSIBLE[_owner(owner)][kind] for kind, owner in keys])
+    scale = np.array([PLAUSIBLE[_prior_group(owner)][kind] for kind, owner in keys])
     weights = _weights(rows)
     values = np.zeros(len(keys))
     for _ in range(STEPS):
@@ -94,20 +94,20 @@ def fit(rows: Sequence[FactorRow]) -> Factors:
     return dict(zip(keys, values, strict=True))
 
 
-def _owner(name: str) -> str:
+def _prior_group(name: str) -> str:
     if name in ("all", FIRST_KERNELS):
         return name
     return ("measured" if name in MEASURED else "estimated") if name.startswith("cc ") else "stack"
 
 
 def _weights(rows: Sequence[FactorRow]) -> Vector:
-    """Return weights by which a batch sweep of n rows counts like the square root of n single ones."""
+    """Return row weights with which a batch sweep of n rows counts as much as sqrt(n) single rows."""
     sweep = [(row.record.hardware, row.record.workload, row.stack, row.record.precision) for row in rows]
     return np.array([sweep.count(key) ** -0.5 for key in sweep])
 
 
 def constant_fraction(rows: Sequence[FactorRow]) -> Callable[[FactorRow], float]:
-    """Return the baseline: FLOP over a fraction of peak, the median of those of *rows* that work on the same kind of units."""
+    """Return the baseline: FLOP over a fraction of peak, which is the median over those of *rows* that use the same kind of units."""
     fractions = {
         kind: float(np.median([row.flop / row.peak / row.measured for row in rows if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
         for kind in (False, True)
@@ -116,7 +116,7 @@ def constant_fraction(rows: Sequence[FactorRow]) -> Callable[[FactorRow], float]
 
 
 def leave_out(rows: Sequence[FactorRow], by: Callable[[FactorRow], str]) -> list[LeftOutPrediction]:
-    """Return every row predicted from factors fitted without all rows that share its *by*."""
+    """Return a prediction of every row from factors fitted without the rows for which *by* returns the same."""
     predictions: list[LeftOutPrediction] = []
     for name in sorted({by(row) for row in rows}):
         rest = [row for row in rows if by(row) != name]
@@ -126,7 +126,7 @@ def leave_out(rows: Sequence[FactorRow], by: Callable[[FactorRow], str]) -> list
 
 
 def from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
-    """Return rows of each architecture, predicted from factors fitted to all older ones alone, of which there are two at least."""
+    """Return predictions of each architecture's rows from factors fitted to the older architectures only, if there are at least two."""
     predictions: list[LeftOutPrediction] = []
     for capability in sorted({row.capability for row in rows}, key=float):
         older = [row for row in rows if float(row.capability) < float(capability)]
@@ -139,9 +139,9 @@ def from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
 
 
 def one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
-    """Return other batches of each sweep, scaled by the middle batch of it: one measured point of the same GPU, model and stack.
+    """Return predictions of each sweep's other batches, scaled by its middle batch: one measured point of the same GPU, model and stack.
 
-    The factors are fitted to the middle batches alone, and to what is no sweep: no other batch had a part in them.
+    The factors are fitted only to the middle batches and to rows outside sweeps, so that no predicted batch contributes to them.
     """
     sweeps = _sweeps(rows)
     factors = fit([sweep[len(sweep) // 2] for sweep in sweeps])
@@ -158,7 +158,7 @@ def one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
 
 
 def _sweeps(rows: Sequence[FactorRow]) -> list[list[FactorRow]]:
-    """Return *rows* of the same source, GPU, model and stack together, by batch."""
+    """Return *rows* grouped by everything but the batch (source, GPU, model, stack, ...), each group sorted by batch."""
     sweeps: dict[tuple[str, ...], list[FactorRow]] = {}
     for row in rows:
         record = row.record
@@ -168,6 +168,6 @@ def _sweeps(rows: Sequence[FactorRow]) -> list[list[FactorRow]]:
 
 
 def score(errors: Iterable[float]) -> Score:
-    """Return median and 90th percentile of absolute *errors*."""
+    """Return the median and the 90th percentile of the absolute *errors*."""
     sizes = np.abs(np.array(list(errors)))
     return Score(len(sizes), float(np.median(sizes)), float(np.percentile(sizes, 90)))

@@ -1,10 +1,10 @@
-"""How long does one GPU take for a measured row, as a function of a few factors? The layer model, opened up so that factors can be fitted.
+"""How long does one GPU take for a measured row, as a function of a few factors? The layer model in a form whose factors can be fitted.
 
-A row's step is ``c * (sum of max(products * f, bytes * m) + converted bytes * m + kernels)``, at least what the host needs to launch it,
-plus the optimizer, less what backward hides of its launches, and the host's checks of gradients. The sum runs over the layers, forward and
-backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an architecture (compute capability): products on vector units,
-products on tensor cores, memory; or to a software stack: everything, tensor cores, bytes of fusible operators, launches, launches of the
-optimizer. All are logarithms here, zero where nothing was fitted.
+A row's step takes ``c * (sum of max(products * f, bytes * m) + converted bytes * m + kernels)``, at least the host's time to launch it,
+plus the optimizer (less the part of its launches that backward hides) and the host's checks of gradients. The sum runs over the layers,
+forward and backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an architecture (compute capability): products on
+vector units, products on tensor cores, memory; or to a software stack: everything, tensor cores, bytes of fusible operators, launches, the
+optimizer. All are logarithms here, zero if nothing was fitted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sim.training.step_plan import gradient_checks, optimizer_work, plan_step, r
 Vector = NDArray[np.float64]
 
 ROWS: Final = RECORDS / "single_gpu.csv"
-"""1-GPU rows; ``hardware`` names a GPU of ``hardware/parts/gpus``."""
+"""1-GPU rows; ``hardware`` is the name of a GPU in ``hardware/parts/gpus``."""
 
 LOCAL: Final = ("vector", "tensor", "memory", "overall", "fused", "launch", "optimizer", "gemm")
-"""What a row's time depends on; ``tensor`` adds an architecture's and a stack's factor."""
+"""The factors of a row's time, as logarithms; ``tensor`` and ``gemm`` are the sum of an architecture's and a stack's factor."""
 NEUTRAL: Final[dict[str, float]] = {
     "compute_factor": 1.0,
     "tensor_core_factor": 1.0,
@@ -42,30 +42,31 @@ NEUTRAL: Final[dict[str, float]] = {
     "elementwise_traffic": 1.0,
     "optimizer_factor": 1.0,
 }
-"""Fitted fields of a stack, as they are before any fit."""
+"""Fitted fields of a stack with their values before any fit."""
 EAGER_LAUNCH: Final = 25e-6
-"""Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
+"""Time of one launch (s) before the fit, in stacks whose launches are fitted: that of ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
 STEPS_MEASURED: Final = frozenset({"9.0"})
-"""Compute capabilities whose efficiency curves rest on whole steps (records/blind), so that no factor turns kernels into networks."""
+"""Compute capabilities whose efficiency curves come from whole steps (records/blind), so that products need no factor."""
 CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
-"""TITAN X is a GM200, and a year later a GP102."""
+"""TITAN X is the name of two chips: GM200, and a year later GP102."""
 FIRST_KERNELS: Final = "cuDNN 7.0"
-"""The release with the first convolutions on tensor cores, slower than all since: its stacks share a factor on them."""
+"""The release with the first convolutions on tensor cores, slower than all later ones; its stacks share a factor on tensor cores."""
 FIRST_STACKS: Final = ("tensorflow-1.4", "tensorflow-1.5", "torch-0.3")
 MEMORY_EFFICIENCY: Final = 0.77
-"""Share of the data sheet's memory bandwidth before any fit: copies reach 0.75 on H100 (NVIDIA/nccl issue 1264), 0.78 on M60 (rossumai)."""
+"""Reached share of the data sheet's memory bandwidth before any fit: 0.75 by copies on H100 (NVIDIA/nccl issue 1264), 0.78 on M60
+(rossumai)."""
 
 
 @dataclass(frozen=True)
 class FactorRow:
-    """A measured row and the arrays that predict it; one element per pass of a layer, seconds before any factor."""
+    """A measured row and the arrays that predict it: one element per layer and pass, in seconds before any factor."""
 
     record: RunRecord
     capability: str
     peak: float
-    """FLOP/s of the units that most of the row's FLOP run on."""
+    """Peak FLOP/s of the units that most of the row's FLOP run on."""
     flop: float
     measured: float
     products: Vector
@@ -74,7 +75,7 @@ class FactorRow:
     fusible: Vector
     gemm: NDArray[np.bool_]
     shaped: NDArray[np.bool_]
-    """Products of kernels of known shape, to which no factor applies."""
+    """Products whose time is modeled by the shape of their kernels, to which no factor applies."""
     moved: Vector
     converted: float
     kernels: float
@@ -88,7 +89,7 @@ class FactorRow:
 
     @property
     def chip(self) -> str:
-        """Return the GPU without memory size and form factor: rows of one chip are left out together."""
+        """Return the GPU's name without memory size and form factor; rows of one chip are left out together."""
         name, _, board = self.record.hardware.partition("-")
         return f"{name}-{board}" if board in CHIPS_OF_ONE_NAME else name
 
@@ -99,7 +100,7 @@ class FactorRow:
 
     @property
     def family(self) -> str:
-        """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``, with other language models."""
+        """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``, which includes language models."""
         return "fp32 convolution" if self.images and not self.on_tensor_cores.any() else "tensor cores and BERT"
 
 
@@ -116,7 +117,7 @@ def workload_of(name: str, stack: str, overrides: str) -> Workload:
 
 
 def described(record: RunRecord) -> tuple[Workload, Gpu]:
-    """Return what a record says was run, and on what."""
+    """Return the workload and the GPU of *record*."""
     workload = workload_of(record.workload, record.stack or "", record.overrides)
     precision = record.precision or workload.training.precision
     training = workload.training.model_copy(update={"batch": record.batch_per_gpu or workload.training.batch, "precision": precision})
@@ -132,16 +133,16 @@ def measured_time(record: RunRecord) -> float:
 
 
 def predicted_time(record: RunRecord) -> float:
-    """Return the step time that the simulator's own plan gives, with the factors that the catalogue carries."""
+    """Return the step time (s) from the simulator's own plan, with the factors of the catalogue."""
     workload, gpu = described(record)
     return plan_step(workload, gpu, 1.0, ranks=1).alone
 
 
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
-    """Return both without any factor that was fitted to whole networks."""
-    given = workload.training.stack
-    fitted = isinstance(given.source, dict) and given.source.get("launch_cpu", "").startswith("fitted")
-    stack: Stack = given.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    """Return *workload* and *gpu* without the factors that were fitted to whole networks."""
+    catalogue_stack = workload.training.stack
+    fitted = isinstance(catalogue_stack.source, dict) and catalogue_stack.source.get("launch_cpu", "").startswith("fitted")
+    stack: Stack = catalogue_stack.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
@@ -149,12 +150,12 @@ def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
 
 
 def rows(path: Path = ROWS) -> tuple[FactorRow, ...]:
-    """Return the rows of *path* that can be predicted: 1 GPU, a model of the catalogue."""
+    """Return the rows of *path*, each with the arrays that predict it."""
     return tuple(row_of(record) for record in read_records(path).records)
 
 
 def row_of(record: RunRecord) -> FactorRow:
-    """Return *record* with what predicts it."""
+    """Return *record* with the arrays that predict it."""
     workload, gpu = unfitted(*described(record))
     training, layers, stack = workload.training, layers_run(workload), workload.layer_stack
     works = [
@@ -190,12 +191,12 @@ def row_of(record: RunRecord) -> FactorRow:
 
 
 def time_of(row: FactorRow, local: Vector) -> float:
-    """Return the step time of *row*, seconds, with the logarithms *local* of its factors, in the order of ``LOCAL``."""
+    """Return the step time of *row* (s), where *local* has the logarithms of its factors in the order of ``LOCAL``."""
     return timed(row, local)[0]
 
 
 def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
-    """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
+    """Return the step time of *row*, and the derivative of its logarithm with respect to the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
     factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
     by_factors = row.products * np.where(row.shaped, 1.0, factors)
@@ -217,7 +218,7 @@ def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
     worked, launched = optimizer * row.optimizer * memory, optimizer * row.optimizer_host * launch
     lead = 0.0 if row.reads_back else max(0.0, busy - row.host * launch)
     if launched - lead > worked:
-        # backward hides a part of the launches: all waits for the host
+        # backward hides only a part of the launches, so the whole step waits for the host
         shares = dict.fromkeys(LOCAL, 0.0) if lead else shares
         shares["launch"] += launched + (row.host * launch if lead else 0.0)
         shares["optimizer"] = launched
@@ -231,7 +232,7 @@ def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
 
 
 def keys_of(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
-    """Return the names of the factors that a row has, each with its place in ``LOCAL``."""
+    """Return the keys of the factors that apply to a row, each with its index in ``LOCAL``."""
     place = {name: index for index, name in enumerate(LOCAL)}
     own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
     stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
@@ -240,7 +241,7 @@ def keys_of(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
 
 
 def factor_kinds(capability: str) -> tuple[str, ...]:
-    """Return which factors GPUs of a compute *capability* have."""
+    """Return the kinds of factors that GPUs of a compute *capability* have."""
     return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
 
 

@@ -1,8 +1,8 @@
-"""What would descriptions say had one source never been measured? Its rows out of every fit, its constants back at what others tell.
+"""What would descriptions be if one source had never been measured? Its rows are left out of every fit, and its constants are reset.
 
-Factors of GPUs and software stacks are fitted anew to the one-GPU rows of all other sources (`calibration.catalogue.compute`). Constants
-of transport classes and machines that were read off the source's rows go back to those of the class they refine. What stays: descriptions
-of clusters, and which mechanisms the simulator has, some of which were looked for where predictions of these rows had missed.
+Factors of GPUs and software stacks are refitted to the one-GPU rows of all other sources (`calibration.catalogue.compute`). Constants of
+transport classes and machines that were read off the source's rows are reset to those of the class they refine. Two things cannot be
+undone: descriptions of clusters, and the simulator's mechanisms, some of which were added because predictions of these rows were wrong.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
-ONE_GPU: Final[Mapping[str, str]] = {name: told["one_gpu"] for name, told in _SOURCES.items() if "one_gpu" in told}
-"""How the sources of measured runs begin in the records of one GPU; of others there are none."""
-PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(told.get("wide", ())) for name, told in _SOURCES.items()}
-"""Priors of `calibration.clusters.priors` that rest on one source alone."""
+ONE_GPU: Final[Mapping[str, str]] = {name: entry["one_gpu"] for name, entry in _SOURCES.items() if "one_gpu" in entry}
+"""For each source of measured runs, the prefix of its rows' source in the one-GPU records; a source not listed has no such rows."""
+PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(entry.get("wide", ())) for name, entry in _SOURCES.items()}
+"""For each source, the priors of `calibration.clusters.priors` that rest on it alone."""
 KNOWN: Final = frozenset(_SOURCES)
-"""The sources of the committed runs: constants may rest on them."""
+"""The sources of the committed runs, on which constants may rest."""
 
 
 def machine_without(source: str, machine: Hardware) -> Hardware:
@@ -45,8 +45,8 @@ def machine_without(source: str, machine: Hardware) -> Hardware:
 
 
 def _node(source: str, node: Node) -> Node:
-    told = _SOURCES.get(source, {})
-    moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in told.get("transports", {}).items()}
+    entry = _SOURCES.get(source, {})
+    moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in entry.get("transports", {}).items()}
     update: dict[str, Any] = {
         place: transport.model_copy(update=dict(moved[transport.name]))
         for place, transport in node.transports.items()
@@ -55,20 +55,20 @@ def _node(source: str, node: Node) -> Node:
     if node.nic.transport.name in moved:
         transport = node.nic.transport.model_copy(update=dict(moved[node.nic.transport.name]))
         update["nic"] = node.nic.model_copy(update={"transport": transport})
-    if "topology" in told:
-        update["topology"] = node.topology.model_copy(update=dict(told["topology"]))
+    if "topology" in entry:
+        update["topology"] = node.topology.model_copy(update=dict(entry["topology"]))
     if source in ONE_GPU:
         update["gpu"] = _gpu(node.gpu, factors_without(source))
     return node.model_copy(update=update)
 
 
 def _frozen(value: Any) -> Any:
-    """Return *value* as descriptions hold it: lists are tuples."""
+    """Return *value* with lists converted to tuples, as descriptions hold them."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]) -> Workload:
-    """Return *workload* with its stack as it would be without *source*; what *overrides* set stays."""
+    """Return *workload* with its stack as it would be without *source*; fields set by *overrides* are kept."""
     if source not in ONE_GPU:
         return workload
     training = workload.training
@@ -83,7 +83,7 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
 
 @lru_cache(maxsize=16)
 def factors_without(source: str) -> Factors:
-    """Return the factors of GPUs and stacks (logarithms) fitted to all one-GPU rows but those of *source*."""
+    """Return the factors of GPUs and stacks (logarithms), fitted to all one-GPU rows except those of *source*."""
     from calibration.catalogue.compute import fit
 
     return fit([row for row in _rows() if not row.record.source.startswith(ONE_GPU[source])])
@@ -97,7 +97,7 @@ def _rows() -> tuple[FactorRow, ...]:
 
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
-    """Return *gpu* with the *factors* of its architecture; one that no row was ever measured on stays as it is."""
+    """Return *gpu* with the *factors* of its architecture, or unchanged if the architecture has no rows."""
     from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR
 
     capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
@@ -107,7 +107,7 @@ def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
 
 
 def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
-    """Return the fitted fields of GPUs of a compute *capability*; those that all GPUs share where it has no rows."""
+    """Return the fitted fields of GPUs of a compute *capability*; if it has no rows, those that all GPUs share."""
     from calibration.catalogue.compute_model import MEMORY_EFFICIENCY, factor_kinds
 
     fitted = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
@@ -122,7 +122,7 @@ def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
 
 
 def stack_factors(stack: Stack, name: str, factors: Factors) -> dict[str, float]:
-    """Return the fitted fields of *stack*, whose factors are those of the rows of the stack *name*."""
+    """Return the fitted fields of *stack*, with the factors fitted to the rows of the stack *name*."""
     from calibration.catalogue.compute_model import EAGER_LAUNCH, FIRST_KERNELS, FIRST_STACKS
 
     def factor(kind: str) -> float:
@@ -143,7 +143,7 @@ def stack_factors(stack: Stack, name: str, factors: Factors) -> dict[str, float]
 
 @lru_cache(maxsize=128)
 def _fitted_name(name: str) -> str | None:
-    """Return which stack's rows decided the factors of the stack *name*: its own, or those of the nearest one that it extends."""
+    """Return the stack whose rows determine the factors of the stack *name*: itself, or the nearest one with rows that it extends."""
     fitted = {row.stack for row in _rows()}
     for _ in range(8):
         if name in fitted:

@@ -1,1 +1,1 @@
-"""Network constants of whole clusters, fitted on their own rows and accepted by cross-validation."""
+"""Network constants of whole clusters, fitted to their own rows and accepted by cross-validation."""

@@ -1,9 +1,10 @@
-"""Which fitted constants predict rows that they were not fitted on? Those are kept; what predicts no better than its prior stays there.
+"""Which fitted constants predict rows that they were not fitted to? Those are kept; a constant that does not stays at its prior.
 
-Each calibrating row is left out in turn, and the others' most probable constants predict it; one linearisation about the fit of all rows
-serves all turns (the formula for leaving one out of a ridge regression is exact there: Allen, Technometrics 16, 1974). Constants go that
-are not worth a margin beside their priors, the least useful first. A row counts by its ranks: predictions are asked about more of them.
-What one row alone tells of, as the loss of its own job, says nothing of it when it is left out: it only widens its scatter.
+Each calibrating row is left out in turn and predicted with the most probable constants of the others. One linearization around the fit of
+all rows serves all turns (the leave-one-out formula of ridge regression is exact there: Allen, Technometrics 16, 1974). Constants that do
+not improve on their priors by a margin are dropped, the least useful first. A row counts in proportion to its ranks, because predictions
+are mostly for more ranks. A constant that only one row determines, such as the slowdown of its own job, says nothing about that row when
+it is left out: it only widens the row's scatter.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 ALONE: Final = 0.5
-"""Share of its own fitted value from which a row tells it nearly alone: more than all others and the prior together."""
+"""Leverage above which a row determines its own fitted value nearly alone: it counts more than all others and the prior together."""
 MARGIN: Final = 0.5
-"""Logarithm of odds by which left-out rows must be more probable: less is within what a few rows tell (estimate)."""
+"""Log odds by which left-out rows must be more probable; less is not significant with a few rows (estimate)."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Rows about a fit of constants (log factors): what they were missed by there, and how they move with each constant."""
+    """Rows, linearized around a fit of constants (log factors): their errors there, and their changes with each constant."""
 
     missed: np.ndarray
-    """Logarithm of predicted over measured step time, one a row."""
+    """Logarithm of predicted over measured step time, one per row."""
     slope: np.ndarray
-    """Change of that logarithm with each constant, rows by constants."""
+    """Derivative of that logarithm with respect to each constant, rows by constants."""
     values: np.ndarray
     """The constants of the fit."""
     widths: np.ndarray
@@ -38,33 +39,33 @@ class Linear:
     sigma: np.ndarray
     """Standard deviation of each row's logarithm."""
     weights: np.ndarray
-    """Of the rows in the fit, one on average."""
+    """Weights of the rows in the fit, 1 on average."""
     counts: np.ndarray
-    """Of the rows when predictions are judged."""
+    """Weights of the rows when predictions are judged."""
     described: np.ndarray
-    """What the rows are missed by with all constants at their priors: simulated, for a step is no straight line that far away."""
+    """Errors of the rows with all constants at their priors; simulated, because the linearization does not reach that far."""
     own: tuple[int, ...] = ()
-    """Constants (indices) of one row each."""
+    """Constants (indices) that only one row determines."""
 
     @property
     def alone(self) -> np.ndarray:
-        """Return the variance of each row that comes of the constants that it tells alone."""
+        """Return the variance of each row due to the constants that it alone determines."""
         import numpy as np
 
         own = list(self.own)
         return np.asarray(((self.slope[:, own] * self.widths[own]) ** 2).sum(axis=1))
 
     def left_out(self, kept: Sequence[int]) -> np.ndarray:
-        """Return the miss of each row, predicted by the others with only the constants *kept* (indices) free.
+        """Return the error of each row, predicted from the others with only the constants *kept* (indices) free.
 
-        A row that is nearly the only one to tell of a constant is predicted by the prior where it is left out.
+        A row that determines its fitted value nearly alone is predicted by the prior when it is left out.
         """
         import numpy as np
 
         kept = [one for one in kept if one not in self.own]
         if not kept:
             return self.described
-        wanted = self.slope @ self.values - self.missed  # what the constants would have to say of each row
+        wanted = self.slope @ self.values - self.missed  # the contribution of the constants that each row requires
         slope = self.slope[:, kept]
         robust = 1.0 / np.sqrt(1.0 + (self.missed / self.sigma / ROBUST) ** 2)
         precision = 1.0 / (self.sigma**2 / (self.weights * robust) + self.alone)
@@ -75,18 +76,18 @@ class Linear:
         return np.where(lever > ALONE, self.described, (slope @ moved - wanted) / (1.0 - lever))
 
     def doubt(self, missed: np.ndarray) -> float:
-        """Return how improbable rows are that are *missed* by so much."""
+        """Return the negative log-likelihood, up to a constant, of rows with the errors *missed*."""
         import numpy as np
 
         return float(np.sum(self.counts * loss(missed / np.sqrt(self.sigma**2 + self.alone))))
 
 
 def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:
-    """Return the constants (indices) to be fitted, of *blocks* that act at one place each; what is in no block is not judged.
+    """Return the constants (indices) to fit. Each of *blocks* has those that act at one place; a constant in no block is always kept.
 
-    A block, or all together, goes unless it predicts rows left out better by `MARGIN` than with its constants at their priors; a single
-    constant of several goes where it is worse by as much: constants of one place explain the same rows, and which of them carries a loss
-    decides how it grows with scale. So what is returned never predicts rows left out worse than the priors of all that is judged.
+    A block, or all blocks together, is dropped unless it predicts left-out rows better by `MARGIN` than with its constants at their priors.
+    A single constant is dropped only if predictions are worse with it by `MARGIN`: constants of one place explain the same rows, and which
+    of them carries a loss decides how the loss grows with scale. So the result never predicts left-out rows worse than the priors do.
     """
     kept = list(range(len(about.values)))
     here = about.doubt(about.left_out(kept))

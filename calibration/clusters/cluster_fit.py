@@ -1,15 +1,13 @@
 """Which network constants explain a cluster's ``network`` rows? One maximum a posteriori fit over all its models jointly.
 
-Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
-`calibration.clusters.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd
-rows from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Jobs whose compute no
-row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. What predicts
-rows left out no better than its prior stays there (`calibration.clusters.acceptance`). Noise is in `calibration.clusters.scatter`.
-
-The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
-4.4), so a prediction's interval is ``exp(+-1.96 WIDENING sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,
-*exposed* being the share of the step that waits for the exchange, *straggler* of that for the slowest rank: what no constant mends is wrong
-in proportion to them.
+It is a least-squares fit of log step times. Residuals are in units of their noise (`calibration.clusters.scatter`); the priors of
+`calibration.clusters.network_parameters` are further residuals. A smooth Huber loss limits the weight of outliers. All workloads weigh the
+same, because the rows of one workload share the errors of its description. A job with unmeasured compute has its own factor on layer times,
+fitted along; so has, with a narrow prior, a job measured on one GPU only. A constant that predicts left-out rows no better than its prior
+stays at the prior (`calibration.clusters.acceptance`). The covariance is that of the linearized problem (Bishop, Pattern Recognition and
+Machine Learning, 2006, section 4.4). A prediction's interval is
+``exp(+-1.96 WIDENING sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it, where *exposed* is the share of the
+step that waits for the exchange, and *straggler* the share that waits for the slowest rank: errors of the model grow with these shares.
 """
 
 from __future__ import annotations
@@ -47,62 +45,62 @@ if TYPE_CHECKING:
     import numpy as np
 
 UNKNOWN_COMPUTE: Final = prior("compute", "unknown compute")
-"""Prior width of a factor on layer times."""
+"""Prior width of the factor on the layer times of a job with unmeasured compute."""
 PROBE: Final = 0.03
-"""Step of a difference quotient in a log factor."""
+"""Finite-difference step in a log factor."""
 MOST_ROWS: Final = 120
-"""Network rows of one cluster that a fit looks at; of more, every k-th."""
+"""Maximum number of network rows that a cluster's fit uses; of more rows, every k-th is used."""
 MOST_ROUNDS: Final = 12
 MOST_TURNS: Final = 5
-"""Of constants and scatter by turns, where a scatter in seconds is tried."""
+"""Maximum rounds in which constants and scatter are fitted in turn, if a scatter in seconds is tried."""
 UNEXPLAINED: Final = 2.0 * LEAST_NOISE
-"""Scatter by a share alone from which one in seconds is tried."""
+"""Relative scatter from which an additional scatter in seconds is tried."""
 IMMATERIAL: Final = 0.005
-"""Change of log step time over one standard deviation of a parameter below which it is left alone."""
+"""A parameter stays at its prior if one standard deviation of it changes no log step time by more than this."""
 JOB: Final = prior("compute", "job")
-"""Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss."""
+"""Prior width of a job's own slowdown of layers on several GPUs, in addition to the slowdown that its cluster's jobs share."""
 UNSEEN: Final = prior("compute", "unseen")
-"""Relative standard deviation of what a job that no network row tells of loses beside other GPUs."""
+"""Relative standard deviation of the slowdown of layers on several GPUs, for a job without network rows."""
 COMPUTE: Final = "compute"
 JOB_LOSS: Final = "job"
 _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
-"""In which direction a constant of the network makes it slow."""
+"""Sign of the change of each network constant that makes the network slower."""
 UNTOLD: Final = Scatter(UNEXPLAINED)
-"""What steps are taken to scatter by where no row tells."""
+"""Assumed scatter of steps without rows."""
 ENOUGH: Final = 0.95
-"""Share of the variance of predictions that the directions simulated for intervals must carry."""
+"""Share of the variance of predictions that the directions simulated for intervals must explain."""
 FORM: Final = prior("exchange", "form")
-"""Relative standard deviation of exposed communication beyond what the constants leave open."""
+"""Relative standard deviation of exposed communication, in addition to the uncertainty of the constants."""
 SPREAD: Final = prior("exchange", "spread")
-"""Relative standard deviation of the wait for the slowest rank beyond what the constants leave open."""
+"""Relative standard deviation of the wait for the slowest rank, in addition to the uncertainty of the constants."""
 LAYER_MODEL: Final = prior("compute", "layer model")
-"""Relative standard deviation of layer times that no run tells."""
+"""Relative standard deviation of unmeasured layer times."""
 WIDENING: Final = prior("interval", "widening")
-"""Factor on the standard deviation that a fitted model says, for a cluster is in some way unlike those that widths were seen on."""
+"""Factor on the standard deviation of a fitted model, because a cluster differs from those on which the widths were determined."""
 FEW_ROWS: Final = 24
-"""Rows on which it is seen what matters."""
+"""Maximum number of rows on which the directions that matter are determined."""
 
 
 class Carried(NamedTuple):
-    """What clusters tell of each other: constants that rest on measured runs of several sources, or of one."""
+    """Constants carried over between clusters: they rest on measured runs of several sources, or of one."""
 
     usual_loss: float = USUAL_LOSS
     form: float = FORM
     unseen: float = UNSEEN
     widening: float = WIDENING
     widths: tuple[tuple[str, float], ...] = ()
-    """Of priors, by constant, where they are not those of `calibration.clusters.network_parameters`."""
+    """Prior widths by constant, in place of those of `calibration.clusters.network_parameters`."""
 
 
 KNOWN: Final = Carried()
-"""What all clusters tell."""
+"""The constants carried over from all clusters."""
 
 
 @dataclass(frozen=True)
 class ClusterModel:
-    """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
+    """Everything that determines the predictions of one cluster: measured compute factors, fitted log factors and their uncertainty."""
 
     compute: ComputeScale
     parameters: tuple[NetworkParameter, ...] = ()
@@ -111,21 +109,21 @@ class ClusterModel:
     noise: Scatter = UNTOLD
     """Standard deviation of log step time beyond the parameters' own uncertainty."""
     way: str = AS_DESCRIBED
-    """What traffic takes inside a node."""
+    """The path that traffic takes inside a node."""
     groups: tuple[Any, ...] = field(default=())
-    """Jobs whose compute, or whose loss beside other GPUs, is fitted along, in the order of the parameters that scale them."""
+    """Jobs whose compute, or whose slowdown on several GPUs, is fitted along, in the order of the parameters that scale them."""
     carried: Carried = KNOWN
     fitted: bool = False
-    """Whether it saw network rows."""
+    """Whether it was fitted to network rows."""
     _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def widening(self) -> float:
-        """Return the factor on standard deviations: 1 before any network row is seen, when priors are wide as they are."""
+        """Return the factor on standard deviations; 1 without network rows, as the priors are wide enough."""
         return self.carried.widening if self.fitted else 1.0
 
     def case(self, question: RunQuestion, values: Sequence[float] | np.ndarray | None = None) -> SimulatedCase:
-        """Return what to simulate for *question*, with the fitted *values* or others: those that decide nothing of it are left out."""
+        """Return the case to simulate for *question*, with the fitted values or *values*; parameters that cannot affect it are left out."""
         used = self.values if values is None else tuple(map(float, values))
         if question.record not in self._met:
             self._met[question.record] = places_met(question, self.way)
@@ -141,20 +139,20 @@ class ClusterModel:
         return math.exp(self._of_job(question, values))
 
     def _of_job(self, question: RunQuestion, values: Sequence[float]) -> float:
-        """Return the log factor on the layer times of the job that *question* belongs to, where one is fitted."""
+        """Return the fitted log factor on the layer times of the job of *question*; 0 if none is fitted."""
         first, keys = len(self.parameters) - len(self.groups), group_keys(question)
         return next((values[first + number] for number, group in enumerate(self.groups) if group in keys), 0.0)
 
     def knows_compute(self, question: RunQuestion) -> bool:
-        """Tell whether measured runs say how fast *question* computes: on this GPU with this software, or a group fitted along."""
+        """Return whether measured runs determine the compute time of *question*: on this GPU with this software, or fitted along."""
         return self.compute.of(question) is not None or self.has_own(question)
 
     def has_own(self, question: RunQuestion) -> bool:
-        """Tell whether the compute of *question*, or its loss, has a parameter of its own."""
+        """Return whether the compute of *question*, or its slowdown on several GPUs, has a parameter of its own."""
         return any(group in group_keys(question) for group in self.groups)
 
     def slowdown(self, question: RunQuestion, values: Sequence[float] | None = None) -> float:
-        """Return how many times longer than measured on one GPU the layers of *question* take beside other GPUs."""
+        """Return the ratio of layer times of *question* on several GPUs to those measured on one GPU."""
         if not self.compute.joins_others(question):
             return 1.0
         used = self.values if values is None else values
@@ -164,7 +162,7 @@ class ClusterModel:
 
 
 def prior_model(compute: ComputeScale, questions: Sequence[RunQuestion], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> ClusterModel:
-    """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
+    """Return the model of a cluster before any network row is seen: constants as described, with the uncertainty of their priors."""
     widths = dict(carried.widths)
     parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(questions, way))
     return ClusterModel(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
@@ -173,19 +171,19 @@ def prior_model(compute: ComputeScale, questions: Sequence[RunQuestion], way: st
 def fit_model(
     compute: ComputeScale, rows: Sequence[RunQuestion], questions: Sequence[RunQuestion], evaluator: Evaluator, carried: Carried = KNOWN
 ) -> ClusterModel:
-    """Return the model that explains the network *rows* best; *questions* are all runs it will be asked about.
+    """Return the model that explains the network *rows* best; *questions* are all runs that it will predict.
 
-    The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
-    no constant moved. Another way is taken where it is more probable and predicts rows that are left out better
+    The other paths that traffic may take inside a node are fitted as well, unless even a perfect fit with all constants at their priors
+    would leave them less probable. Another path is chosen if it is more probable and predicts left-out rows better
     (`calibration.clusters.acceptance`).
     """
     rows = _thinned(rows)
     best = _fitted(prior_model(compute, questions, carried=carried), rows, evaluator)
     if not rows:
         return best.model
-    least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
+    perfect_doubt = len(rows) * math.log(LEAST_NOISE)  # of a perfect fit with all constants at their priors
     for way in other_ways(rows):
-        if least + DOUBT[way] >= best.doubt:
+        if perfect_doubt + DOUBT[way] >= best.doubt:
             continue
         other = _fitted(prior_model(compute, questions, way, carried), rows, evaluator)
         if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
@@ -194,7 +192,7 @@ def fit_model(
 
 
 class _Fit(NamedTuple):
-    """A fitted model, minus the logarithm of its probability, and how it misses each row when that is left out."""
+    """A fitted model, its negative log probability, and its error on each row when that row is left out (*missed*)."""
 
     model: ClusterModel
     doubt: float
@@ -203,7 +201,7 @@ class _Fit(NamedTuple):
 
 
 def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _Fit:
-    """Return the model that moves those constants of *prior* to explain *rows* that predict rows left out better than the prior does."""
+    """Return *prior* fitted to *rows*; only those constants move that predict left-out rows better than the prior does."""
     import numpy as np
 
     model = _with_groups(prior, rows)
@@ -212,13 +210,14 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
         return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
-    # what hardly moves any row, there, as described, or where the network is a width slower still, keeps its prior, and costs no simulation
+    # A constant keeps its prior, and costs no further simulation, if it hardly affects any row at the start, with the network as described,
+    # and with the network one width slower than at the start.
     points = (start, 0 * start, start + _slower(model, widths))
     slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in points]
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
-    moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
+    moves = np.array([one for one in moving if _is_identifiable(model, one, rows)], dtype=np.intp)
     best = _maximum(model, rows, start[moves], moves, widths, evaluator)
-    kept = moves[useful(best.about, _judged(model, moves.tolist(), rows))]
+    kept = moves[useful(best.about, _blocks_to_judge(model, moves.tolist(), rows))]
     if len(kept) < len(moves):
         moves, best = kept, _maximum(model, rows, best.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
@@ -234,9 +233,9 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
 
 
 def _without_network(
-    model: ClusterModel, rows: Sequence[RunQuestion], best: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], best: _Maximum, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
 ) -> np.ndarray:
-    """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
+    """Return the errors on left-out rows with the network as described and only the constants of jobs fitted: *own*, a part of *moves*."""
     import numpy as np
 
     values = np.zeros(len(model.parameters))
@@ -245,22 +244,22 @@ def _without_network(
     missed = np.log([one.step for one in times]) - np.log(best.steps)
     places = np.flatnonzero(np.isin(moves, own))
     alone = tuple(new for new, old in enumerate(places.tolist()) if old in best.about.own)
-    told = {"slope": best.about.slope[:, places], "values": values[own], "widths": best.about.widths[places], "own": alone}
-    return replace(best.about, missed=missed, **told).left_out(range(len(own)))
+    changes = {"slope": best.about.slope[:, places], "values": values[own], "widths": best.about.widths[places], "own": alone}
+    return replace(best.about, missed=missed, **changes).left_out(range(len(own)))
 
 
-def _can_tell(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
-    """Tell whether *rows* can tell a constant: what each step or launch costs shows in how it grows with ranks, which two do not show."""
+def _is_identifiable(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
+    """Return whether *rows* can determine a constant. The cost per step or launch shows in its growth with ranks: two are too few."""
     parameter = model.parameters[number]
     if parameter.constant not in ("latency", "launch"):
         return True
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
-    """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
+def _blocks_to_judge(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
+    """Return those of *moves* (by position) that leaving rows out can judge, grouped by the place where they act.
 
-    A constant of a job that a single row tells of is not among them.
+    A job's constant that only a single row can determine is not among them.
     """
     first = len(model.parameters) - len(model.groups)
     blocks: dict[object, list[int]] = defaultdict(list)
@@ -268,19 +267,19 @@ def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestio
         if number < first:
             parameter = model.parameters[number]
             blocks[parameter.place or parameter.constant].append(place)
-        elif _tellers(model, number, rows) > 1:
+        elif _rows_of_job(model, number, rows) > 1:
             blocks[number].append(place)
     return list(blocks.values())
 
 
-def _tellers(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
-    """Return how many of *rows* tell of the job that a constant belongs to; none where it belongs to no job."""
+def _rows_of_job(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
+    """Return how many of *rows* are of the job that a constant belongs to; 0 if it belongs to no job."""
     place = number - len(model.parameters) + len(model.groups)
     return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
 
 
 def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
-    """Return by how much each constant of the network moves where all of it is one width slower."""
+    """Return the change of each constant that makes the whole network one prior width slower."""
     import numpy as np
 
     ways: np.ndarray = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
@@ -288,10 +287,10 @@ def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
 
 
 def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
+    """Return the start that explains *rows* best: as described, or one or two widths slower everywhere, between nodes, or between sockets.
 
-    Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
-    whose compute is not known begin where their rows are met in the middle.
+    If all communication is hidden, no constant of the network affects a step, and a search from there would end at once. Jobs with
+    unmeasured compute start at the factor that makes the median error of their rows zero.
     """
     import numpy as np
 
@@ -317,8 +316,8 @@ def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray,
     return best
 
 
-class _Most(NamedTuple):
-    """The most probable constants, the noise, and the covariance of those that moved; and how rows are missed that are left out."""
+class _Maximum(NamedTuple):
+    """The most probable constants, the noise, the covariance of the constants that moved, and the errors on left-out rows (*missed*)."""
 
     values: np.ndarray
     noise: Scatter
@@ -330,8 +329,8 @@ class _Most(NamedTuple):
 
 def _maximum(
     model: ClusterModel, rows: Sequence[RunQuestion], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
-) -> _Most:
-    """Return the most probable values of those that *moves* (indices) lets move, from *moved* on; the others stay at their priors."""
+) -> _Maximum:
+    """Return the most probable values of the constants *moves* (indices), starting from *moved*; the others stay at their priors."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -353,7 +352,7 @@ def _maximum(
         return np.vstack([slopes(moved) * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
 
     def settled(look: Look, turns: int) -> tuple[float, np.ndarray, Scatter]:
-        """Return constants and scatter found by turns, after how improbable they are."""
+        """Return the negative log probability, the constants and the scatter, which are fitted in turn."""
         here, noise = moved, Scatter()
         for _ in range(turns):
             settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
@@ -370,10 +369,10 @@ def _maximum(
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
-    alone = tuple(place for place, number in enumerate(moves.tolist()) if _tellers(model, number, rows) == 1)
+    alone = tuple(place for place, number in enumerate(moves.tolist()) if _rows_of_job(model, number, rows) == 1)
     about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
-    return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
+    return _Maximum(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
 
 def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:
@@ -384,13 +383,13 @@ def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:
 
 
 def _weights(rows: Sequence[RunQuestion]) -> list[float]:
-    """Return the weight of each row, one on average, such that all workloads have the same in all."""
+    """Return the weight of each row, 1 on average, so that all workloads have the same total weight."""
     counts = Counter(row.record.workload for row in rows)
     return [len(rows) / len(counts) / counts[row.record.workload] for row in rows]
 
 
 def sensitivities(model: ClusterModel, rows: Sequence[RunQuestion], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return by how much the log step time of each of *rows* changes along each of *steps* (log factors, one a row)."""
+    """Return the change of the log step time of each of *rows* along each of *steps* (a matrix with one step of log factors per row)."""
     import numpy as np
 
     here = np.array(model.values)
@@ -415,7 +414,7 @@ def predictions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator
 
 
 def _doubt(model: ClusterModel, question: RunQuestion, prediction: Prediction) -> float:
-    """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
+    """Return the relative standard deviation outside the parameters: that of the network model's form and of unmeasured layer times."""
     exposed, straggler = max(0.0, prediction.exposed) / prediction.step, prediction.straggler / prediction.step
     unknown = 0.0 if model.knows_compute(question) else LAYER_MODEL
     if model.compute.joins_others(question) and not model.has_own(question):
@@ -425,12 +424,12 @@ def _doubt(model: ClusterModel, question: RunQuestion, prediction: Prediction) -
 
 
 def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator: Evaluator) -> np.ndarray:
-    """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *questions*."""
+    """Return steps of one standard deviation along the axes of the covariance that matter, as determined on a few of *questions*."""
     import numpy as np
 
     variances, axes = np.linalg.eigh(np.array(model.covariance))
     steps = (axes * np.sqrt(np.maximum(variances, 0.0))).T
-    # what is not yet the slowest hop shows in one direction only
+    # a hop that is not yet the slowest affects steps in one direction only
     slower = steps @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
     steps = np.where(slower[:, None] < 0.0, -steps, steps)
     few = questions[:: -(-len(questions) // FEW_ROWS)]
@@ -441,7 +440,7 @@ def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator
 
 
 def _with_groups(model: ClusterModel, rows: Sequence[RunQuestion]) -> ClusterModel:
-    """Return *model* with one more parameter for each job of *rows* whose compute is not measured, or measured on one GPU by itself."""
+    """Return *model* with one more parameter for each job of *rows* whose compute is unmeasured or was measured on a single GPU."""
     jobs = {group_keys(row)[3]: row for row in rows if model.compute.of(row) is None or model.compute.joins_others(row)}
     groups = tuple(jobs)
     own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())

@@ -1,12 +1,12 @@
 """How much slower than the layer model does a measured job compute? A factor on its layer times, by batch, from measured runs.
 
-A run that was measured together with its exposed synchronisation computes for ``step - exposed_sync``; on one GPU for the whole step.
-Its factor makes the simulated step, less simulated waits for other ranks, equal to that. Between measured batches the factor is
-interpolated over the logarithm of the batch; beyond them a step has a constant part (`calibration.clusters.other_batches`). Where no
-run of the cluster says, runs of the same GPU and software do; where none does, the layer model is taken as it is.
+A run with measured exposed synchronization computes for ``step - exposed_sync``; a run on one GPU computes for the whole step. The factor
+makes the simulated step, less simulated waits for other ranks, equal to that time. Between measured batches, the factor is interpolated
+over the logarithm of the batch; outside their range, a step has a constant part (`calibration.clusters.other_batches`). If no run of the
+cluster determines the factor, runs of the same GPU and software do; without any, the layer model is used unchanged.
 
-A row without exposed synchronisation whose steps hold some, on several GPUs or on one with parameter servers, is taken with the simulated
-one.
+If a row's steps contain exposed synchronization that was not measured (on several GPUs, or on one with parameter servers), the simulated
+one is used.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from calibration.run_records import RunRecord
 
 LEAST_SCALE: Final = 0.05
 MOST_SCALE: Final = 20.0
-"""Factors beyond which a row contradicts its own description."""
+"""Limits of the factor; a row beyond them contradicts its own description."""
 CLOSE: Final = 1e-3
 MOST_TRIALS: Final = 6
 
 
 @dataclass(frozen=True)
 class ComputeScale:
-    """Factors on layer times: by group of equal jobs, a list of (batch, factor); *alone* are the groups measured on one GPU each."""
+    """Factors on layer times: for each group of equal jobs, a list of (batch, factor). *alone* has the groups measured on one GPU only."""
 
     curves: dict[Hashable, list[tuple[int, float]]] = field(default_factory=dict)
     alone: frozenset[Hashable] = frozenset()
     doubts: dict[tuple[Hashable, int], float] = field(default_factory=dict)
-    """Standard deviations of the logarithms of factors, by group and batch, of batches beyond those measured."""
+    """Standard deviations of the log factors, by group and batch, of batches outside the measured range."""
 
     def of(self, question: RunQuestion) -> float | None:
-        """Return the factor for *question*; None where nothing was measured."""
+        """Return the factor for *question*; None if nothing was measured."""
         key = self.group(question)
-        return None if key is None else _at(self.curves[key], question.batch)
+        return None if key is None else _interpolate(self.curves[key], question.batch)
 
     def doubt(self, question: RunQuestion) -> float:
-        """Return the standard deviation of the logarithm of the factor for *question* for a batch beyond those measured."""
+        """Return the standard deviation of the log factor for *question*; 0 for batches inside the measured range."""
         return self.doubts.get((self.group(question), question.batch), 0.0)
 
     def joins_others(self, question: RunQuestion) -> bool:
-        """Tell whether *question* runs on several GPUs, and its factor was measured on one by itself."""
+        """Return whether *question* runs on several GPUs but its factor was measured on a single one."""
         return question.job.ranks > 1 and self.group(question) in self.alone
 
     def group(self, question: RunQuestion) -> Hashable | None:
-        """Return the nearest group of *question* that was measured; None where none was."""
+        """Return the nearest group of *question* that was measured; None if there is none."""
         return next((key for key in group_keys(question) if key in self.curves), None)
 
 
 def group_keys(question: RunQuestion) -> list[Hashable]:
-    """Return the groups that *question* belongs to, the nearest first: runs of one group are expected to compute alike."""
+    """Return the groups that *question* belongs to, nearest first; runs of one group are expected to compute equally fast."""
     record, training = question.record, question.workload.training
     job = (record.workload, training.stack.name, training.stack.strategy, training.precision)
     here = ("cluster", record.hardware, *job)
@@ -72,26 +72,26 @@ def group_keys(question: RunQuestion) -> list[Hashable]:
 
 
 Solved = Mapping[RunRecord, float | None]
-"""The factor of each run, None where none meets its compute time."""
+"""The factor of each run; None if no factor reproduces its compute time."""
 
 
 def solved(rows: Sequence[RunQuestion], evaluator: Evaluator) -> Solved:
-    """Return the factor of each of *rows*, which tell it by themselves: so what several clusters ask is found once for all."""
+    """Return the factor of each of *rows*. It depends only on the row, so that it is solved once for all clusters that need it."""
     return dict(zip((row.record for row in rows), _solve(rows, evaluator), strict=True))
 
 
 def measured_scale(
     rows: Sequence[RunQuestion], evaluator: Evaluator, scales: Solved | None = None, questions: Sequence[RunQuestion] = ()
 ) -> ComputeScale:
-    """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
+    """Return the factors that *rows* determine; for each batch, rows on several GPUs with measured synchronization displace all others.
 
-    A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
-    Factors that are *scales* are not looked for again. Batches of *questions* beyond those of their group have factors of their own; others
-    beyond take that of the last batch.
+    A job on one GPU does less work than a distributed one, or more, so the compute of distributed steps is best measured in such steps.
+    Factors in *scales* are not solved again. Batches of *questions* outside the range of their group have factors of their own; other
+    batches outside take the factor of the nearest measured one.
     """
-    told = {**(scales or {})}
-    told |= solved([row for row in rows if row.record not in told], evaluator)
-    factors = {id(row): told[row.record] for row in rows}
+    factor_of_record = {**(scales or {})}
+    factor_of_record |= solved([row for row in rows if row.record not in factor_of_record], evaluator)
+    factors = {id(row): factor_of_record[row.record] for row in rows}
     by_group: dict[Hashable, dict[int, list[RunQuestion]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if factors[id(row)] is not None:
@@ -112,7 +112,7 @@ def _with_batches_beyond(
     questions: Sequence[RunQuestion],
     evaluator: Evaluator,
 ) -> ComputeScale:
-    """Return *scale* with factors for those batches of *questions* that lie beyond their group's, which *measured* holds the runs of."""
+    """Return *scale* with factors for those batches of *questions* that are outside their group's range; *measured* has a group's runs."""
     beyond: dict[Hashable, dict[int, RunQuestion]] = defaultdict(dict)
     for one in questions:
         key = scale.group(one)
@@ -130,7 +130,7 @@ def _with_batches_beyond(
         for batch, run in others.items():
             last = _nearest(times, batch)
             growth, doubts[key, batch] = model.growth(layers[id(run)], layers[id(measured[key][last][0])])
-            expected.append((key, batch, _taking(run, times[last] * growth)))
+            expected.append((key, batch, _with_compute_time(run, times[last] * growth)))
     curves = {key: list(points) for key, points in scale.curves.items()}
     for (key, batch, _), factor in zip(expected, _solve([run for *_, run in expected], evaluator), strict=True):
         if factor is not None:
@@ -142,8 +142,8 @@ def _nearest(batches: Iterable[int], batch: int) -> int:
     return min(batches, key=lambda other: abs(math.log(other / batch)))
 
 
-def _taking(run: RunQuestion, compute: float) -> RunQuestion:
-    """Return *run* as if its compute had been measured to take so many seconds."""
+def _with_compute_time(run: RunQuestion, compute: float) -> RunQuestion:
+    """Return *run* as if its measured compute time had been *compute* seconds."""
     sync = None if run.record.exposed_sync is None else 0.0
     return replace(run, record=replace(run.record, step_time=compute, exposed_sync=sync, throughput=None))
 
@@ -153,9 +153,9 @@ def _preferred(rows: Sequence[RunQuestion]) -> Sequence[RunQuestion]:
 
 
 def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | None]:
-    """Return for each of *rows* the factor with which the simulation meets its compute time; None where none does.
+    """Return for each of *rows* the factor with which the simulation reproduces its compute time; None if none does.
 
-    Regula falsi on all rows side by side: one round of simulations is one call.
+    This is a secant search on all rows in parallel: one round of simulations is one call.
     """
     guess = [1.0] * len(rows)
     reached: list[list[tuple[float, float]]] = [[] for _ in rows]
@@ -174,18 +174,18 @@ def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | No
 
 
 def _times(row: RunQuestion, step: float, compute: float) -> tuple[float, float]:
-    """Return the measured seconds and the simulated ones that they are compared with."""
+    """Return the measured seconds, and the simulated seconds to compare them with."""
     alone = row.job.ranks == 1 and not row.workload.training.stack.uses_servers
     return _compute_time(row), compute if alone or row.record.exposed_sync is not None else step
 
 
 def _compute_time(row: RunQuestion) -> float:
-    """Return the measured seconds of a step but for its exposed synchronisation, where that was measured."""
+    """Return the measured seconds of a step, less its exposed synchronization if that was measured."""
     return row.step_time - (row.record.exposed_sync or 0.0)
 
 
 def _next(trials: Sequence[tuple[float, float]]) -> float:
-    """Return where to try next, given (factor, log of simulated over measured) so far: the secant in logarithms, near slope 1."""
+    """Return the factor to try next, given the (factor, log of simulated over measured) so far: a secant in logarithms, near slope 1."""
     scale, miss = trials[-1]
     slope = 1.0
     if len(trials) > 1 and trials[-1][0] != trials[-2][0]:
@@ -194,7 +194,7 @@ def _next(trials: Sequence[tuple[float, float]]) -> float:
     return min(MOST_SCALE, max(LEAST_SCALE, scale * math.exp(-miss / slope)))
 
 
-def _at(curve: Sequence[tuple[int, float]], batch: int) -> float:
+def _interpolate(curve: Sequence[tuple[int, float]], batch: int) -> float:
     below = [point for point in curve if point[0] <= batch]
     above = [point for point in curve if point[0] >= batch]
     if not below or not above:

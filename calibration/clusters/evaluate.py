@@ -1,4 +1,4 @@
-"""How long does the simulator say a measured run takes? One simulation per question, remembered, many side by side."""
+"""What step time does the simulator predict for a measured run? One simulation per case; results are cached, and many run in parallel."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sim.study.pool import replaced_quietly
 from sim.training.job import Job
 
 SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
-"""What a rank waits for in the gradient exchange."""
+"""Causes of waiting in the gradient exchange."""
 INPUT: Final = (Cause.FETCH, Cause.PREP)
 FEW: Final = 24
-"""Simulations that are sooner done in this process than handed to others."""
+"""Up to this number, simulations are faster in this process than in several."""
 
 
 class Prediction(NamedTuple):
-    """Seconds of one step, of which waiting for the exchange (straggler included), and for input; of the first, for the slowest rank."""
+    """Seconds of one step; of these, waiting for the exchange (which includes *straggler*, waiting for the slowest rank) and for input."""
 
     step: float
     exposed: float
@@ -37,12 +37,12 @@ class Prediction(NamedTuple):
 
     @property
     def compute(self) -> float:
-        """Return the seconds that are no wait for other ranks."""
+        """Return the seconds that are not spent waiting for other ranks."""
         return self.step - self.exposed
 
 
 class SimulatedCase(NamedTuple):
-    """One simulation: which run, its layer times times what, on a network moved by what."""
+    """One simulation: the run, the factor on its layer times, and the factors on the constants of its network."""
 
     record: RunRecord
     compute_scale: float
@@ -62,14 +62,14 @@ def _outcome(epoch: Epoch) -> Prediction:
 
 @dataclass
 class Evaluator:
-    """Predicts cases, each once; *processes* at a time."""
+    """Predicts cases, each only once, *processes* at a time."""
 
     folders: Folders = field(default_factory=Folders)
     processes: int = 0
-    """0 takes one for each core."""
+    """0 means one per core."""
     _known: dict[SimulatedCase, Prediction] = field(default_factory=dict, repr=False)
     _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
-    """Name under which its processes remember what cases share (`sim.spec.shelf`)."""
+    """Name under which its processes cache what cases share (`sim.spec.shelf`)."""
 
     def one(self, case: SimulatedCase) -> Prediction:
         """Return the prediction of *case*."""
@@ -80,7 +80,7 @@ class Evaluator:
         keys = [_key(case) for case in cases]
         place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
         missing = [key for key in dict.fromkeys(keys) if key not in self._known]
-        missing.sort(key=lambda key: place[key.record])  # a job's layers are planned once for all its cases that follow each other
+        missing.sort(key=lambda key: place[key.record])  # consecutive cases of one job share the plan of its layers
         self._known.update(zip(missing, self._simulate(missing), strict=True))
         return [self._known[key] for key in keys]
 
@@ -98,7 +98,7 @@ class Evaluator:
 
 
 def _key(case: SimulatedCase) -> SimulatedCase:
-    """Return *case* without what was measured, so that equal runs are simulated once."""
+    """Return *case* without measured values, so that equal runs are simulated once."""
     record = replace(
         case.record, file="", line=0, source="", software="", step_time=1.0, exposed_sync=None, throughput=None, role="prediction", note=""
     )
@@ -111,7 +111,7 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
 
 
 def _predict_all(cases: Sequence[SimulatedCase], folders: Folders, study: str) -> list[Prediction]:
-    """Simulate *cases*; what several of a *study* share, machines as moved and jobs as scaled, is made once and known again."""
+    """Simulate *cases*; machines and jobs that several cases share are built once, and what a *study* shares is cached under its name."""
     machines: dict[tuple[int, bool, NetworkFactors], Hardware] = {}
     jobs: dict[tuple[int, float], Job] = {}
     predicted = []

@@ -1,12 +1,12 @@
-"""Which few numbers of a cluster's network does its measurement decide? Log factors on its transport classes' constants.
+"""Which few numbers of a cluster's network are fitted to its measurements? Log factors on its transport classes' constants.
 
-A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster. For each
-transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share of the line
-that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; where copies from
-socket to socket are met, their limit, of which no run inside a socket tells; then the launch cost of a collective, how
-far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its width, how far systems of
-one class differ in public tables, is in `calibration.clusters.priors`. Where no limit between sockets is described, a fit may find one
-below what NCCL takes the socket link for.
+A fit multiplies described constants by factors ``exp(x)``, so ``x = 0`` is the prediction before any measurement of the cluster. Each
+transport class in use has a factor on its efficiency (including the cap of a flow) and on its latency per step. The NIC's class also has
+one on the share of the line that all flows reach together, and one for the loss of a ring of two nodes, whose two directions join the same
+pair of hosts. If data is copied from socket to socket, the limit of these copies has a factor, which runs inside a socket cannot determine.
+Further factors are on the launch cost of a collective, the spread of ranks, and the slowdown of compute on several GPUs. The prior of each
+``x`` is normal around 0; its width, the variation of systems of one class in public tables, is in `calibration.clusters.priors`. If no
+limit between sockets is described, a fit may find one below the bandwidth that NCCL assumes for the socket link.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors(
 
 AS_DESCRIBED: Final = ""
 STAGED: Final = "through host memory"
-"""GPUs of a node do not address each other, whatever is described: all their traffic rests in host memory."""
+"""GPUs of a node do not access each other's memory, whatever is described: all their traffic is staged in host memory."""
 LOOPBACK: Final = "out of the NIC and back"
-"""Each GPU has a container of its own, and reaches the others of its node over the NIC."""
+"""Each GPU has its own container, and reaches the others of its node over the NIC."""
 BRIDGED: Final = "over NVLink bridges"
-"""Boards are joined in pairs by NVLink bridges, of which the description does not tell."""
+"""Boards are joined in pairs by NVLink bridges, which the description does not mention."""
 _NAMES: Final = {STAGED: "staged", LOOPBACK: "loopback", BRIDGED: "bridged"}
 DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, **{way: prior("doubt", name) for way, name in _NAMES.items()}}
-"""Logarithm of the odds against each way that traffic may take inside a node."""
+"""Log odds against each path that traffic may take inside a node."""
 _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
     STAGED: {"nvlink": None, "bridged": False, "peer_to_peer": "none"},
     LOOPBACK: {"isolated": "nic"},
@@ -45,22 +45,22 @@ _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
 
 NIC: Final = "nic"
 SOCKETS: Final = "sockets"
-"""The place of what copies from one socket's memory to the other's carry."""
+"""The place of the limit on copies from one socket's memory to the other's."""
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
 
 
 DISTRIBUTED: Final = "distributed"
-"""Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
+"""Ratio of layer times on several GPUs to those on a single GPU, relative to the usual ratio, if only the latter were measured."""
 USUAL_LOSS: Final = prior("compute", "usual loss")
-"""Logarithm by which they are usually longer."""
+"""Logarithm of the usual ratio."""
 
 
 class NetworkParameter(NamedTuple):
     """One log factor: where in a node it acts, on which constant, and the standard deviation of its prior."""
 
     place: str
-    """Field of the node that holds the transport class, ``nic`` for the NIC's; empty for what acts everywhere."""
+    """Field of the node that holds the transport class, ``nic`` for the NIC's; empty for a parameter that acts everywhere."""
     constant: str
     width: float
 
@@ -71,18 +71,18 @@ class NetworkParameter(NamedTuple):
 
 
 NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
-"""Parameters with their log factors; an empty tuple is the prior's centre."""
+"""Parameters with their log factors; an empty tuple is the center of the prior."""
 
 
 def way_taken(way: str) -> NetworkFactors:
-    """Return the factors that make traffic take *way* inside a node."""
+    """Return the factors that make traffic take the path *way* inside a node."""
     return () if way == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, way, 1.0), 1.0),)
 
 
 def other_ways(questions: Iterable[RunQuestion]) -> list[str]:
-    """Return the ways besides the one described that traffic of *questions* may take inside a node.
+    """Return the paths other than the described one that traffic of *questions* may take inside a node.
 
-    Only runs on one node tell: in any other the network between nodes may be what is slow.
+    Only runs on one node are considered: in any other, the network between nodes may be the bottleneck.
     """
     one_node = [question for question in questions if question.nodes == 1 and question.job.ranks > 1]
     return [way for way, change in _CHANGES.items() if any(_differs(question, change) for question in one_node)]
@@ -96,13 +96,13 @@ def _differs(question: RunQuestion, change: Mapping[str, object]) -> bool:
 
 
 def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> tuple[NetworkParameter, ...]:
-    """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
+    """Return the parameters that affect the step times of *questions*, runs on one cluster, if traffic takes the path *way*."""
     parameters: dict[tuple[str, str], NetworkParameter] = {}
     for question in questions:
-        for place, transport in _met(question, with_factors(question, way_taken(way))):
-            for parameter in _of_transport(place, transport, question.nodes):
+        for place, transport in _transports_met(question, with_factors(question, way_taken(way))):
+            for parameter in _transport_parameters(place, transport, question.nodes):
                 before = parameters.get((place, parameter.constant), parameter)
-                parameters[place, parameter.constant] = min(before, parameter)  # of two widths the narrower
+                parameters[place, parameter.constant] = min(before, parameter)  # the narrower of two widths
     if not parameters:
         return ()
     if any(_crosses_sockets(question, with_factors(question, way_taken(way))) for question in questions):
@@ -112,7 +112,7 @@ def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> 
 
 
 def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[str]) -> bool:
-    """Tell whether the step of *question*, which meets the places *met*, can depend on *parameter*."""
+    """Return whether the step of *question*, whose collectives use the places *met*, can depend on *parameter*."""
     stack = question.workload.training.stack
     if stack.uses_servers or stack.backend == "gloo":
         return True
@@ -122,29 +122,29 @@ def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[s
 
 
 def places_met(question: RunQuestion, way: str) -> frozenset[str]:
-    """Return the places of parameters that collectives of *question* meet where traffic takes *way*."""
+    """Return the places of parameters that collectives of *question* use if traffic takes the path *way*."""
     hardware = with_factors(question, way_taken(way))
-    met = frozenset(place for place, _ in _met(question, hardware, copies=True))
+    met = frozenset(place for place, _ in _transports_met(question, hardware, copies=True))
     return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
 
 
-def _of_transport(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
+def _transport_parameters(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
     kind = "efficiency"
     if place == NIC:
         kind += ", TCP" if transport.flow_cap else ", NIC"
     elif place == "host_transport":
         kind += ", host" if nodes == 1 else ", copies"
-    made = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
+    parameters = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
     if place == NIC:
-        made.append(NetworkParameter(place, "total", WIDTHS["total"]))
-        made += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
-    return made
+        parameters.append(NetworkParameter(place, "total", WIDTHS["total"]))
+        parameters += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+    return parameters
 
 
-def _met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
-    """Return the fields of the nodes whose transport classes the rings of *question* cross on *hardware*.
+def _transports_met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+    """Return the transport classes that rings of *question* cross on *hardware*, with the fields of the nodes that hold them.
 
-    *copies* adds the class of what feeds a NIC: runs between nodes cannot tell it from the NIC's own, so they do not fit it.
+    *copies* adds the class of copies that feed a NIC. Runs between nodes cannot distinguish it from the NIC's own, so they do not fit it.
     """
     if question.job.ranks < 2:
         return []
@@ -157,33 +157,33 @@ def _met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> lis
 
 
 def _plan(question: RunQuestion, hardware: Hardware) -> CollectivePlan:
-    """Return what collectives of *question* would be on *hardware*."""
+    """Return the plan of the collectives of *question* on *hardware*."""
     return plan_collectives(job_slots(0, slots(hardware, [question.job.placement])), hardware.fabric)
 
 
 def _crosses_sockets(question: RunQuestion, hardware: Hardware) -> bool:
-    """Tell whether rings of *question* on *hardware* copy from socket to socket through host memory."""
+    """Return whether rings of *question* on *hardware* copy from socket to socket through host memory."""
     if question.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
         return False
-    plan = _plan(question, _limited(hardware))
+    plan = _plan(question, _with_socket_limit(hardware))
     links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
     return any(SOCKET_COPIES.fullmatch(link) for link in links)
 
 
-def _limited(hardware: Hardware) -> Hardware:
-    """Return *hardware* with a limit on copies between sockets, where none is described that which NCCL assumes."""
+def _with_socket_limit(hardware: Hardware) -> Hardware:
+    """Return *hardware* with a limit on copies between sockets: the described one, or else the one that NCCL assumes."""
     limited: dict[int, Node] = {}
     groups = []
     for group in hardware.groups:
         topology = group.node.topology
-        limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _carried(group.node)})
+        limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _socket_bandwidth(group.node)})
         node = limited.setdefault(id(group.node), group.node.model_copy(update={"topology": limit}))
         groups.append(group.model_copy(update={"node": node}))
     return hardware.model_copy(update={"groups": tuple(groups)})
 
 
-def _carried(node: Node) -> float:
-    """Return what NCCL takes the socket link of *node* to carry in one direction, or else what the link delivers."""
+def _socket_bandwidth(node: Node) -> float:
+    """Return the bandwidth that NCCL assumes for the socket link of *node* in one direction, but at most what the link delivers."""
     link = node.host.cpu.socket_link
     return min(link.nccl_bandwidth or math.inf, link.bandwidth * link.efficiency)
 
@@ -194,13 +194,13 @@ def transports(node: Node) -> list[tuple[str, Transport]]:
 
 
 def with_factors(question: RunQuestion, factors: NetworkFactors) -> Hardware:
-    """Return the hardware of *question* with its constants moved by *factors*."""
+    """Return the hardware of *question* with its constants changed by *factors*."""
     if not factors:
         return question.hardware
     moves = {(parameter.place, parameter.constant): value for parameter, value in factors}
     if question.nodes != 2:
         moves.pop((NIC, "pair"), None)
-    moved: dict[int, Node] = {}  # equal nodes stay one object, by which the simulator folds them
+    moved: dict[int, Node] = {}  # equal nodes stay one object, so that the simulator can fold them
     groups = []
     for group in question.hardware.groups:
         node = moved.setdefault(id(group.node), _moved_node(group.node, moves))
@@ -227,14 +227,14 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
 
 
 def _socket_copies(node: Node, moves: Mapping[tuple[str, str], float]) -> dict[str, object]:
-    """Return the limit on copies from socket to socket as moved: a rate by itself, of which the share that copies reach takes nothing."""
+    """Return the changed limit on copies from socket to socket: a rate of its own, unaffected by changes of the copies' efficiency."""
     described, between = node.topology.socket_copy_bandwidth, moves.get((SOCKETS, "efficiency"), 0.0)
     if described is None and between >= 0.0:
         return {}
     (_, share) = node.host_transport.efficiency[-1]
     moved = share * math.exp(moves.get(("host_transport", "efficiency"), 0.0))
     factor = math.exp(between) * min(1.0, share) / min(1.0, moved)
-    limit = described or _carried(node)
+    limit = described or _socket_bandwidth(node)
     return {} if factor == 1.0 else {"socket_copy_bandwidth": limit * factor}
 
 

@@ -1,4 +1,4 @@
-"""What does a fit believe before it sees a measurement? Values of `priors.yaml`, each with what it rests on."""
+"""What does a fit assume before it sees a measurement? The values of `priors.yaml`, each with its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE: Final = Path(__file__).with_name("priors.yaml")
 
 
 class Prior(NamedTuple):
-    """One value, and what it rests on."""
+    """One value and its source."""
 
     value: float
     source: str

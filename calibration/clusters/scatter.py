@@ -1,12 +1,12 @@
-"""How do measured steps scatter about the fitted ones? By a share of the step and by a time, both seen on the rows themselves.
+"""How do measured step times scatter around fitted ones? By a share of the step and by a time, both estimated from the rows themselves.
 
-``sigma = sqrt(relative^2 + (seconds / step)^2)`` of the logarithm of a step time. The share is clocks and kernels; the time is what a
-network whose bandwidth comes and goes, hosts and other ranks take from a step however short it is: of a step of 0.1 s it may be a fifth,
-of one of a second little, so long steps tell of a network's constants what short ones cannot. The two are those under which the misses
-are most probable, with a robust loss in the place of a square; a time is only assumed where that is more probable, each with its own most
-probable constants, by what one more parameter costs, half the logarithm of the rows (Schwarz, Annals of Statistics 6, 1978).
+The standard deviation of a log step time is ``sigma = sqrt(relative^2 + (seconds / step)^2)``. The share comes from clocks and kernels. The
+time comes from varying network bandwidth, hosts and other ranks, however short the step is: it may be a fifth of a step of 0.1 s, but
+little of a step of 1 s, so long steps reveal more about a network's constants than short ones. Both parts maximize the likelihood, with a
+robust loss in place of the square. A time is only assumed if it improves the log-likelihood by more than the price of one more parameter,
+half the logarithm of the number of rows (Schwarz, Annals of Statistics 6, 1978); both alternatives have their own best constants.
 
-That short steps had too much weight was noticed on prediction rows (petuum/adaptdl); which scatter a cluster has, rows that calibrate say.
+That short steps had too much weight was noticed on prediction rows (petuum/adaptdl); a cluster's scatter comes from calibrating rows.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ if TYPE_CHECKING:
     import numpy as np
 
 LEAST_NOISE: Final = 0.03
-"""Relative: two runs of the same configurations on DGX-A100 differ by 2.3 to 3.1% (siasosp23/artifacts, dgx and dgx-ext)."""
+"""Lower limit of the relative part: two runs of the same configuration on DGX-A100 differ by 2.3 to 3.1% (siasosp23/artifacts, dgx and
+dgx-ext)."""
 ROBUST: Final = 2.0
-"""Standard deviations from which a residual, of a row or from a prior, counts by its size and no longer by its square."""
+"""Standard deviations from which the loss of a residual (of a row or from a prior) grows linearly instead of quadratically."""
 _LARGEST: Final = 0.3
 _GRID: Final = 40
-"""Values of each part that are tried, between the least and the largest miss."""
+"""Number of values of each part that are tried."""
 _NORMAL: Final = 1.4826
-"""Standard deviation of a normal variable over its median size."""
+"""Ratio of a normal variable's standard deviation to its median absolute value."""
 _FARTHEST: Final = 4.0
-"""Standard deviations beyond which a miss counts no more."""
+"""Standard deviations to which larger errors are clipped."""
 
 
 class Scatter(NamedTuple):
-    """Standard deviation of log step times: a share, and seconds over the step."""
+    """Standard deviation of log step times: a share, and *seconds* divided by the step time."""
 
     relative: float = LEAST_NOISE
     seconds: float = 0.0
 
     def of(self, steps: np.ndarray) -> np.ndarray:
-        """Return it for *steps* (s)."""
+        """Return the standard deviation for step times *steps* (s)."""
         import numpy as np
 
         return np.asarray(np.hypot(self.relative, self.seconds / steps))
 
 
 Look = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
-"""Tells the scatter from misses (log step times), their steps (s) and weights."""
+"""Estimates the scatter from errors (of log step times), step times (s) and weights."""
 
 
 def loss(ratio: np.ndarray) -> np.ndarray:
-    """Return what misses of *ratio* standard deviations cost: half their square, and beyond `ROBUST` their size."""
+    """Return the loss of errors of *ratio* standard deviations: half their square, growing linearly beyond `ROBUST`."""
     import numpy as np
 
     return np.asarray(ROBUST**2 * (np.sqrt(1.0 + (ratio / ROBUST) ** 2) - 1.0))
 
 
 def improbability(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
-    """Return minus the logarithm of the probability of misses (log step times) at *steps* (s), but for a constant."""
+    """Return the negative log-likelihood, up to a constant, of the errors *missed* (of log step times) at step times *steps* (s)."""
     import numpy as np
 
     sigma = scatter.of(steps)
@@ -64,14 +65,14 @@ def improbability(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, sc
 
 
 def usual(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
-    """Return the scatter by a share alone that the median miss tells."""
+    """Return the scatter with only a share, estimated from the median absolute error."""
     import numpy as np
 
     return Scatter(max(LEAST_NOISE, _NORMAL * float(np.median(np.abs(missed)))))
 
 
 def seen(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
-    """Return the scatter by both parts under which the misses are most probable; rows count by their *weights*, one on average."""
+    """Return the scatter with both parts that maximizes the likelihood of the errors; *weights* of rows are 1 on average."""
     import numpy as np
 
     lost = np.abs(missed) * steps
@@ -79,7 +80,7 @@ def seen(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
 
 
 def doubt_of(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
-    """Return how improbable misses are by the parts that *scatter* has, the price of its time included."""
+    """Return the negative log-likelihood of the errors: of *scatter* with the price of its time, or of the best share if it has no time."""
     if scatter.seconds == 0.0:
         return improbability(missed, steps, weights, _best(missed, steps, weights, [0.0]))
     return improbability(missed, steps, weights, scatter) + 0.5 * math.log(len(missed))
@@ -93,7 +94,7 @@ def _best(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: lis
 
 
 def widened(scatter: Scatter, missed: np.ndarray, steps: np.ndarray) -> Scatter:
-    """Return *scatter*, or a wider one of the same form, such that the root mean square of the misses is what it says."""
+    """Return *scatter*, scaled up if the root mean square of the errors (clipped) is larger than it predicts."""
     import numpy as np
 
     ratio = np.minimum(np.abs(missed) / scatter.of(steps), _FARTHEST)

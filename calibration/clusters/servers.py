@@ -1,9 +1,9 @@
-"""What do parameter servers cost, fitted on measured clusters? Two constants of the processor: per update, and per byte.
+"""What do parameter servers cost on measured clusters? Two fitted constants of the processor: time per update, and per byte.
 
-Rows of role ``network`` fit both, by least squares of the logarithm of throughput (soft L1, as single rows are off by 20%); rows of
-role ``compute``, one worker with its server, give each model's compute on each GPU anew for every trial, so that the exchange of one
-worker is not counted twice. Rows of role ``prediction`` are only predicted. Models must differ in bytes per variable, or the two
-constants cannot be told apart: `spread` says by how much they do.
+Rows of role ``network`` determine both, by least squares of the logarithm of throughput (soft L1, because single rows are off by 20%). Rows
+of role ``compute``, one worker with its server, give each model's compute time on each GPU. It is derived again for every trial, so that
+the exchange of one worker is not counted twice. Rows of role ``prediction`` are only predicted. Models must differ in bytes per variable,
+or the two constants cannot be distinguished: `spread` returns by how much they differ.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from sim.training.sharding import shards
 MEASURED: Final = RECORDS / "cmdare.csv"
 """The runs that come with the package."""
 LEAST_COMPUTE: Final = 0.01
-"""Factor on layer times below which a model would not compute at all."""
+"""Lower limit of the factor on layer times."""
 
 
 class ServerCosts(NamedTuple):
-    """Core-seconds of one update, and of one byte in or out."""
+    """Core-seconds per update, and per byte in or out."""
 
     update: float
     byte: float
 
 
 class PredictedRun(NamedTuple):
-    """One measured run beside the simulator's: steps per second of all workers together."""
+    """One run as measured and as simulated: steps per second of all workers together."""
 
     asked: RunQuestion
     measured: float
@@ -45,24 +45,24 @@ class PredictedRun(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return predicted over measured, less one."""
+        """Return predicted / measured - 1."""
         return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True)
 class ServerFit:
-    """Fitted costs, and every row beside its prediction."""
+    """Fitted costs, and every row with its prediction."""
 
     costs: ServerCosts
     rows: tuple[PredictedRun, ...]
 
 
 def fit_servers(files: Sequence[Path]) -> ServerFit:
-    """Return the costs that fit the ``network`` rows of *files*, and predictions of all. Raise SpecError where none can be told."""
+    """Return the costs that fit the ``network`` rows of *files*, and predictions of all rows. Raise SpecError if they cannot be fitted."""
     rows = [question(record) for path in files for record in read_records(path).records]
-    apart = [row for row in rows if row.workload.training.stack.servers is None]
-    if apart:
-        raise SpecError(f"{apart[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
+    without_servers = [row for row in rows if row.workload.training.stack.servers is None]
+    if without_servers:
+        raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
     fitted = [row for row in rows if row.record.role == "network"]
     if spread(fitted) < 1.5:
         raise SpecError(
@@ -74,7 +74,7 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
 
 
 def spread(rows: Iterable[RunQuestion]) -> float:
-    """Return the largest mean bytes per variable of the models of *rows* over the smallest."""
+    """Return the ratio of the largest to the smallest mean bytes per variable among the models of *rows*."""
     sizes = [row.workload.model.parameters / sum(len(layer.gradients) for layer in row.workload.model.layers) for row in rows]
     return max(sizes) / min(sizes) if sizes else 0.0
 
@@ -86,12 +86,12 @@ def _fit(fitted: Sequence[RunQuestion], rows: Sequence[RunQuestion]) -> ServerCo
         costs = ServerCosts(math.exp(logs[0]), math.exp(logs[1]))
         return [math.log1p(row.error) for row in _predict(fitted, costs, _factors(rows, costs))]
 
-    solution = least_squares(misses, [-8.3, -20.3], loss="soft_l1", f_scale=0.05, diff_step=1e-3)  # from 0.25 ms and 1.5 s/GB
+    solution = least_squares(misses, [-8.3, -20.3], loss="soft_l1", f_scale=0.05, diff_step=1e-3)  # starts at 0.25 ms and 1.5 s/GB
     return ServerCosts(math.exp(solution.x[0]), math.exp(solution.x[1]))
 
 
 def _factors(rows: Iterable[RunQuestion], costs: ServerCosts) -> dict[tuple[str, str], float]:
-    """Return by hardware and workload the factor on layer times that makes one worker as fast as measured."""
+    """Return, by hardware and workload, the factor on layer times with which one worker is as fast as measured."""
     factors = {}
     for row in rows:
         if row.record.role == "compute":
@@ -110,7 +110,7 @@ def _predict(rows: Iterable[RunQuestion], costs: ServerCosts, factors: Mapping[t
 
 
 def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
-    """Return the run that *row* asks for, with these *costs* and this *factor* on layer times."""
+    """Return the simulated run of *row*, with these *costs* and this *factor* on layer times."""
     training = row.workload.training
     servers = training.stack.servers
     stack = training.stack.model_copy(
@@ -140,18 +140,18 @@ def server_table(fit: ServerFit) -> str:
 
 
 def _second_servers(fit: ServerFit) -> list[str]:
-    """Return a line for each model on one and on two servers: what the second adds for most workers, and why."""
+    """Return a line for each model with one and two servers: the gain from the second with the most workers, and its cause."""
     lines = []
     for hardware, workload in dict.fromkeys((row.asked.record.hardware, row.asked.record.workload) for row in fit.rows):
         rows = [row for row in fit.rows if (row.asked.record.hardware, row.asked.record.workload) == (hardware, workload)]
         most = max(row.asked.job.ranks for row in rows)
         one, two = ([row for row in rows if row.asked.job.ranks == most and _servers(row) == count] for count in (1, 2))
         if one and two:
-            held = _busiest_share(two[0])
+            share = _busiest_share(two[0])
             measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
             lines.append(
                 f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f}%, "
-                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * held:.1f}% of the bytes to one of the two"
+                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * share:.1f}% of the bytes to one of the two"
             )
     return lines
 
@@ -162,7 +162,7 @@ def _servers(row: PredictedRun) -> int:
 
 
 def _busiest_share(row: PredictedRun) -> float:
-    """Return the share of a model's bytes that the server with most of them keeps."""
+    """Return the share of a model's bytes that is on the server with the most."""
     servers = row.asked.workload.training.stack.servers
     kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.asked.workload, servers), strict=True)] if servers else [1.0]
     return max(kept) / sum(kept)
@@ -188,7 +188,7 @@ def server_document(fit: ServerFit) -> dict[str, Any]:
 
 
 def errors(rows: Iterable[PredictedRun]) -> tuple[float, float, int]:
-    """Return median and 90th percentile of the absolute errors of *rows*, and how many there are."""
+    """Return the median and 90th percentile of the absolute errors of *rows*, and their number."""
     sizes = sorted(abs(row.error) for row in rows)
     if not sizes:
         return 0.0, 0.0, 0

@@ -1,1 +1,1 @@
-"""Measured collectives of other systems: predicted, scored, and the constants of transport classes."""
+"""Measured collectives of other systems: their records, predictions and scores, and the constants of transport classes."""

@@ -1,6 +1,6 @@
 """What if a transport class had other constants? The same plan, rings and choices with some numbers replaced.
 
-NCCL's rules know nothing of our constants, so that neither the search nor the choices change, and a fit need not repeat them.
+NCCL's rules do not depend on our constants. So neither the search nor the choices change, and a fit need not repeat them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def with_constants(layout: JobLayout, constants: Fields) -> JobLayout:
 
 
 def transports_of(layout: JobLayout) -> frozenset[str]:
-    """Return the names of the transport classes that its rings cross."""
+    """Return the names of the transport classes that the rings of *layout* cross."""
     return frozenset(transport.name for part in layout.parts for transport in part.channels.transports)
 
 

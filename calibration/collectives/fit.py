@@ -1,11 +1,11 @@
-"""How well are measured collectives predicted? A few constants per transport class, fitted with the scored system left out.
+"""Which constants predict measured collectives? A few per transport class, fitted with the scored system left out.
 
-For each class: launch (s), latency of a hop under Simple and LL (s), the share of the line that large messages reach (of TCP, the bytes/s
-of one flow), and of NVLink, by generation, what thread blocks do. The fit minimizes the logarithm of predicted over measured time, each
-system with equal weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by
-constants that never saw it; *calibrated* by those and one factor on bandwidth, set by its largest message, which is then not scored.
-Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA, of 2 to 8 GPUs over NVLink, of one process with
-several GPUs and of the H100 cluster's send/recv had been seen.
+Each class has a launch cost (s), the latency of a hop under Simple and LL (s), and the share of the line that large messages reach (TCP:
+bytes/s of one flow); each generation of NVLink also has the rates of thread blocks. The fit minimizes the logarithm of predicted over
+measured time, with equal weight per system, robustly (soft L1) and near a weak prior: NCCL's own latencies and launch cost. *Zero-shot*
+scores of a system use constants fitted without it; *calibrated* ones also a factor on bandwidth, set by its largest message, which is then
+not scored. Mechanisms were written after seeing the errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA, of 2 to 8 GPUs over
+NVLink, of one process with several GPUs, and of the H100 cluster's send/recv.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sim.training.collectives.price.pricing import cost
 from sim.training.collectives.price.table import LAUNCH, in_a_loop
 
 TransportConstants = Mapping[str, Mapping[str, float]]
-"""What is fitted (`PRIORS`), by transport class."""
+"""Fitted constants (those of `PRIORS`) by transport class."""
 
 BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
-"""Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
+"""Ranges of sizes (bytes) that are scored separately: from the first to below the second figure (64 MiB belongs to the middle)."""
 
 _NVLINK = {
     "launch": 10e-6, "hop_latency": 3.4e-6, "hop_latency_ll": 0.68e-6, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
@@ -36,7 +36,7 @@ _NVLINK = {
 }  # fmt: skip
 _NVLS = {**_NVLINK, "nvls_cap": 18.3e9}
 GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
-"""Classes of NVLink, by its generation; ``nvlink`` is their geometric mean, and so is one of them that no row has crossed."""
+"""Classes of NVLink by generation; ``nvlink`` is their geometric mean, and so is a generation that no row has crossed."""
 
 PRIORS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(("nvlink2", "nvlink3"), _NVLINK),
@@ -50,40 +50,42 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
     "tcp": {"hop_latency": 175e-6, "hop_latency_ll": 35e-6, "flow_cap": 417e6},
     "host": {"launch": 4.2e-6},
 }
-"""Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
-plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
-steps in pods, and 113 us, what HKBU-HPML/MG-WFBP's lines over sockets leave a hop between nodes (100 us of 16 GPUs, 128 of 8); the
-second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had been seen. Launch over NVLink: two A100 take 10 us in all
-(NVIDIA/nccl-tests issue 123). What its blocks do begins with NCCL's tuner as well: a ring's Simple starts
-1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
-5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
-In NVSwitch eight H100 reduce 272 GB/s by that tuner and eight B200 474, over 16 and 24 channels: 17.0 and 19.7 GB/s a block, whose
-geometric mean is the prior of both.
-Slingshot begins with EFA's fitted latencies times 75/150, 55.9 and 12.5 us, what the plug-in reports of platforms it does not know over
-p3dn's (platform-aws.cpp), of which asking first is two of InfiniBand's LL latencies; by those Alps's rows were scored at first.
+"""Fitted constants with their priors, from which the fit starts.
+
+Latencies are those of NCCL's tuner for Simple (NVIDIA/nccl tuning.cc; for EFA, those that its plug-in aws-ofi-nccl reports); LL has about a
+fifth of them there. TCP: the geometric mean of 270 us, the middle of petuum/adaptdl's ring steps in pods, and 113 us, the latency of a hop
+between nodes according to HKBU-HPML/MG-WFBP's lines over sockets (100 us with 16 GPUs, 128 with 8). The second value was added after seeing
+p3dn's errors with the first alone, 43% below 1 MB. Slingshot: EFA's fitted latencies times 75/150, 55.9 and 12.5 us, where 75/150 is the
+ratio of what the plug-in reports for unknown platforms to p3dn's (platform-aws.cpp). Two of InfiniBand's LL latencies are split off from
+them as the rendezvous. Alps's rows were first scored with these values.
+Launch over NVLink: two A100 take 10 us in total (NVIDIA/nccl-tests issue 123). ``host`` is not a transport, but the time that one process
+needs to launch on each of its GPUs: 4.2 us for three to eight A100 (same issue).
+Rates of NVLink's thread blocks come from NCCL's tuner as well: a ring's Simple starts 1.8 us after LL; the geometric mean of the limits of
+channels in trees on V100 to H100 is 29 GB/s, that of LL's limits per channel 5 GB/s. A block that sends and receives has two thirds of the
+former: an estimate, raised from 15 GB/s after seeing first fits. In NVSwitch, according to that tuner, eight H100 reduce 272 GB/s and eight
+B200 474, over 16 and 24 channels: 17.0 and 19.7 GB/s per block, whose geometric mean is the prior of both.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3
-core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what one process takes to launch on
-each of its GPUs: 4.2 us for three to eight A100 (NVIDIA/nccl-tests issue 123)."""
+core-seconds per GB, as in the class ``tcp``."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
-"""Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
-how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
+"""Classes that share another's constants, with latencies times a factor. RoCE and InfiniBand are verbs on the same cards; EFA's factors
+are ratios of the latencies that its plug-in reports for the platforms (aws/aws-ofi-nccl src/platform-aws.cpp)."""
 PRIOR_WIDTH = 1.0
-"""Standard deviation of a constant's logarithm around its prior: weak, a factor e .."""
+"""Standard deviation of a constant's logarithm around its prior: weak, a factor of e."""
 GENERATION_WIDTH = 0.4
-"""The same of latencies around the mean of newer generations of NVLink: fitted with a weak prior, those of A100 and H100 differ from that
-mean by 0.35 in their logarithm, root mean square. Rates keep the weak prior, as they follow multiprocessors and links."""
+"""The same for latencies around the mean of newer NVLink generations: fitted with a weak prior, the logarithms of those of A100 and H100
+differ from that mean by 0.35 (root mean square). Rates keep the weak prior, because they depend on multiprocessors and links."""
 _BLOCKS = ("block_copy", "ll_cap", "send_cap", "nvls_cap")
 _FAST = 0.7
-"""Where the fit begins once more, added to the logarithm of what blocks do: as a maximum of links and blocks has kinks, the better wins."""
+"""Added to the logarithms of block rates for a second start of the fit: the maximum of links and blocks has kinks. The better fit wins."""
 _LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
-""".. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
-are bound by cards would else make of slow NVLinks a slow card. The width was narrowed to this after leave-one-out results had been
-seen."""
+"""Constants with a narrower prior, in place of `PRIOR_WIDTH`: verbs reach 46 to 48 of a card's 50 GB/s (NVIDIA/nccl-tests issue 290).
+Otherwise, a fit without large messages that are bound by cards would mistake slow NVLinks for a slow card. The width was narrowed to this
+after seeing leave-one-out results."""
 NOISE = 0.15
-"""Of one logarithm of time: what repeated tables of one kind of system differ by."""
+"""Noise of a log time: the difference between repeated tables of one kind of system."""
 ROBUST = 2.0
-"""Errors beyond so many times the noise count by their size, not by its square."""
+"""The loss of errors beyond this multiple of the noise grows linearly instead of quadratically."""
 _TOGETHER = (
     ("host",),
     *((name,) for name in reversed(GENERATIONS)),
@@ -92,32 +94,32 @@ _TOGETHER = (
     ("slingshot",),
     ("tcp",),
 )
-"""Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values. What EFA was measured on copies
-through host memory too."""
+"""Classes that are fitted together, those inside the node first; later fits keep the values of earlier ones. The systems with EFA also copy
+through host memory."""
 
 
 def layout_of(record: CollectiveRecord) -> JobLayout:
-    """Return where the ranks of *record* stand."""
+    """Return the layout of the ranks of *record*."""
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
 
 
 def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
-    """Return the seconds that *record* takes with *constants*."""
+    """Return the predicted seconds of *record* with *constants*."""
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _measured(record, priced.alone, constants)
+    return _loop_time(record, priced.alone, constants)
 
 
-def _measured(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
-    """Return what a collective that takes *alone* shows in the loop that measured *record*."""
+def _loop_time(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
+    """Return the seconds that the loop of *record* measures for a collective that takes *alone* seconds in isolation."""
     launch = constants["host"]["launch"]
     return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
 
 
 def _fields(constants: TransportConstants) -> Fields:
-    """Return *constants* as fields of `Transport`, of every class."""
+    """Return *constants* as fields of `Transport` for every class, including those of `ALIKE`."""
     classes: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
         fields: dict[str, Any] = dict(values)
@@ -132,7 +134,7 @@ def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 class RecordBatch:
-    """Records whose layouts are changed once for all their sizes."""
+    """Records whose plans are built once; new constants are applied once per layout, for all its sizes."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
         self.records = records
@@ -150,7 +152,7 @@ class RecordBatch:
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                seconds[place] = _measured(record, alone, constants)
+                seconds[place] = _loop_time(record, alone, constants)
         return seconds
 
 
@@ -160,34 +162,34 @@ class RecordBatch:
 def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
-    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations. A
-    generation's prior is the mean of newer ones, of which more was measured.
+    Classes in *kept* are not fitted. A class that no row crosses stays at its prior, a generation of NVLink at the mean of other
+    generations. A generation's prior is the mean of newer ones, for which there are more measurements.
     """
-    given = kept or {}
-    constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
-    told_of = {name for name in GENERATIONS if name in given}
+    kept_constants = kept or {}
+    constants = {name: dict(kept_constants.get(name, values)) for name, values in PRIORS.items()}
+    fitted_names = {name for name in GENERATIONS if name in kept_constants}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
-        if names == ("host",):  # larger messages say nothing of launches
+        if names == ("host",):  # larger messages reveal nothing about launches
             met = [record for record in met if record.nbytes < BANDS[0][2]]
-        if met and not given.keys() & set(names):
-            if newer := [constants[name] for name in told_of if names[0] in GENERATIONS and name > names[0]]:
+        if met and not kept_constants.keys() & set(names):
+            if newer := [constants[name] for name in fitted_names if names[0] in GENERATIONS and name > names[0]]:
                 constants[names[0]] = _mean(newer, names[0])
             constants.update(_fitted(met, names, constants))
-            told_of |= {*names}
-    if told := [constants[name] for name in GENERATIONS if name in told_of]:
-        constants |= {name: _mean(told, name) for name in ("nvlink", *GENERATIONS) if name not in told_of}
+            fitted_names |= {*names}
+    if fitted_generations := [constants[name] for name in GENERATIONS if name in fitted_names]:
+        constants |= {name: _mean(fitted_generations, name) for name in ("nvlink", *GENERATIONS) if name not in fitted_names}
     return constants
 
 
 def _mean(generations: Sequence[Mapping[str, float]], name: str) -> dict[str, float]:
-    """Return the geometric mean of each constant of *name* of several *generations* of NVLink, or its prior where none of them has it."""
+    """Return each constant of *name* as the geometric mean over *generations* of NVLink, or as its prior if none of them has it."""
     values_of = {key: [values[key] for values in generations if key in values] for key in PRIORS[name]}
     return {key: geometric_mean(values) if values else PRIORS[name][key] for key, values in values_of.items()}
 
 
 def committed() -> dict[str, dict[str, float]]:
-    """Return the constants as ``hardware/parts/transports`` has them."""
+    """Return the constants that are in ``hardware/parts/transports``."""
     constants: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
         if name == "host":
@@ -200,9 +202,9 @@ def committed() -> dict[str, dict[str, float]]:
 
 
 def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: TransportConstants) -> TransportConstants:
-    """Return the constants fitted to *records* rows without those of the system of *mine*, which *base* may have seen.
+    """Return the constants fitted to *records* without the system of *mine*, to which *base* may have been fitted.
 
-    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *records* takes *base*.
+    Only the classes that bound *mine* are refitted: no other depends on its rows. A system without ``fit`` rows in *records* takes *base*.
     """
     if all(record.system != mine[0].system or record.role != "fit" for record in records):
         return base
@@ -213,7 +215,10 @@ def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
-    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside, and one process's host."""
+    """Return the classes that *record* can determine: the network card's between nodes, otherwise those inside the node.
+
+    ``host`` is among them if one process launches on several GPUs in a loop.
+    """
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
     host = {"host"} if record.gpus_per_process > 1 and not record.waits else frozenset[str]()
@@ -225,7 +230,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
-    records = _telling(records) if set(names) <= set(GENERATIONS) else records
+    records = _without_host_bound(records) if set(names) <= set(GENERATIONS) else records
     batch, weights = RecordBatch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     followed = constants[names[0]] != PRIORS[names[0]]
@@ -242,21 +247,21 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
         return np.concatenate([tamed * weights, moved / widths])
 
-    most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
-    bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
+    upper = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
+    bounds = (-math.inf, upper)  # at most the whole line; copies through host memory may overlap
     fast = np.array([_FAST if key in _BLOCKS else 0.0 for _, key in keys])
     starts = [np.zeros(len(keys)), fast] if fast.any() else [fast]
     solutions = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
     return filled(min(solutions, key=lambda solution: solution.cost).x)
 
 
-def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
-    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners."""
+def _without_host_bound(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
+    """Return *records* without small messages that are bound by the host: by launches on several GPUs, or by sends to many partners."""
     return [record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")]
 
 
 def _weights(records: Sequence[CollectiveRecord]) -> list[float]:
-    """Return weights under which every system and band has the say of a few rows."""
+    """Return row weights with which every system and band counts as at most five rows."""
     count: dict[tuple[str, str], int] = defaultdict(int)
     for record in records:
         count[record.system, band_of(record.nbytes)] += 1

@@ -1,15 +1,13 @@
-"""Which collectives did others measure, on which machines? ``records/collectives.csv`` in our own schema, and what to simulate for each.
+"""Which collectives have others measured, and on which machines? ``records/collectives.csv`` in our schema, and the plan of each row.
 
-One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
-name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
-GPUs, one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all that the library had;
-*role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated; *waits* whether the host waits for each message.
-MG-WFBP's rows (lines drawn through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first,
-and moved to ``score`` after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went
-the other way: scored first, then fitted; so did Alps's over Slingshot.
-
-Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
-10 GbE on 16 GPUs), unstated machines.
+One row is one message. *system* is the unit that fits leave out; *network* the kind of path that bounds it; *hardware* a catalogue name or
+a file in ``calibration/hardware``; *gpus_per_process* 1 as in training, or more if one process launches on several GPUs in turn; *nccl* the
+version whose rules choose; *algorithm* and *protocol* what was forced, or the only one that the library had; *role* ``fit``, or ``score``
+if the machine has a flaw or an unstated part; *waits* whether the host waits for each message. MG-WFBP's rows (lines drawn through
+measurements) and cybertronai's (described as an early, unpatched EFA release) were fitted first, and moved to ``score`` after seeing their
+effect on the constants. Rows of nine systems over NVLink and Alps's over Slingshot were scored first and fitted later. Left out are rows of
+other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's 10 GbE on 16 GPUs),
+and unstated machines.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ COLUMNS = (
 OPTIONAL: Final = {
     **dict.fromkeys(("source", "system", "nccl", "algorithm", "protocol", "waits", "note"), ""), "gpus_per_process": "1", "role": "score",
 }  # fmt: skip
-"""Columns that a table may leave out, and what they hold then."""
+"""Optional columns with their default values."""
 
 
 class CollectiveRecord(NamedTuple):
@@ -61,7 +59,7 @@ class CollectiveRecord(NamedTuple):
 
 
 def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
-    """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
+    """Return the rows of *path*. Raise SpecError, with the line, if something is wrong."""
     lines = csv_lines(path)
     rows = list(csv_rows(lines, str(path)))
     header = rows[0][1] if rows else []
@@ -91,20 +89,20 @@ def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) 
     def above_zero(column: str) -> float:
         return csv_number(row[column], f"{path}:{line}: {column}", "a number above 0", lambda value: value > 0)
 
-    nodes, gpus, own = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
+    nodes, gpus, per_process = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
     nbytes, time = float(count("bytes")), above_zero("time_s")
     if row["role"] not in ("fit", "score"):
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
-    given = (row["source"], row["system"], row["network"], row["hardware"])
+    labels = (row["source"], row["system"], row["network"], row["hardware"])
     if row["waits"] not in ("", "yes"):
         raise SpecError(f"{path}:{line}: waits {shorten(row['waits'])}: write yes, or leave it empty")
-    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
+    return CollectiveRecord(*labels, nodes, gpus, per_process, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
 
 
 @lru_cache(maxsize=128)
 def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = HARDWARE) -> CollectivePlan:
-    """Return how the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware* travel."""
+    """Return the plan of the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware*."""
     machine = with_nodes(load_hardware(hardware, library=machines).spec, nodes)
     placed = place(machine, gpus_per_node * nodes)
     return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)

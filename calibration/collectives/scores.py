@@ -1,7 +1,7 @@
-"""How far off are predictions of measured collectives, by system, operation and size? Scores, their table, and what `sim` quotes of them.
+"""How large are errors of predicted collectives, by system, operation and size? Scores, their table, and the summary that `sim` quotes.
 
-*Zero-shot* scores a system by constants fitted without any of its rows; *calibrated* by those and one factor on the bandwidth of what
-bounds its network, set by its own largest message there, which is then not scored.
+*Zero-shot* scores of a system use constants fitted without any of its rows. *Calibrated* scores also use one factor on the bandwidth of the
+classes that bound its network, set by its own largest message there, which is then not scored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.report.collective_error import SUMMARY
 from sim.spec.whole_file import write_file
 
 ERRORS = RECORDS / "collective_errors.csv"
-"""The scores of all systems as they were when the table was written last (``python -m calibration collectives --write``)."""
+"""The scores of all systems when the table was last written (``python -m calibration collectives --write``)."""
 AIMS: Mapping[str, Mapping[str, float]] = {
     "NVLink and InfiniBand": dict(zip((name for name, _, _ in BANDS), (0.10, 0.10, 0.04), strict=True)),
     "EFA, Slingshot, TCP": dict(zip((name for name, _, _ in BANDS), (0.20, 0.20, 0.10), strict=True)),
@@ -33,7 +33,7 @@ _AIMED = {name: "NVLink and InfiniBand" for name in ("nvlink", "infiniband", "ro
 
 
 class BandScore(NamedTuple):
-    """Relative errors of one group in one band: how many, the median and the 90th percentile of their size, and the signed median."""
+    """Relative errors of one group in one band: number, median and 90th percentile of the absolute error, and signed median."""
 
     points: int
     median: float
@@ -59,11 +59,11 @@ class PredictedCollective(NamedTuple):
 
 
 SystemsApart = list[tuple[list[CollectiveRecord], TransportConstants]]
-"""The rows of each system, with constants that none of them was fitted to."""
+"""The rows of each system, with constants that were fitted without them."""
 
 
 def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> SystemsApart:
-    """Return the rows of each of *systems* (all) of *records* (the committed ones), with the fit that leaves that system out."""
+    """Return the rows of each of *systems* (default: all) in *records* (default: the committed ones), with constants fitted without it."""
     all_records = read_collectives()
     chosen, base, systems_apart = all_records if records is None else records, committed(), []
     for system in systems or dict.fromkeys(record.system for record in chosen):
@@ -73,7 +73,7 @@ def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[s
 
 
 def score_all(systems: SystemsApart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
-    """Return the scores of all *systems*; *progress* hears how many are done."""
+    """Return the scores of all *systems*; *progress* is called with the number done and their total."""
     scored = []
     for number, (mine, constants) in enumerate(systems, 1):
         scored += score(mine, constants)
@@ -91,7 +91,7 @@ def predict_all(systems: SystemsApart) -> list[PredictedCollective]:
 
 
 def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> list[GroupScore]:
-    """Return the errors of *constants* on one system's rows, as they are and with one factor on the bandwidth of each network."""
+    """Return the errors of *constants* on one system's rows, unchanged and with one factor on the bandwidth of each network."""
     scored = []
     for network in dict.fromkeys(record.network for record in mine):
         rows = [record for record in mine if record.network == network]
@@ -106,12 +106,12 @@ def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> li
 
 
 def _anchor(mine: Sequence[CollectiveRecord]) -> int:
-    """Return the place of a system's largest message, among the fewest GPUs of those."""
+    """Return the index of a system's largest message; among several, the one on the fewest GPUs."""
     return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
 
 
 def _scaled(anchor: CollectiveRecord, constants: TransportConstants) -> TransportConstants:
-    """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
+    """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until the predicted time is the measured one."""
     low, high = -2.0, 2.0
     names = bounding(anchor)
     for _ in range(40):
@@ -124,7 +124,7 @@ def _scaled(anchor: CollectiveRecord, constants: TransportConstants) -> Transpor
 
 
 def _faster(constants: TransportConstants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
-    """Return *constants* with bandwidths of *names* times e^*by*."""
+    """Return *constants* with the bandwidths of *names* multiplied by e^*by*."""
     faster = {name: dict(values) for name, values in constants.items()}
     for name in names:
         for key in {"efficiency", "flow_cap"} & set(faster.get(name, {})):
@@ -191,7 +191,7 @@ def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def error_text(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return *rows* in aligned columns, in per cent, with their summary by network and operation below."""
+    """Return *rows* in aligned columns, in percent, followed by their summary by network and operation."""
     where = f"{'system':26} {'network':10} {'op':14} {'band':8}"
     lines = [f"{where} {'rows':>4} {'zero-shot':>9} {'signed':>6} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
     for row in rows:
@@ -207,7 +207,7 @@ def _percent(fraction: str) -> str:
 
 
 def medians(rows: Sequence[Mapping[str, str]]) -> dict[tuple[str, str, str], tuple[int, float]]:
-    """Return of each network, operation and band the number of systems and the median of their zero-shot medians, one vote a system."""
+    """Return, by network, operation and band, the number of systems and the median of their zero-shot medians (one vote per system)."""
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
         errors[row["network"], row["op"], row["band"]].append(float(row["zero_shot_median"]))
@@ -236,7 +236,7 @@ def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
 
 
 def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
-    """Return errors of zero-shot predictions by what carries the bytes, operation and band; also of all operations together."""
+    """Return errors of zero-shot predictions by carrier of the bytes, operation and band, and for all operations together."""
     groups: dict[str, list[PredictedCollective]] = defaultdict(list)
     for row in predictions:
         carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
@@ -259,7 +259,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
 
 
 def publish() -> list[dict[str, str]]:
-    """Score all committed rows, write the table and what `sim collective` quotes, and return the table's rows."""
+    """Score all committed rows, write the table and the summary that `sim collective` quotes, and return the table's rows."""
     systems = apart()
     rows = error_rows(score_all(systems))
     write_file(ERRORS, error_csv(rows))

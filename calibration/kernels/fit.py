@@ -1,7 +1,8 @@
-"""Which constants describe measured kernels best? Least absolute log errors, constants shared by all GPUs before those of one.
+"""Which constants describe measured kernels best? Those with the least absolute log errors, first for all GPUs, then for one.
 
-Constants of the model are physical and nearly the same everywhere: they are fitted to all GPUs together, then for each architecture, held
-near the common ones (`HELD` per squared log step). What a GPU alone decides is the share of its peak, which its power limits.
+The model's constants are physical and nearly the same everywhere: they are fitted to all GPUs together, then to each architecture, where a
+penalty (`HELD` per squared log step) keeps them near the common ones. Only the share of its peak belongs to a single GPU: its power limits
+it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
 
 HELD: Final = 0.02
-"""Loss of a constant that is e times the common one."""
+"""Penalty for a constant that is e times the common one."""
 STEP: Final = 0.2
-"""First step of a search, in logs."""
+"""Initial step of a search, in logarithms."""
 PRODUCTS: Final = (
     "tile_edge",
     "pipeline_fill",
@@ -37,7 +38,7 @@ _AT_MOST_ONE: Final = frozenset({"wave_loss", "memory_share", "pass_share"})
 
 
 def with_kernels(gpu: Gpu, changes: Mapping[str, Any]) -> Gpu:
-    """Return *gpu* with other constants of its kernels."""
+    """Return *gpu* with *changes* of the constants of its kernels."""
     assert gpu.kernels is not None
     return gpu.model_copy(update={"kernels": gpu.kernels.model_copy(update=dict(changes))})
 
@@ -48,17 +49,17 @@ def errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> np.ndarray[Any
 
 
 def loss(errors: np.ndarray[Any, Any]) -> float:
-    """Return the mean absolute error, and a twentieth of the mean square for outliers' sake."""
+    """Return the mean absolute error plus a twentieth of the mean square, which penalizes outliers."""
     return float(np.mean(np.abs(errors)) + 0.05 * np.mean(errors**2))
 
 
 def settle(name: str, value: float) -> float:
-    """Return *value* where the constant may have it."""
+    """Return *value*, limited to the range of the constant *name*."""
     return min(1.0, value) if name in _AT_MOST_ONE else max(1.0, value) if name == "sharpness" else value
 
 
 def minimize(function: Any, start: Sequence[float], steps: int) -> np.ndarray[Any, Any]:
-    """Return the logs of positive values where *function* of them is least, from *start* on."""
+    """Return the logarithms of positive values that minimize *function*, a function of these logarithms, from *start* on."""
     from scipy.optimize import minimize as search
 
     first = np.log(start)
@@ -84,9 +85,9 @@ def fit_products(
     def cost(point: np.ndarray[Any, Any]) -> float:
         shared, own = read(point)
         tried = {name: with_kernels(gpus[name], shared | {"product_share": {peak: own[name]}}) for name in names}
-        each = [loss(errors([row for row in rows if row.gpu == name], tried)) for name in names]
+        losses = [loss(errors([row for row in rows if row.gpu == name], tried)) for name in names]
         far = float(np.sum((point[: len(PRODUCTS)] - logs) ** 2))
-        return float(np.mean(each)) + (HELD * far if held else 0.0)
+        return float(np.mean(losses)) + (HELD * far if held else 0.0)
 
     return read(minimize(cost, [*(start[name] for name in PRODUCTS), *shares], steps))
 
@@ -94,7 +95,7 @@ def fit_products(
 def fit_attention(
     rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], start: Mapping[str, float], names: Sequence[str], steps: int = 250
 ) -> dict[str, float]:
-    """Return the constants *names* of the kernel that *rows* ran, those of *start* else."""
+    """Return *start* with the constants *names* fitted to *rows*, which all ran the same kernel."""
 
     def read(point: np.ndarray[Any, Any]) -> dict[str, float]:
         return dict(start) | {name: settle(name, float(value)) for name, value in zip(names, np.exp(point), strict=True)}
@@ -108,7 +109,7 @@ def fit_attention(
 
 
 def fit_share(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int = 60) -> float:
-    """Return the share of the peak that fits *rows* of one GPU best, all other constants being as they are."""
+    """Return the share of the peak that fits *rows* of one GPU best, with all other constants unchanged."""
     peak = rows[0].peak
     name = rows[0].gpu
 

@@ -1,7 +1,7 @@
-"""Which kernels did others time? ``records/kernels.csv``, and what the simulator says of each row.
+"""Which kernels have others timed? ``records/kernels.csv``, and the simulator's time for each row.
 
-Rows in FP8 of ai-dynamo's tables hold the scale and cast of the activations beside the product, so these are added: a read of 16 bits,
-a write of 8, in kernels of their own; their causal attention is inference's, which reads keys and values and writes them to a cache.
+FP8 rows of ai-dynamo's tables include the scaling and the cast of the activations, so these are added to the product: a read of 16 bits and
+a write of 8, in separate kernels. Their causal attention is that of inference, which also reads keys and values and writes them to a cache.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from sim.spec.workload import Attention
 
 MEASURED: Final = RECORDS / "kernels.csv"
 PREFILL: Final = "ai-dynamo"
-"""How the source of rows begins whose FP8 products include a cast, and whose causal attention keys and values written to a cache."""
+"""Prefix of the source of rows whose FP8 products include a cast, and whose causal attention writes keys and values to a cache."""
 CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0), "nvfp4": (5, 4.5625)}
-"""Kernels that these rows launch beside the product, and the bytes these move for each element: with one scale a tensor the maximum first,
-and so in NVFP4.
-Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
+"""Kernels that these rows launch in addition to the product, and the bytes that they move per element. With one scale per tensor, and in
+NVFP4, they determine the maximum first. Both are estimated from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
 PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8", "nvfp4": "nvfp4"}
 """Units by precision of the operands."""
 RECIPES: Final[dict[str, Fp8Recipe]] = {"fp8": "tensorwise", "fp8_block128": "blockwise"}
-"""How 8 bits are scaled, by precision of the operands."""
+"""FP8 scaling recipe by precision of the operands."""
 
 
 class Experts(NamedTuple):
@@ -68,7 +67,7 @@ class KernelRow(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether it is of the size that training has: products of 40 GFLOP, 64 rows an expert, 2048 keys, passes of 32 MB."""
+        """Return whether its size is typical of training: products of 40 GFLOP, 64 rows per expert, 2048 keys, passes of 32 MB or more."""
         if self.product:
             return self.product.flop >= 4e10
         if self.experts:
@@ -120,7 +119,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
 
 @lru_cache(maxsize=64)
 def part(name: str) -> Gpu | None:
-    """Return the GPU of the catalogue that is called *name*; None where there is none."""
+    """Return the GPU *name* of the catalogue; None if there is none."""
     try:
         return load_part(Gpu, name.lower(), "hardware/parts/gpus")
     except UnknownName:
@@ -128,7 +127,7 @@ def part(name: str) -> Gpu | None:
 
 
 def predicted(row: KernelRow, gpu: Gpu) -> float:
-    """Return the seconds of *row* on *gpu*, in a short burst, launch floor included."""
+    """Return the predicted seconds of *row* on *gpu* in a short burst, including the launch floor."""
     if row.product:
         m, n, k, groups = row.product
         time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
@@ -159,5 +158,5 @@ def experts_time(layer: Experts, gpu: Gpu, peak: Peak) -> float:
 
 
 def covered(rows: Sequence[KernelRow]) -> list[KernelRow]:
-    """Return the rows whose GPU has a description of its kernels, for the units they ran on."""
+    """Return the rows whose GPU has a description of kernels for the units that they ran on."""
     return [row for row in rows if (gpu := part(row.gpu)) is not None and kernels.described(gpu, row.peak)]

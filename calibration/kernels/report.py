@@ -1,8 +1,8 @@
-"""How far are kernel times from measured ones? By GPU and kind of kernel, as the catalogue has it, and with the GPU left out of the fit.
+"""How large are errors of kernel times? By GPU and kind of kernel, with the catalogue's constants, and with the GPU left out of the fit.
 
-Left out: the constants of products are fitted to the other GPUs alone. The share of the peak comes from boards of the same architecture, by
-the law ``rate ~ power ** 0.6`` that measured Blackwell boards follow, or is the mean of all others where there is none; likewise the share
-of bandwidth. Attention takes the constants that another GPU's rows of the same kernel gave; kernels timed on one GPU cannot be left out.
+Only BF16 products are scored with the GPU left out. Their constants are then fitted to the other GPUs only. The share of the peak comes
+from boards of the same architecture, by the law ``rate ~ power ** 0.6`` that measured Blackwell boards follow, or is the mean of all others
+if there are none; the share of bandwidth is the mean of the same boards.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
 
 POWER: Final = 0.6
-"""Exponent of a board's power with which the rate of large products goes: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400 W."""
+"""Exponent with which the rate of large products grows with a board's power: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400
+W."""
 NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", "trtllm"})
-"""Kernels whose rows say nothing to the fit; FlashAttention 4's but for two of its backward."""
+"""Kernels whose rows are not used in fits (except two backward rows of FlashAttention 4)."""
 
 
 def kind(row: KernelRow) -> str:
-    """Return what *row* is listed under: operator, kernel, precision, direction."""
+    """Return the name under which *row* is listed: operator, kernel, precision, direction."""
     words = [row.op, row.kernel, row.precision]
     return " ".join([*words, "backward"] if row.backward else words)
 
@@ -34,10 +35,10 @@ def fitted(row: KernelRow) -> bool:
     """Return whether constants of its own GPU were fitted to rows like *row*."""
     if row.gpu == "H800-SXM5-80GB":
         return row.peak == "fp8"
-    return row.kernel not in NOT_FITTED and _of(row).measured
+    return row.kernel not in NOT_FITTED and _kernels_of(row).measured
 
 
-def _of(row: KernelRow) -> Kernels:
+def _kernels_of(row: KernelRow) -> Kernels:
     gpu = part(row.gpu)
     assert gpu is not None
     assert gpu.kernels is not None
@@ -71,16 +72,16 @@ def _errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, flo
 
 
 def _is_fitted(name: str, rows: Sequence[KernelRow]) -> bool:
-    return any(row.gpu == name and _product_of_fit(row) for row in rows)
+    return any(row.gpu == name and _is_fitted_product(row) for row in rows)
 
 
-def _product_of_fit(row: KernelRow) -> bool:
+def _is_fitted_product(row: KernelRow) -> bool:
     return row.product is not None and row.kernel == "cublas" and row.precision == "bf16" and row.source.startswith("ai-dynamo")
 
 
 def alone(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
-    """Return the GPU *name* with the constants of products that the rows of the others alone give."""
-    chosen = [row for row in rows if _product_of_fit(row) and row.gpu != name]
+    """Return the GPU *name* with constants of products that are fitted to the rows of the other GPUs only."""
+    chosen = [row for row in rows if _is_fitted_product(row) and row.gpu != name]
     others = {row.gpu: gpus[row.gpu] for row in chosen}
     start = {key: getattr(_kernels(gpus[name]), key) for key in fit.PRODUCTS}
     start["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in others.values()]))
@@ -92,21 +93,21 @@ def alone(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: 
 
 
 def refitted(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
-    """Return the constants of attention kernels, of shares of peak and of passes that *rows* give, each group with its GPU and rows."""
+    """Return the constants fitted to *rows* by GPU and kind of kernel: of attention kernels, shares of peak, and passes."""
     usable = [row for row in covered(rows) if fitted(row)]
     gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
         groups[row.gpu, kind(row)].append(row)
-    made = []
+    results = []
     for (name, group), chosen in sorted(groups.items()):
         if values := _refit(chosen, gpus):
-            made.append({"gpu": name, "kernel": group, "rows": len(chosen), "constants": values})
-    return made
+            results.append({"gpu": name, "kernel": group, "rows": len(chosen), "constants": values})
+    return results
 
 
 def _refit(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, float]:
-    """Return the constants that *rows* of one kind on one GPU give; none of experts, to which nothing is fitted."""
+    """Return the constants fitted to *rows* of one kind on one GPU; empty for experts, to which nothing is fitted."""
     first = rows[0]
     if first.product is not None:
         return {f"product_share.{first.peak}": fit.fit_share(rows, gpus)}
@@ -127,7 +128,7 @@ def refitted_text(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _share(gpu: Gpu, others: Mapping[str, Gpu], shares: Mapping[str, float], law: bool) -> float:
-    """Return the share of its peak that a GPU without rows would be given."""
+    """Return the share of its peak that *gpu* gets if it has no rows: by the power law from *others*, or their mean."""
     if not law:
         return float(np.mean([shares[name] for name in others]))
     assert gpu.power is not None

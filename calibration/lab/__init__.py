@@ -1,6 +1,6 @@
-"""What does training over a network of given rate and delay cost, measured on one machine? A testbed of network namespaces.
+"""How long does training take over a network of a specified rate and delay? Measured on one machine, on a testbed of network namespaces.
 
-Read in this order: `plan` (what to measure), `network` (hosts, cables, token buckets), `delay` (a delay line where the kernel has none),
-`probe` (does the network carry what it should?), `disk` (a throttled data set), `measure` (one point; ranks that shard, split or
-pipeline a model: `calibration.measure.layout_steps`), `records` (what is kept), `score` and `layout_score` (the simulator against it).
+Read in this order: `plan` (what to measure), `network` (hosts, cables, token buckets), `delay` (a delay line, if the kernel has none),
+`probe` (the rates that the network reaches), `disk` (a throttled data set), `measure` (one point; for ranks that shard, split or pipeline
+a model: `calibration.measure.layout_steps`), `records` (stored results), `score` and `layout_score` (comparison with the simulator).
 """

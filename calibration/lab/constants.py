@@ -1,9 +1,9 @@
-"""What does the calibrating point say of the laboratory's network? Constants of one socket under Gloo, of its raw record and compute's.
+"""Which network constants does the laboratory's calibrating point give? Those of one socket under Gloo, from its raw record and compute's.
 
-*payload*: the share of the line that a plain socket got with both directions in use, as a ring uses them. *latency*: its round trip, as
-a notice goes one way and the data it lets go the other. *cpu_time_per_byte*: processor time of a rank beyond its compute, over the bytes
-it sent and received; DDP's own copies between gradients and buckets are in it. They stand in the laboratory's stack file, and a test
-holds the two together.
+*payload*: the share of the line that a plain socket reached with both directions in use, as in a ring. *latency*: its round trip, because a
+notice goes one way and the data that it releases the other. *cpu_time_per_byte*: processor time of a rank beyond its compute, over the
+bytes that it sent and received, including DDP's copies between gradients and buckets. They are also in the laboratory's stack file, and a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sim.spec.yaml import SpecError
 
 @dataclass(frozen=True)
 class SocketConstants:
-    """Of one socket."""
+    """Constants of one socket."""
 
     payload: float
     """Share of the line rate."""
     latency: float
-    """Seconds, there and back."""
+    """Round-trip time, seconds."""
     cpu_time_per_byte: float
     """Core-seconds per byte sent or received."""
 
 
 def constants(lines: Sequence[RecordLine], gradient_bytes: float) -> SocketConstants:
-    """Return what the lines of role network say of a model with so many bytes of gradients. Raise SpecError where there are none."""
+    """Return the constants from *lines* of role network, for a model with *gradient_bytes*. Raise SpecError if there are no such lines."""
     calibrating = [line for line in lines if line["role"] == "network" and line["state"] == "measured"]
     alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
     if not calibrating:

@@ -1,10 +1,10 @@
-"""How do frames arrive later than they were sent, where the kernel cannot do it? A switch in user space that holds each for the delay.
+"""How are frames delayed if the kernel cannot do it? A switch in user space holds each frame for the delay.
 
-The one interface of every host is a TAP device; this process reads the frames that leave one, and writes them to the one their
-destination address belongs to (all others for broadcasts) when the delay is over. Frames cross with their virtio-net header
-(linux/Documentation/networking/tuntap.rst), so one read carries up to 64 KiB that no one has cut into packets: that is what lets
-Python carry gigabits. The process runs with real-time priority, as a device would. Limits: it takes a core's time, about which
-`calibration.lab.probe` says how much rate is left.
+The only interface of every host is a TAP device. This process reads the frames that leave a device and, when the delay is over, writes them
+to the device of their destination address (broadcasts to all others). Frames keep their virtio-net header
+(linux/Documentation/networking/tuntap.rst), so one read returns up to 64 KiB that have not been cut into packets; this lets Python carry
+gigabits per second. The process runs with real-time priority, like a device. Limits: it uses a core; `calibration.lab.probe` measures the
+remaining rate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STARTED: Final = "ready"
 
 
 def tap(namespace: str, interface: str) -> int:
-    """Return a descriptor of the new TAP device *interface* of *namespace*."""
+    """Return the file descriptor of a new TAP device *interface* in *namespace*."""
     library = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}", "rb") as place:
         if library.setns(place.fileno(), _NETWORK):
@@ -53,15 +53,15 @@ def tap(namespace: str, interface: str) -> int:
 
 @contextmanager
 def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
-    """Give each of *namespaces* an interface, and carry frames between them with *delay* seconds one way, until the block ends."""
+    """Create an interface in each of *namespaces*, and carry frames between them with *delay* seconds one way, until the block ends."""
     command = [sys.executable, "-m", "calibration.lab.delay", repr(delay), *namespaces]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         if process.stdout is None or process.stdout.readline().strip() != _STARTED:
             process.kill()
-            said = process.communicate()[1].strip().splitlines()
+            messages = process.communicate()[1].strip().splitlines()
             raise SpecError(
-                f"lab: this machine can delay frames neither by netem nor by TAP devices: {said[-1] if said else 'no reason told'}"
+                f"lab: this machine can delay frames neither by netem nor by TAP devices: {messages[-1] if messages else 'no reason told'}"
             )
         yield
     finally:
@@ -70,7 +70,7 @@ def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
 
 
 class DelaySwitch:
-    """Frames under way between TAP devices."""
+    """Carries frames between TAP devices, each held for *delay* seconds."""
 
     def __init__(self, devices: Sequence[int], delay: float) -> None:
         self._devices = devices
@@ -78,21 +78,21 @@ class DelaySwitch:
         self._behind: dict[bytes, int] = {}
         """The device behind which each address was last seen."""
         self._held: deque[tuple[float, int, bytes]] = deque()
-        """When each frame is due, where it came from, and the frame: in order, as all are held equally long."""
+        """Due time, source device and content of each frame; in order, because all frames are held equally long."""
 
     def carry(self) -> None:
-        """Carry frames without end."""
+        """Carry frames forever."""
         while True:
             for device in select.select(self._devices, (), (), self._patience())[0]:
                 self._take(device)
             self._deliver()
 
     def _patience(self) -> float | None:
-        """Return the seconds until something is due; None where nothing is held."""
+        """Return the seconds until the next frame is due; None if none is held."""
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def _take(self, device: int) -> None:
-        """Take in a few of the frames that wait at *device*."""
+        """Read a few of the frames that wait at *device*."""
         with suppress(BlockingIOError):
             for _ in range(8):
                 frame = os.read(device, _MOST)
@@ -106,12 +106,12 @@ class DelaySwitch:
             target = self._behind.get(frame[_HEADER : _HEADER + 6])
             for device in self._devices if target is None else (target,):
                 if device != source:
-                    with suppress(BlockingIOError, OSError):  # as a full or unplugged port drops it
+                    with suppress(BlockingIOError, OSError):  # the frame is dropped, as by a full or unplugged port
                         os.write(device, frame)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry frames between the namespaces *arguments*[1:], held *arguments*[0] seconds."""
+    """Carry frames between the namespaces *arguments*[1:], each held for *arguments*[0] seconds."""
     delay, namespaces = float(arguments[0]), arguments[1:]
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -2,8 +2,8 @@
 
     python -m calibration.lab.disk STEPS DISK
 
-runs one rank (`calibration.measure.ddp_steps`, STEPS as there) that is fed by torch's DataLoader. A sample's bytes lie in memory; each read
-waits until the bucket has its bytes. They become numbers between 0 and 1: that is all there is to prepare.
+runs one rank (`calibration.measure.ddp_steps`, with the same STEPS) that is fed by torch's DataLoader. A sample's bytes are in memory; each
+read waits until the bucket has released them. The only preparation is their conversion to numbers between 0 and 1.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Disk:
     sample: int
     """Bytes of one sample."""
     sizes: tuple[int, ...]
-    """Of the tensor made of it."""
+    """Shape of the tensor built from it."""
     batch: int
     workers: int
     """Processes; 0 reads in the training process."""
 
 
 class TokenBucket:
-    """Lets *rate* bytes/s through, to all processes that hold it together; nothing is saved up while nobody reads."""
+    """Limits all processes that share it to *rate* bytes/s in total; unused rate does not accumulate."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._free = multiprocessing.Value("d", 0.0)
 
     def due(self, nbytes: int, now: float) -> float:
-        """Return when a read of *nbytes* that is asked for at *now* ends."""
+        """Return the time when a read of *nbytes* requested at *now* ends."""
         with self._free.get_lock():
             self._free.value = max(now, self._free.value) + nbytes / self.rate
             return float(self._free.value)
 
     def wait(self, nbytes: int) -> None:
-        """Return when *nbytes* have been let through."""
+        """Wait until *nbytes* have been let through."""
         now = time.monotonic()
         time.sleep(max(0.0, self.due(nbytes, now) - now))
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return ddp_steps.main(arguments[:1], lambda: ((next(batches[0]),), {}))
     finally:
-        batches.clear()  # which ends the workers
+        batches.clear()  # this ends the workers
 
 
 if __name__ == "__main__":

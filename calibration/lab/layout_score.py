@@ -1,10 +1,10 @@
-"""How well does the simulator foresee steps of divided models? Compute from each rank by itself; every point over a network predicted.
+"""How well does the simulator predict steps of divided models? Compute comes from isolated ranks; points over a network are predicted.
 
-A rank alone (`calibration.measure.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of
-the description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
-`sim.parallel`, Gloo's rules of `collectives.play.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
-point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
-small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
+A rank in isolation (`calibration.measure.layout_steps`) shows the time of each unit of the model, or of each pass of its stage. The layers
+of the description carry these times. The rest, when each message is sent and how long it takes, is the simulator's: programs of
+`sim.parallel`, Gloo's rules in `collectives.play.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel point.
+The cost of an operation beyond its bytes (`launch_of`) comes from a tensor-parallel point of role network, with many small operations.
+Nothing is fitted to a predicted point. Points with more hosts than the two cores are only used to count bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"
 STACK: Final = "lab-gloo-mesh"
 _HOSTS: Final = 2
-"""As many as the machine of the committed records has cores."""
+"""The number of cores of the machine of the committed records."""
 
 
 class LayoutPoint(NamedTuple):
@@ -58,12 +58,12 @@ class LayoutPoint(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return predicted over measured, less 1."""
+        """Return predicted / measured - 1."""
         return self.run.step_time / self.measured - 1.0
 
     @property
     def kind(self) -> str:
-        """Return the axis that the layout has: FSDP2, tensor or pipeline."""
+        """Return the axis along which the layout divides the model: FSDP2, tensor or pipeline."""
         return "pipeline" if self.layout.pipeline > 1 else "tensor" if self.layout.tensor > 1 else "FSDP2"
 
     @property
@@ -75,7 +75,7 @@ class LayoutPoint(NamedTuple):
 
 
 def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
-    """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
+    """Return the points of *path* over a network with their predictions. Raise SpecError if one has no ranks measured in isolation."""
     lines = measured_lines(path)
     alone = {_key(line): line for line in lines if line["role"] == "compute"}
     points = []
@@ -88,9 +88,9 @@ def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
 
 
 def launch_of(path: Path = COMMITTED) -> float:
-    """Return the seconds that an operation over Gloo costs beyond its bytes, by the one point of role network of *path*.
+    """Return the seconds that an operation over Gloo costs beyond its bytes, from the one point of role network in *path*.
 
-    A step grows in proportion to it, as its operations are waited for one after another. Raise SpecError where there is not one such point.
+    The step time is linear in this cost, because each operation is waited for. Raise SpecError unless there is exactly one such point.
     """
     lines = measured_lines(path)
     calibrating = [line for line in lines if line["role"] == "network"]
@@ -112,21 +112,21 @@ def _layout(line: RecordLine) -> Division:
 
 
 def _key(line: RecordLine) -> tuple[object, ...]:
-    """Return what a point shares with the ranks alone that calibrate it: passes of a stage do not know how many there are."""
+    """Return what a point has in common with the isolated ranks that calibrate it; the number of micro-batches may differ in a pipeline."""
     layout = _layout(line)
     changed = {"micro_batches": 1, "schedule": "1f1b"} if layout.pipeline > 1 else {}
     return line["point"]["model"], line["point"]["batch"], line["point"]["hosts"], layout.model_copy(update=changed)
 
 
 def predicted(line: RecordLine, alone: RecordLine, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
-    """Return the simulated step of the point *line*, whose ranks took what *alone* says."""
+    """Return the simulated step of the point *line*, with the compute times of its ranks in isolation, *alone*."""
     point = line["point"]
     hardware = _machine(line)
     return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
 
 
 def _machine(line: RecordLine) -> Hardware:
-    """Return the hosts of the point *line*, with its rate, its delay and what its token buckets let through at once."""
+    """Return the hosts of the point *line*, with its rate, its delay and the burst size of its token buckets."""
     point = line["point"]
     rate = point["rate_bytes_per_s"]
     changes = [f"node.nic.bandwidth={8e-6 * rate:g} Mbps", f"node.nic.burst={max(PIECE, rate * BURST):g} B"]
@@ -135,30 +135,30 @@ def _machine(line: RecordLine) -> Hardware:
 
 
 def described(layout: Division, batch: int, further: tuple[str, ...] = ()) -> Workload:
-    """Return the workload of *layout* as the catalogue describes it, with computed times."""
-    said = layout.parallel
+    """Return the workload of *layout* as the catalogue describes it, with modeled layer times."""
+    fields = layout.parallel
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
-    changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+    changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
     changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
     return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
 
 
 def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: RecordLine, further: tuple[str, ...] = ()) -> Workload:
-    """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
+    """Return the workload whose layers have the times that the ranks of *layout* took in isolation."""
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
-    layers = timed_layers(base, gpu, _of_units(base, layout, alone))
+    layers = timed_layers(base, gpu, _unit_times(base, layout, alone))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
-def _of_units(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
-    """Return the seconds of each pass of each unit of the model, or of all units of a chunk.
+def _unit_times(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
+    """Return the seconds of each pass, by unit of the model or, in a pipeline, for all units of a chunk together.
 
-    Raise SpecError where ranks hold several chunks: what a rank does between passes was timed as a whole, not by chunk.
+    Raise SpecError if ranks hold several chunks: a rank's time between passes was measured in total, not by chunk.
     """
     if layout.virtual_stages > 1:
         raise SpecError(f"{layout.text} with {layout.virtual_stages} virtual stages cannot be scored; write virtual_stages: 1")
@@ -167,11 +167,11 @@ def _of_units(base: Workload, layout: Division, alone: RecordLine) -> list[tuple
         parts = alone["ranks"][0]["parts_s"]
         return [([number], {part: parts[f"{part}{number}"] for part in "FB"}) for number in range(len(kinds))]
     chunks = stages(kinds, Parallel.model_validate(layout.parallel))
-    return [(numbers, {part: _of_pass(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
+    return [(numbers, {part: _pass_time(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 
-def _of_pass(alone: RecordLine, chunk: int, part: str) -> float:
-    """Return the seconds of one pass of *chunk*, what its rank does between passes included: the last stage's loss behind its forward."""
+def _pass_time(alone: RecordLine, chunk: int, part: str) -> float:
+    """Return the seconds of one pass of *chunk*, including its rank's time between passes: on the last stage, the loss after forward."""
     ranks = alone["ranks"]
     own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]
     last = chunk == len(ranks) - 1
@@ -180,7 +180,7 @@ def _of_pass(alone: RecordLine, chunk: int, part: str) -> float:
 
 
 def sent_bytes(line: RecordLine, stage: int) -> float:
-    """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line* by its program, over Gloo's rings."""
+    """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line*, from its program and Gloo's rings."""
     workload = described(_layout(line), line["point"]["batch"])
     layout, total = prepare(_machine(line), workload), 0.0
     for instruction in program(layout, stage):
@@ -197,12 +197,12 @@ def sent_bytes(line: RecordLine, stage: int) -> float:
 
 
 def _ring_share(op: str, ranks: int) -> float:
-    """Return what part of an operation's bytes each rank sends: a gather goes around once, anything that adds twice."""
+    """Return the ratio of the bytes that each rank sends to an operation's bytes: a gather goes around once, a reduction twice."""
     return (1.0 if op == "all_gather" else 2.0) * (ranks - 1) / ranks
 
 
 def layout_rows(points: Sequence[LayoutPoint]) -> Iterator[dict[str, Any]]:
-    """Yield the errors by axis, and of all: median and 90th percentile, as fractions."""
+    """Yield the errors by axis and of all points: median and 90th percentile, as fractions."""
     for kind in (*dict.fromkeys(point.kind for point in points), "all"):
         errors = [abs(point.error) for point in points if kind in (point.kind, "all")]
         quantiles = {name: weighted_quantile(errors, [1.0] * len(errors), share) for name, share in (("median", 0.5), ("p90", 0.9))}

@@ -1,7 +1,7 @@
-"""How long does a step of one point take? Build its network, let its hosts train, read the clock of each rank.
+"""How long does a step of one point take? Build its network, train on its hosts, and time each rank.
 
-A point on one host keeps to the cores that a host has, without a network. Results of a point are raw: every step of every rank, processor
-time, and what a plain socket got from the same network just before.
+A point on one host uses the cores of one host and no network. The results of a point are raw: every step of every rank, processor time, and
+the rates of a plain socket on the same network just before.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
 _MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""glibc adapts these as a program runs (mallopt(3)), and large tensors then cost page faults in one run and none in the next."""
+"""glibc adapts these while a program runs (mallopt(3)), so that large tensors would cause page faults in one run and none in the next."""
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """What one point gave."""
+    """The results of one point."""
 
     ranks: tuple[RankSteps, ...]
     carried: SocketRates | None
-    """By the network; None on one host."""
+    """Rates of the network; None on one host."""
     delayed_by: str
     cores: tuple[tuple[int, ...], ...]
-    """Of each host."""
+    """Cores of each host."""
 
     @property
     def step_time(self) -> float:
@@ -48,23 +48,23 @@ class MeasuredPoint:
 
 
 def used_cores(plan: LabPlan, hosts: int) -> tuple[int, ...]:
-    """Return the cores that *hosts* keep to: as many for each as the plan says, while there are some."""
+    """Return the cores that *hosts* use: as many for each as the plan specifies, as far as available."""
     return tuple(sorted(os.sched_getaffinity(0))[: hosts * plan.cores_per_host])
 
 
 def overcommitted(plan: LabPlan, hosts: int) -> str:
-    """Return what to say where *hosts* need more cores than there are; nothing where they do not."""
-    there = len(os.sched_getaffinity(0))
-    if hosts * plan.cores_per_host <= there:
+    """Return a warning if *hosts* need more cores than there are, else an empty string."""
+    cores = len(os.sched_getaffinity(0))
+    if hosts * plan.cores_per_host <= cores:
         return ""
     return (
-        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {there} cores here carry: hosts "
+        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {cores} cores here carry: hosts "
         "share cores and compute slower, which their records say"
     )
 
 
 def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
-    """Return what *point* gives. Raise SpecError where it cannot be measured; of its network nothing is left."""
+    """Return the results of *point*. Raise SpecError if it cannot be measured. Its network is removed in any case."""
     model = plan.models[point.model]
     threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
     wanted = StepsWanted(
@@ -79,7 +79,7 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         device="cpu",  # hosts are shares of processors
     )
     if point.layout is not None:
-        return _laid_out(plan, point, point.layout, wanted)
+        return _measure_layout(plan, point, point.layout, wanted)
     program = (
         ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     )
@@ -93,8 +93,8 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         return MeasuredPoint(tuple(ranks), carried, hosts.delayed_by, cores)
 
 
-def _laid_out(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
-    """Return what *point* gives, whose ranks divide the model: all of them over its network, or each unlike one by itself."""
+def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
+    """Return the results of *point*, whose ranks divide the model: all ranks over its network, or each distinct one in isolation."""
     program = "calibration.measure.layout_steps"
     if point.alone:
         remove_orphans()
@@ -108,13 +108,13 @@ def _laid_out(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWan
     with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
-        return MeasuredPoint(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
+        network_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
+        return MeasuredPoint(tuple(network_ranks), carried, hosts.delayed_by, hosts.cores)
 
 
 @contextmanager
 def _network(plan: LabPlan, point: LabPoint) -> Iterator[tuple[LabHosts | None, tuple[tuple[int, ...], ...]]]:
-    """Give the hosts of *point*, None where there is but one, and their cores."""
+    """Yield the hosts of *point* (None if there is only one) and their cores."""
     own = used_cores(plan, point.hosts)
     if point.hosts == 1 or point.rate is None:
         remove_orphans()
@@ -135,7 +135,7 @@ def _disk(model: LabModel, point: LabPoint) -> Disk:
 
 
 def require_torch() -> None:
-    """Raise SpecError where hosts have nothing to train with."""
+    """Raise SpecError if torch is not installed."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -143,7 +143,7 @@ def require_torch() -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what this machine and its software are, without names that identify it."""
+    """Return facts about this machine and its software, without names that identify it."""
     import torch
 
     return {

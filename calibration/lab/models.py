@@ -1,8 +1,8 @@
-"""Which models does the laboratory train? Small ones with unlike gradients, of plain torch, that one core takes through a step in time.
+"""Which models does the laboratory train? Small ones in plain torch, with different kinds of gradients, whose steps are short on one core.
 
-``mlp``: few large matrices, little compute. ``vgg``: convolutions, most gradients in one product. ``resnet``: many middling convolutions
-with batch norm. ``mobile``: many small tensors, depthwise. ``transformer``: matrices of one size and an embedding. They follow, scaled
-down, VGG (arXiv 1409.1556), ResNet (1512.03385), MobileNetV2 (1801.04381) and the encoder of 1706.03762.
+``mlp``: few large matrices, little compute. ``vgg``: convolutions, most gradients in one product. ``resnet``: many medium convolutions with
+batch norm. ``mobile``: many small tensors, depthwise. ``transformer``: matrices of one size and an embedding. They are scaled-down
+versions of VGG (arXiv 1409.1556), ResNet (1512.03385), MobileNetV2 (1801.04381) and the encoder of 1706.03762.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Transformer(nn.Module):  # type: ignore[misc, unused-ignore]
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the next token at every place."""
+        """Return the scores of the next token at every position."""
         hidden = self.embedding(tokens)
         for layer in self.layers:
             hidden = layer(hidden)

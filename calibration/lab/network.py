@@ -1,10 +1,10 @@
-"""How do several hosts come to be on one machine? Network namespaces, joined by veth cables to a bridge in one more namespace.
+"""How can one machine act as several hosts? As network namespaces, joined by veth cables to a bridge in one more namespace.
 
-Every host sends through a token bucket (tc-tbf) of the asked rate, so each direction of each cable carries that rate. A one-way delay is
-netem's on the way to the host, where the kernel has netem; elsewhere `calibration.lab.delay` carries the frames between TAP devices.
-Everything lies inside namespaces whose names begin with `PREFIX` and the number of the owning process: deleting these, once the processes
-in them are ended, leaves nothing, and no other namespace or interface of the machine is touched. Namespaces whose owner is dead
-are removed by the next laboratory. Limits: hosts share the machine's cores, caches and memory bandwidth.
+Every host sends through a token bucket (tc-tbf) of the requested rate, so each direction of each cable carries that rate. netem adds the
+one-way delay on the way to the host; if the kernel lacks netem, `calibration.lab.delay` carries the frames between TAP devices. Everything
+is inside namespaces whose names begin with `PREFIX` and the number of the owning process. Deleting them, after ending the processes in
+them, leaves nothing behind; no other namespace or interface of the machine is touched. The next laboratory removes namespaces whose owner
+is dead. Limits: hosts share the machine's cores, caches and memory bandwidth.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sim.units import show
 
 PREFIX: Final = "stallsim-lab-"
 INTERFACE: Final = "eth0"
-"""Of every host."""
+"""The interface of every host."""
 BURST: Final = 1e-3
-"""Seconds of the rate that the token bucket lets through at once: a timer's lateness must not cost rate (tc-tbf(8), 'burst')."""
+"""Burst of the token bucket, in seconds of its rate, so that a late timer does not reduce the rate (tc-tbf(8), 'burst')."""
 PIECE: Final = 72_000
-"""Bytes that it lets through at the least: what TCP hands down in one piece (64 KiB and each frame's headers). A smaller bucket cuts
-pieces into frames, each with the processor time of a piece and an answer of its own, as no network card does."""
+"""Minimum burst in bytes: the largest piece that TCP passes down (64 KiB and each frame's headers). A smaller bucket cuts pieces into
+frames, each with the processor time of a piece and an acknowledgment of its own, which no network card does."""
 QUEUE: Final = 16 * 2**20
-"""Bytes that may wait at the token bucket: more than a few sockets ever have under way, so that nothing is dropped."""
+"""Bytes that may queue at the token bucket: more than a few sockets ever have in flight, so that nothing is dropped."""
 _OWN: Final = re.compile(re.escape(PREFIX) + r"(\d+)-\w+")
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,9 +46,9 @@ class LabHosts:
     names: tuple[str, ...]
     """Namespaces."""
     cores: tuple[tuple[int, ...], ...]
-    """Cores that each host's processes keep to."""
+    """Cores that each host's processes are pinned to."""
     delayed_by: str
-    """What delays: nothing, netem or the delay line."""
+    """What delays frames: ``netem``, ``delay line`` or, if nothing does, empty."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -56,21 +56,21 @@ class LabHosts:
         return tuple(f"10.77.0.{number + 1}" for number in range(len(self.names)))
 
     def inside(self, host: int) -> list[str]:
-        """Return what stands before a command that is to run on *host*, on its cores."""
+        """Return the prefix of a command that runs it on *host*, on its cores."""
         return ["ip", "netns", "exec", self.names[host], *on_cores(self.cores[host])]
 
 
 def on_cores(cores: Sequence[int]) -> list[str]:
-    """Return what stands before a command that is to keep to *cores*, before other programs that want them.
+    """Return the prefix of a command that pins it to *cores*, with priority over other programs.
 
-    Linux shares processors between sessions first (sched(7), autogroups), so every host is a session, and that has the priority.
+    Linux shares processors between sessions first (sched(7), autogroups), so every host is a session, and the session has the priority.
     """
     first = 'echo -20 2>/dev/null >/proc/self/autogroup; exec "$@"'
     return ["setsid", "nice", "-n", "-20", "sh", "-c", first, "sh", "taskset", "-c", ",".join(map(str, cores))]
 
 
 def require_laboratory() -> None:
-    """Raise SpecError where this process may not build networks, or the commands for it are missing."""
+    """Raise SpecError if this process cannot build networks, or if the commands for it are missing."""
     if not sys.platform.startswith("linux"):
         raise SpecError("lab: network namespaces are Linux's; run it on a Linux machine or in a virtual one")
     if os.geteuid() != 0:
@@ -95,7 +95,7 @@ def require_laboratory() -> None:
 
 
 def has_netem() -> bool:
-    """Tell whether this kernel delays frames itself."""
+    """Return whether this kernel can delay frames itself."""
     with _namespaces(["probe"]) as (name,):
         _run("ip", "-n", name, "link", "add", "end0", "type", "veth", "peer", "name", "end1")
         with suppress(SpecError):
@@ -105,14 +105,14 @@ def has_netem() -> bool:
 
 
 def shared_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the cores of each of *hosts*: equal parts of *cores*; where there are more hosts than cores, several share one."""
+    """Return the cores of each of *hosts*: equal parts of *cores*; if there are more hosts than cores, several share one."""
     each = max(1, len(cores) // hosts)
     return tuple(tuple(cores[(host * each + extra) % len(cores)] for extra in range(each)) for host in range(hosts))
 
 
 @contextmanager
 def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
-    """Give *count* hosts on a network of *rate* bytes/s and one-way *delay* seconds; afterwards nothing of it is left.
+    """Yield *count* hosts on a network of *rate* bytes/s and *delay* seconds one way; afterwards, remove all of it.
 
     SIGTERM and SIGHUP end the block as Ctrl-C does.
     """
@@ -137,7 +137,7 @@ def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[in
 
 
 def token_bucket(rate: float) -> list[str]:
-    """Return tc's words for a token bucket of *rate* bytes/s."""
+    """Return the arguments of tc for a token bucket of *rate* bytes/s."""
     burst = max(PIECE, round(rate * BURST))
     return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
 
@@ -181,13 +181,13 @@ def remove_orphans() -> None:
 
 
 def existing() -> list[str]:
-    """Return the laboratory namespaces there are on this machine, whoever owns them."""
+    """Return the laboratory namespaces on this machine, of all owners."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     return [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
 
 
 def _remove(name: str) -> None:
-    """Remove the namespace *name*, if there, after ending what runs in it."""
+    """Remove the namespace *name*, if it exists, after killing the processes in it."""
     if name not in existing():
         return
     for _ in range(50):
@@ -225,10 +225,10 @@ def _stoppable() -> Iterator[None]:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise SpecError(f"lab: '{' '.join(command)}' failed: {said or f'exit code {done.returncode}'}")
+        message = " ".join((done.stderr or done.stdout).split())
+        raise SpecError(f"lab: '{' '.join(command)}' failed: {message or f'exit code {done.returncode}'}")
 
 
 def described(count: int, rate: float, delay: float) -> str:
-    """Return a network in words."""
+    """Return the description of a network in words."""
     return f"{count} hosts, {8e-6 * rate:g} Mbps" + (f", {show(delay, 'time')} one way" if delay else "")

@@ -1,14 +1,14 @@
-"""Which points is a laboratory to measure? A YAML plan: models, and blocks whose lists are multiplied out.
+"""Which points does a laboratory measure? Those of a YAML plan: models, and blocks whose lists are multiplied out.
 
     name: my-plan
-    hardware: my-machine          # of the records: a file that describes one host, or its name
+    hardware: my-machine          # for the records: a file that describes one host, or its name
     models:
       mlp: {model: "calibration.lab.models:mlp", inputs: ["784"], workload: lab-mlp}
     points:
       - {model: mlp, batch: 32, hosts: [1, 2], rate: [50 Mbps, 1 Gbps], delay: [0 s, 5 ms]}
 
-A point on one host has no network, so of all its rates and delays there is one; it is what compute is calibrated on, others are there to be
-predicted unless their block says ``role: network``. With ``disk`` and ``workers`` each host reads its samples through a token bucket.
+A point on one host has no network, so it is measured only once for all rates and delays. Compute is calibrated on such points; the others
+are predicted, unless their block says ``role: network``. With ``disk`` and ``workers``, each host reads its samples through a token bucket.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sim.spec.yaml import Document, SpecError
 from sim.units import show
 
 MOST_HOSTS = 16
-"""Hosts of one network: more share too little of any machine to say something."""
+"""Maximum number of hosts on one network; with more, each has too small a share of the machine to be meaningful."""
 WORKLOADS: Final = Path(__file__).parent / "workloads"
-"""Of the committed plan; searched before the catalogue."""
+"""Workloads of the committed plan; searched before the catalogue."""
 
 _Several = BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value])
 
@@ -47,27 +47,27 @@ class LabModel(Spec):
     arguments: tuple[str, ...] = ()
     workload: str
     sample: Bytes | None = None
-    """Bytes of one stored sample, for points with a disk: one byte for each number of the first input by default."""
+    """Bytes of one stored sample, for points with a disk; by default one byte for each number of the first input."""
 
 
 class PointBlock(Spec):
-    """Points: one for each combination of what the lists hold."""
+    """A block of points: one for each combination of the values in its lists."""
 
     model: Annotated[tuple[str, ...], Field(min_length=1), _Several]
     batch: Annotated[tuple[Count, ...], Field(min_length=1), _Several]
     hosts: Annotated[tuple[Count, ...], Field(min_length=1), _Several]
     rate: Annotated[tuple[Bandwidth, ...], _Several] = ()
-    """Of each host's cable, in each direction."""
+    """Rate of each host's cable, in each direction."""
     delay: Annotated[tuple[Seconds, ...], _Several] = (0.0,)
-    """One way."""
+    """One-way delay."""
     disk: Bandwidth | None = None
-    """What each host's token-bucket reader gives; without one, batches are synthetic."""
+    """Rate of each host's token-bucket reader; without one, batches are synthetic."""
     workers: Whole = 0
     """Processes of each host's loader; 0 reads in the training process."""
     layout: Annotated[tuple[Division, ...], _Several] = ()
-    """How ranks divide the model; without one they are data-parallel (DistributedDataParallel). ``batch`` is then one micro-batch."""
+    """How ranks divide the model; ``batch`` is then one micro-batch. Without a layout, they are data-parallel (DistributedDataParallel)."""
     alone: bool = False
-    """Each unlike rank of the layout runs by itself, without a network: what compute is calibrated on."""
+    """Whether each distinct rank of the layout runs in isolation, without a network, to calibrate compute."""
     role: Role | None = None
 
     @model_validator(mode="after")
@@ -88,7 +88,7 @@ class PointBlock(Spec):
 
 
 class LabPlan(Spec):
-    """What a laboratory measures, and how long."""
+    """The points that a laboratory measures, and for how long."""
 
     name: str
     hardware: str
@@ -96,9 +96,9 @@ class LabPlan(Spec):
     points: tuple[PointBlock, ...]
     cores_per_host: Count = 1
     seconds: Seconds = 4.0
-    """Timed steps of one point take about so long."""
+    """Approximate total time of the timed steps of one point."""
     steps: Count = 4
-    """The fewest timed steps."""
+    """Minimum number of timed steps."""
     warmup: Whole = 2
 
 
@@ -115,7 +115,7 @@ class LabPoint:
     workers: int
     layout: Division | None = None
     alone: bool = False
-    """Ranks run by themselves."""
+    """Whether ranks run in isolation."""
 
     @property
     def text(self) -> str:
@@ -130,18 +130,18 @@ class LabPoint:
 
 
 def read_plan(path: Path) -> LabPlan:
-    """Return the plan that the file *path* holds. Raise SpecError with all that is wrong with it."""
+    """Return the plan in the file *path*. Raise SpecError with all its problems."""
     if not path.is_file():
         raise SpecError(f"{path}: no such file; a plan is a YAML file, for example calibration/lab/plans/two-cores.yaml")
     loaded = load(LabPlan, path)
-    if problems := list(_unknown(loaded.spec, loaded.document)):
+    if problems := list(_unresolved(loaded.spec, loaded.document)):
         raise SpecError(problems)
     return loaded.spec
 
 
-def _unknown(plan: LabPlan, document: Document) -> Iterator[str]:
-    """Yield what is wrong with each thing that *plan* names and does not hold, with its place."""
-    for key, check in _named(plan):
+def _unresolved(plan: LabPlan, document: Document) -> Iterator[str]:
+    """Yield a problem, with its place in the file, for each name in *plan* that cannot be resolved."""
+    for key, check in _references(plan):
         try:
             check()
         except SpecError as error:
@@ -153,8 +153,8 @@ def _unknown(plan: LabPlan, document: Document) -> Iterator[str]:
                 yield document.place(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
 
 
-def _named(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
-    """Yield each key of *plan* that names something outside it, and what looks that up; importing a model runs the user's code."""
+def _references(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
+    """Yield each key of *plan* that names something outside it, and a function to look it up; importing a model runs the user's code."""
     from sim.extract import target
 
     yield ("hardware",), partial(machine_named, plan.hardware)
@@ -166,7 +166,7 @@ def _named(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
 
 
 def points(plan: LabPlan) -> dict[LabPoint, Role]:
-    """Return the points of *plan* with what each may be used for; what two blocks ask for is measured once."""
+    """Return the points of *plan*, each with its role; a point of two blocks is measured once."""
     roles: dict[LabPoint, Role] = {}
     for block in plan.points:
         for point in _multiplied(block):

@@ -1,10 +1,10 @@
-"""Does a laboratory network carry what it should? Payload rate of a plain socket, there, back, and both at once, and its round-trip time.
+"""Does a laboratory network reach its rate? A plain socket's payload rate in each direction and in both at once, and its round-trip time.
 
     python -m calibration.lab.probe serve ADDRESS        on one host: waits for one client
     python -m calibration.lab.probe ask ADDRESS BYTES    on the other: round trips of one byte, then BYTES there, back, and both
 
-The receiver's clock counts, over the second half of the bytes: a connection's slow start and what a token bucket lets through at once
-at the start are left out.
+The receiver measures the rate over the second half of the bytes, which excludes the connection's slow start and the token bucket's initial
+burst.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _PORT: Final = 29400
 _TRIPS: Final = 20
 _CHUNK: Final = 2**18
 _LENGTH: Final = 0.6
-"""Seconds of the rate that are sent in each direction."""
+"""Data sent in each direction, in seconds of the rate."""
 
 
 @dataclass(frozen=True)
 class SocketRates:
-    """What a plain socket got from the first host to the last, and back."""
+    """Rates of a plain socket from the first host to the last, and back."""
 
     there: float
     """Payload, bytes/s."""
     back: float
     both: float
-    """Of the slower direction, when both are in use, as in a ring."""
+    """Rate of the slower direction when both are in use, as in a ring."""
     round_trip: float
     """Median seconds for one byte there and one back."""
 
 
 def probed(hosts: LabHosts, rate: float) -> SocketRates:
-    """Return what the network of *hosts*, set to *rate* bytes/s, carries. Raise SpecError where no connection comes about."""
+    """Return the rates that the network of *hosts*, set to *rate* bytes/s, reaches. Raise SpecError if no connection can be made."""
     address, nbytes = hosts.addresses[0], max(_CHUNK, round(_LENGTH * rate))
     module = [sys.executable, "-m", "calibration.lab.probe"]
     server = subprocess.Popen([*hosts.inside(0), *module, "serve", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -56,7 +56,7 @@ def probed(hosts: LabHosts, rate: float) -> SocketRates:
         if client.returncode:
             raise SpecError(f"lab: the hosts do not reach each other: {_last(client.stderr)}")
         answer = json.loads(client.stdout)
-        # the client sends there, the server back
+        # the client is on the last host, so its two directions are swapped here
         return SocketRates(answer["back_bytes_per_s"], answer["there_bytes_per_s"], answer["both_bytes_per_s"], answer["round_trip_s"])
     except subprocess.TimeoutExpired:
         raise SpecError("lab: a transfer between two hosts did not end within 2 minutes") from None
@@ -90,7 +90,7 @@ def serve(address: str) -> None:
 
 
 def ask(address: str, nbytes: int) -> None:
-    """Measure against the server at *address*, by *nbytes* each way, and print what was found."""
+    """Measure the connection to the server at *address* with *nbytes* each way, and print the results."""
     with socket.create_connection((address, _PORT), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         trips = [_trip(connection) for _ in range(_TRIPS)]
@@ -113,7 +113,7 @@ def _tell(connection: socket.socket, value: float) -> None:
 
 
 def _exchanged(connection: socket.socket, nbytes: int) -> float:
-    """Return the bytes/s that come in while as many go out."""
+    """Return the bytes/s received while *nbytes* are sent at the same time."""
     sending = threading.Thread(target=_send, args=(connection, nbytes))
     sending.start()
     rate = _received(connection, nbytes)
@@ -144,7 +144,7 @@ def _send(connection: socket.socket, nbytes: int) -> None:
 
 
 def _received(connection: socket.socket, nbytes: int) -> float:
-    """Take *nbytes* in and return the bytes/s of their second half."""
+    """Receive *nbytes* and return the bytes/s of their second half."""
     left, begin, timed = nbytes, 0.0, 0
     while left > 0:
         left -= len(connection.recv(min(left, _CHUNK)))
@@ -154,7 +154,7 @@ def _received(connection: socket.socket, nbytes: int) -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what *arguments* say; see the module."""
+    """Run the command in *arguments*; see the module."""
     serve(arguments[1]) if arguments[0] == "serve" else ask(arguments[1], int(arguments[2]))
 
 

@@ -1,7 +1,7 @@
-"""What is kept of a laboratory's points? Every repetition in FILE.jsonl, one line a point, and beside it rows that `validate` reads.
+"""How are a laboratory's results stored? Every repetition in FILE.jsonl, one line per point, and rows that `validate` reads in FILE.csv.
 
-After each point both files are written anew beside their places and renamed, so an interruption costs the point under way and nothing
-else. A point that failed is kept with its reason, without a row, and measured again by the next run.
+After each point, both files are written under another name and renamed, so an interruption loses only the current point. A failed point is
+stored with its reason but without a row, and the next run measures it again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1
 BESIDE: Final = 0.2
-"""Cores of other programs that a row's note tells of. Hosts have the priority, so what is shared are caches and memory."""
+"""Cores used by other programs from which a row's note mentions them. Hosts have priority, so they share only caches and memory."""
 RecordLine = dict[str, Any]
-"""One point with what it gave, as JSON has it."""
+"""One point with its results, as a JSON object."""
 
 
 def raw_file(rows: Path) -> Path:
@@ -41,7 +41,7 @@ def raw_file(rows: Path) -> Path:
 
 
 def read_lines(path: Path) -> list[RecordLine]:
-    """Return the points kept in *path*; none where there is no such file. Raise SpecError where it holds something else."""
+    """Return the points stored in *path*; none if there is no such file. Raise SpecError if it holds something else."""
     if not path.exists():
         return []
     text = decoded(read_bytes(path), str(path))
@@ -96,7 +96,7 @@ class _Measured(_Line):
 def line_of(
     plan: LabPlan, point: LabPoint, role: Role, machine: Mapping[str, Any], outcome: MeasuredPoint | SpecError, others: float = 0.0
 ) -> RecordLine:
-    """Return what to keep of *point*: what was measured, while *others* took so many cores, or why it could not be."""
+    """Return the line to store for *point*: the measurement, during which *others* cores were used by other programs, or the failure."""
     line: RecordLine = {"schema": SCHEMA, "plan": plan.name, "point": _point_document(point), "definition": _definition(plan, point)}
     line |= {"role": role, "date": datetime.now(UTC).date().isoformat(), **machine}
     if isinstance(outcome, SpecError):
@@ -108,7 +108,7 @@ def line_of(
         "step_time_s": outcome.step_time,
         "delayed_by": outcome.delayed_by,
         "host_cores": [len(cores) for cores in outcome.cores],
-        "hosts_per_core": _sharing(outcome),
+        "hosts_per_core": _hosts_per_core(outcome),
         "ranks": [_rank_document(rank) for rank in outcome.ranks],
         "socket": None
         if carried is None
@@ -127,8 +127,8 @@ def _rank_document(rank: RankSteps) -> dict[str, Any]:
     return document | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
 
 
-def _sharing(outcome: MeasuredPoint) -> float:
-    """Return how many hosts a core serves, at the most."""
+def _hosts_per_core(outcome: MeasuredPoint) -> float:
+    """Return the largest number of hosts that share a core."""
     every = [core for cores in outcome.cores for core in cores]
     return max(every.count(core) for core in every)
 
@@ -148,23 +148,23 @@ def _point_document(point: LabPoint) -> dict[str, Any]:
 
 
 def _definition(plan: LabPlan, point: LabPoint) -> dict[str, Any]:
-    """Return what else decides a measurement: with another one a kept point does not count."""
+    """Return everything else that affects a measurement; a stored point with another definition does not count."""
     model = plan.models[point.model]
     return {"model": model.model, "inputs": list(model.inputs), "arguments": list(model.arguments), "cores_per_host": plan.cores_per_host}
 
 
 def is_measured(lines: list[RecordLine], plan: LabPlan, point: LabPoint) -> bool:
-    """Tell whether *lines* hold *point* as this plan defines it."""
+    """Return whether *lines* hold *point* as this plan defines it."""
     wanted = (_point_document(point), _definition(plan, point))
     return any(line["state"] == "measured" and (line["point"], line["definition"]) == wanted for line in lines)
 
 
 def keep(rows: Path, plan: LabPlan, lines: list[RecordLine], new: RecordLine) -> list[RecordLine]:
-    """Return *lines* with *new*, in place of an earlier outcome of the same point, having written both files."""
+    """Write both files with *new* in place of an earlier outcome of the same point, and return the updated *lines*."""
     same = (new["point"], new["definition"])
     kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
     write_file(raw_file(rows), _head(raw_file(rows)) + "".join(json.dumps(line) + "\n" for line in kept))
-    if any("layout" not in line["point"] for line in kept):  # those with one have no rows
+    if any("layout" not in line["point"] for line in kept):  # points with a layout have no rows
         write_file(rows, rows_text(plan, kept))
     return kept
 

@@ -1,4 +1,4 @@
-"""How is a whole plan measured? Point by point, each kept as soon as it is done; what was done before is not done again."""
+"""How is a whole plan measured? Point by point; each result is stored at once, and points that are already stored are skipped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Say = Callable[[str], None]
 
 
 def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) -> list[RecordLine]:
-    """Measure the points of *plan* that *rows* does not hold yet and return all; after *limit* seconds no new one is begun.
+    """Measure the points of *plan* that are not yet in *rows*, and return all; after *limit* seconds, no further point is started.
 
-    *say* is told of every point. Raise SpecError where this machine is no laboratory, torch is missing, or a file is in the way.
+    *say* gets a message about every point. Raise SpecError if this machine cannot build networks, torch is missing, or files conflict.
     """
     require_torch()
     require_laboratory()
@@ -45,7 +45,7 @@ def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) ->
         outcome = _outcome(plan, point)
         others = Used.now().others_since(before)
         lines = keep(rows, plan, lines, line_of(plan, point, wanted[point], here, outcome, others))
-        say(f"{number}/{len(todo)}  {point.text}: {_told(outcome)}")
+        say(f"{number}/{len(todo)}  {point.text}: {_outcome_text(outcome)}")
     return lines
 
 
@@ -56,7 +56,7 @@ def _outcome(plan: LabPlan, point: LabPoint) -> MeasuredPoint | SpecError:
         return error
 
 
-def _told(outcome: MeasuredPoint | SpecError) -> str:
+def _outcome_text(outcome: MeasuredPoint | SpecError) -> str:
     if isinstance(outcome, SpecError):
         return f"failed: {outcome}"
     text = f"{show(outcome.step_time, 'time')} a step"

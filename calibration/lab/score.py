@@ -1,7 +1,8 @@
-"""How well does the simulator foresee the laboratory? Compute from runs on one host, one network point, and everything else predicted.
+"""How well does the simulator predict the laboratory? It is calibrated on runs on one host and one network point; the rest is predicted.
 
-The rules are `calibration.validate.validation`'s: nothing is fitted on a predicted row. Beside its simple rules stands one more, *told*:
-its closed form with each row's own rate, at the share of the line that the calibrating rows give, and the row's delay for every ring step.
+The method is that of `calibration.validate.validation`: nothing is fitted to a predicted row. To its simple rules, one more is added,
+*told*: the closed form with each row's own rate, at the share of the line from the calibrating rows, and with the row's delay for every
+ring step.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _HEAD: Final = (
 
 
 def score(path: Path) -> Validation:
-    """Return how predictions compare with the measured rows of *path*. Raise SpecError with everything that is wrong."""
+    """Return the comparison of predictions with the measured rows of *path*. Raise SpecError with all problems."""
     return validate([path], Folders(None, WORKLOADS), 1)
 
 
 def told(row: Scored, fitted: Sequence[Scored]) -> float:
-    """Return the step (s) that the closed form says when told rate and delay; its share of the line explains the *fitted* rows."""
+    """Return the step (s) of the closed form with the row's rate and delay, at the share of the line that explains the *fitted* rows."""
     share = weighted_quantile([_share(other) for other in fitted], [1.0] * len(fitted), 0.5) if fitted else 1.0
     return _closed(row, share)
 
@@ -45,7 +46,7 @@ def _closed(row: Scored, share: float) -> float:
 
 
 def _share(row: Scored) -> float:
-    """Return the share of the line with which the closed form says what was measured, by halving."""
+    """Return the share of the line with which the closed form matches the measured step, by bisection."""
     low, high = 0.05, 1.5
     for _ in range(40):
         middle = (low + high) / 2
@@ -54,7 +55,7 @@ def _share(row: Scored) -> float:
 
 
 def groups(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
-    """Return *rows* by what was asked of the predictions: other rates, delays, hosts, models, disks; and all."""
+    """Return *rows* grouped by what differs from the calibrating rows (rates, models, delays, hosts, disks), and all rows."""
     plain = [row for row in rows if _plain(row)]
     grouped: dict[str, list[Scored]] = {}
     for name, of, key in _VIEWS:

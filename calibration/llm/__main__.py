@@ -1,4 +1,4 @@
-"""``python -m calibration.llm``: fit the constants anew on the committed runs, publish how far off predictions are, or rank."""
+"""What does ``python -m calibration.llm`` do? It refits the constants to the committed runs, publishes errors, or ranks layouts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from sim.terminal import talk
 
 
 def main() -> None:
-    """Fit the constants; with ``--published`` simulate all scored runs instead, and write how far off predictions are.
+    """Fit the constants; with ``--published``, simulate all scored runs instead and write the errors of predictions.
 
-    With ``--sweeps N`` simulate N runs of each measured sweep, and show which layout is chosen; ``--failed`` also reads runs that failed.
+    With ``--sweeps N``, simulate N runs of each measured sweep and show which layout is chosen; ``--failed`` also reads runs that failed.
     """
     parser = argparse.ArgumentParser(prog="python -m calibration.llm", description=main.__doc__)
     parser.add_argument("--published", action="store_true", help="simulate all scored runs, and write how far off predictions are")
@@ -38,8 +38,8 @@ def main() -> None:
     parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
     parser.add_argument("--json", action="store_true", help="print what is chosen as one JSON document")
     options = parser.parse_args()
-    alone = options.failed and not options.sweeps  # asks nothing of the committed runs, of which each takes a while
-    described = [] if alone else [describe(row) for row in read_table(RECORDS / "training.csv")]
+    failed_only = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
+    described = [] if failed_only else [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
     if options.published:
         from calibration.llm.published import publish
@@ -55,21 +55,21 @@ def main() -> None:
     fit_all(cases)
 
 
-def _progress(done: int, of: int) -> None:
-    talk.progress(f"{done:,} of {of:,} runs simulated")
+def _progress(done: int, total: int) -> None:
+    talk.progress(f"{done:,} of {total:,} runs simulated")
 
 
 def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, Any]:
-    """Return which of *most* runs of each sweep among *cases* the simulator chooses, and what it says of the runs in *failed*."""
+    """Return which of *most* runs of each sweep among *cases* the simulator chooses, and its verdicts on the runs in *failed*."""
     from calibration.llm.engine import memory_of, predict
 
     taken = sampled(cases, most) if most else {}
-    done, of = 0, sum(map(len, taken.values()))
+    done, total = 0, sum(map(len, taken.values()))
 
     def progress() -> None:
         nonlocal done
         done += 1
-        _progress(done, of)
+        _progress(done, total)
 
     sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
     talk.progress("")
@@ -84,7 +84,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
 
 
 def fit_all(cases: Sequence[Case]) -> None:
-    """Fit the constants of the closed form on *cases*, each source left out in turn, and write them."""
+    """Fit the constants of the closed form to *cases*, also with each source left out in turn, and write them."""
     everything, without = fit(cases)
     names = sorted({case.row.source for case in cases})
     errors = {name: _errors([case for case in cases if case.row.source == name], without.get(name, everything)) for name in names}
@@ -120,11 +120,13 @@ def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
 
 
 def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return quantiles of logarithms of measured over predicted, by kind of layout."""
+    """Return quantiles of log(measured / predicted), by kind of layout."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         by_kind[kind_of(case)].append(_logarithm(case, constants))
-    return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(by_kind.items())}
+    return {
+        kind: [round(quantile(errors, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, errors in sorted(by_kind.items())
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What did a measured run do? A `LlmRow` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
+"""What did a measured run do? A `LlmRow` as a `Case`: shape, layout, precision, GPU and network, with the settings of its source's scripts.
 
-A row that does not say enough, or contradicts itself, is no case: `describe` returns the reason in one sentence.
+A row that does not specify enough, or contradicts itself, is no case: `describe` returns the reason in one sentence.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
 MEASURED_MESSAGE: Final = 256e6
-"""Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
+"""Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
-"""Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
+"""Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED: Final = ("fsdp1", "fsdp2")
-"""Families that shard parameters unless told otherwise (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+"""Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run that can be predicted. Sizes are elements, rates bytes/s, times seconds."""
+    """One run that can be predicted. Sizes are in elements, rates in bytes/s, times in seconds."""
 
     row: LlmRow
     shape: Transformer
@@ -51,8 +51,8 @@ class Case:
     """GPUs of one node, or of one NVLink rack."""
     nic: float
     ring_latency: Mapping[str, float]
-    """Seconds that one more node adds to a collective of `MEASURED_MESSAGE` bytes on this cluster, as measured: ``gather`` (and
-    reduce-scatter) and ``reduce``; empty where nobody measured."""
+    """Measured seconds that one more node adds to a collective of `MEASURED_MESSAGE` bytes on this cluster: ``gather`` (and
+    reduce-scatter) and ``reduce``; empty if unmeasured."""
     gpus: int
     data: int
     tensor: int
@@ -65,25 +65,25 @@ class Case:
     seq: int
     micro_batch: int
     micro_batches: int
-    """Of one step on one data-parallel rank."""
+    """Micro-batches of one step on one data-parallel rank."""
     products: Products
     scaling: Fp8Recipe | None
-    """How 8 bits are scaled, where row or scripts say so; else as the stack does."""
+    """FP8 recipe, if the row or the scripts state one; otherwise the stack's applies."""
     recompute: Recompute
     recomputed_layers: int
-    """Blocks of a rank that are recomputed, where not all are; 0: all."""
+    """Number of blocks of a rank that are recomputed; 0: all."""
     modules: tuple[str, ...]
-    """Parts of each block that are recomputed by themselves (``recompute_modules`` of Megatron): some of `MODULES`."""
+    """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `MODULES`."""
     saves: tuple[str, ...]
-    """Layers whose outputs are saved though their block is recomputed: ends of the simulator's names."""
+    """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
     flash: bool
     lora: bool
     lora_targets: tuple[str, ...]
-    """Products with adapters; empty: all of a block."""
+    """Linear layers with adapters; empty: all of a block."""
     family: str
     stack: str
     tuned: bool
-    """Whether the source hides what can be hidden: user buffers, CUDA graphs."""
+    """Whether the source uses everything that hides overhead: user buffers, CUDA graphs."""
     tensor_overlap: bool
     expert_overlap: bool
     one_copy: bool
@@ -96,20 +96,20 @@ class Case:
     memory_unit: float
     """Bytes in the unit of the table's peak memory."""
     states: str
-    """Type of the optimizer's states where the source's scripts set it, else empty."""
+    """Type of the optimizer's states if the source's scripts set it, else empty."""
     activation_kept: float
-    """Share of a gated activation's input that backward keeps, over what its stack says."""
+    """Share of a gated activation's input that backward keeps, relative to the share of its stack."""
     logit_bytes: float
-    """Bytes of a logit at the fullest moment of the loss, where the stack's file has another loss; 0: the stack's."""
+    """Bytes of a logit at the memory peak of the loss, if the stack's file has another loss; 0: the stack's."""
     memory_reading: str
-    """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
+    """Reading of memory in the table: ``allocated`` or ``reserved`` of torch's allocator, or ``nvidia-smi``."""
     memory_rank: str
-    """Whose memory the table shows: ``fullest`` or ``first``, that of the first stage."""
+    """Rank whose memory the table shows: ``fullest``, or ``first`` for the first stage."""
     assumed: tuple[str, ...]
 
     @property
     def measured(self) -> float | None:
-        """Return the measured seconds of a step, as `Row.step_time`."""
+        """Return the measured seconds of a step, as `LlmRow.step_time`."""
         return self.row.step_time
 
     @property
@@ -120,7 +120,7 @@ class Case:
 
     @cached_property
     def need(self) -> Memory:
-        """Return what the simulator says of the memory of the fullest rank."""
+        """Return the memory of the fullest rank according to the simulator."""
         from calibration.llm.engine import memory_of
 
         try:
@@ -130,7 +130,7 @@ class Case:
 
     @property
     def global_batch(self) -> float:
-        """Return the sequences of a step."""
+        """Return the number of sequences per step."""
         return float(self.micro_batch * self.micro_batches * self.data)
 
     @property
@@ -150,32 +150,32 @@ class Case:
 
     @property
     def recipe(self) -> Fp8Recipe | None:
-        """Return how 8 bits are scaled: as row or scripts say, or as the stack does; None in other precisions."""
+        """Return the FP8 recipe of the row or the scripts, or else of the stack; None for other precisions."""
         return (self.scaling or recipe_of("fp8", self.stack_file, self.gpu)) if self.products == "fp8" else None
 
     @property
     def quantizing(self) -> Quantizing | None:
-        """Return what products do to their operands; None: they take them as they are."""
+        """Return how products quantize their operands; None if they do not."""
         if self.products == "16bit":
             return None
         return quantizing("nvfp4" if self.products == "fp4" else "fp8", self.recipe, self.gpu)
 
     @property
     def recipe_rate(self) -> float:
-        """Return the rate of products with this recipe over that with one scale a tensor."""
+        """Return the rate of products with this recipe, relative to that with one scale per tensor."""
         recipe = self.recipe
         kernels = self.gpu.kernels if recipe is not None else None
         return kernels.fp8_rates.get(recipe, 1.0) if kernels is not None and recipe is not None else 1.0
 
     @property
     def axes(self) -> str:
-        """Return the axes that split the model, such as ``tensor+pipeline``; ``data`` where none does."""
+        """Return the axes that split the model, such as ``tensor+pipeline``; ``data`` if none does."""
         names = ("tensor", "pipeline", "context", "expert")
         return "+".join(name for name in names if getattr(self, name) > 1) or "data"
 
     @property
     def node_span(self) -> int:
-        """Return the nodes of the run, by eight GPUs (or what one node has) each."""
+        """Return the number of nodes of the run, with eight GPUs each (or fewer, if a node has fewer)."""
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
@@ -183,20 +183,20 @@ NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as d
 
 
 def describe(row: LlmRow) -> Case | str:
-    """Return the run of *row*, or in one sentence why it cannot be described."""
+    """Return the case of *row*, or one sentence on why it cannot be described."""
     try:
-        _refuse_elsewhere(row)
-        return _marked(_case(row))
+        _refuse_unsupported(row)
+        return _with_note(_case(row))
     except NoCase as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
 
 
-def _marked(case: Case) -> Case:
-    """Return *case*; with a note where nobody says what is recomputed and it ran, though it would not fit.
+def _with_note(case: Case) -> Case:
+    """Return *case*, with a note if it ran although it would not fit, and recomputation is not stated.
 
-    Step times of such rows fit better with nothing recomputed than with blocks: their sources offload or recompute what is cheap.
+    Step times of such rows fit better with no recomputation than with whole blocks: their sources offload, or recompute what is cheap.
     """
     if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
         return case
@@ -241,7 +241,7 @@ def _case(row: LlmRow) -> Case:
         context=context,
         expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
         zero=_zero(row, practice["family"], assumed),
-        seq=_needed(row, "seq_len"),
+        seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
         products=products,
@@ -263,13 +263,13 @@ def _case(row: LlmRow) -> Case:
         compiled=told(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
-        **_of_memory(practice),
+        **_memory_settings(practice),
         assumed=tuple(assumed),
     )
 
 
-def _refuse_elsewhere(row: LlmRow) -> None:
-    """Raise NoCase where what a rank holds is not on its GPU, or in fewer bits than a layout's weights have."""
+def _refuse_unsupported(row: LlmRow) -> None:
+    """Raise NoCase if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if offloads(row.text["offload"]):
         raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
     if "qlora" in _trained(row):
@@ -277,12 +277,12 @@ def _refuse_elsewhere(row: LlmRow) -> None:
 
 
 def _trained(row: LlmRow) -> str:
-    """Return what *row* says of what is trained, in lower case."""
+    """Return the cells of *row* that state what is trained, in lower case."""
     return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
 
 
-def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the scripts of a source say of memory: how it is read, and what they change of it."""
+def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
     return {
         "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
         "states": str(practice.get("states", "")),
@@ -294,7 +294,7 @@ def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
-    """Return whether blocks are replayed as CUDA graphs: a note tells, or the source's scripts; racks of Grace use them else."""
+    """Return whether blocks are replayed as CUDA graphs: from a note or the source's scripts; by default, only Grace racks use them."""
     notes = row.text["notes"].lower()
     if "graphs" in notes:
         return "no graphs" not in notes
@@ -302,7 +302,7 @@ def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 
 
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
-    """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
+    """Return the number of tensor, pipeline, context and data ranks. Raise NoCase if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
@@ -319,7 +319,7 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tup
     return tensor, pipeline, context, data
 
 
-def _needed(row: LlmRow, name: str) -> int:
+def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
@@ -374,19 +374,19 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
 
 
 def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
-    said, usual = row.text["activation_checkpointing"], practice["recompute"]
-    if not said and not saves_of(usual):
+    stated, usual = row.text["activation_checkpointing"], practice["recompute"]
+    if not stated and not saves_of(usual):
         return usual, 0
-    return recompute_of(said or usual, practice["family"])
+    return recompute_of(stated or usual, practice["family"])
 
 
 def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does; where it is blank, its source's."""
+    """Return the modules that the row recomputes, from a text such as ``selective: mlp, core_attn``; if it is blank, its source's."""
     if not row.text["activation_checkpointing"]:
         return tuple(practice.get("modules", ()))
     kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
-    said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
-    return tuple(name for name in MODULES if name in said)
+    chosen = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
+    return tuple(name for name in MODULES if name in chosen)
 
 
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[Products, Fp8Recipe | None]:
@@ -412,7 +412,7 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
 
 
 def practice_of(row: LlmRow) -> Mapping[str, Any]:
-    """Return what the scripts of the source of *row* set: the first entry of ``practice.yaml`` that matches."""
+    """Return the settings of the scripts of *row*'s source: the first entry of ``practice.yaml`` that matches."""
     for entry in records_yaml("practice.yaml"):
         if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):
             return entry

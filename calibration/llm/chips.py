@@ -1,7 +1,7 @@
-"""Which GPU does a name in a table mean, and what can it do? ``records/llm/gpus.csv``, else the catalogue's parts.
+"""Which GPU does a name in a table mean, and what are its rates? Those of ``records/llm/gpus.csv``, or else of the catalogue's parts.
 
-People write a GPU's name with its maker, its number in a node, or its memory: those words are left out where the name as it stands is
-not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `NamedChip` says.
+People write a GPU's name with its maker, the number in a node, or its memory: if the full name is unknown, these words are left out. A GPU
+of the catalogue that is not in the table of GPUs is assumed to be joined by PCIe only, which `NamedChip` states.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from sim.spec.library import load_part
 
 Products = Literal["16bit", "fp8", "fp4"]
 PCIE: Final = 32e9
-"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s a lane)."""
+"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
 PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
-"""Bytes/s of the network for each of them: estimate."""
+"""Bytes/s of the network per GPU of such a node: estimate."""
 _PARTS: Final = "hardware/parts/gpus"
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
-"""How many GPUs, before their name or behind it."""
+"""The number of GPUs, before or after their name."""
 _MEMORY: Final = re.compile(r"(\d+)\s*gi?b?\b", re.IGNORECASE)
 _SAME_MEMORY: Final = 0.12
-"""Share by which a GPU's memory differs from its name's: makers' GB are GiB of some, and parts of it are kept back (B200: 180 of 192)."""
+"""Largest relative difference between a GPU's memory and that in its name: some makers' GB are GiB, and parts are reserved (B200: 180 of
+192)."""
 _WORDS: Final = (
     r"\b(\d+\s*x|[hd]gx|nvidia|amd|instinct|tesla|geforce|quadro|blackwell|hopper|ampere|gpus?|oam|hbm\d?e?|sxm\d?|\d+\s*g(i?b)?)\b"
 )
-"""What people write around a GPU's name."""
+"""Words that people write around a GPU's name."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """A GPU as the table of GPUs has it: rates in FLOP/s and bytes/s, memory in bytes."""
+    """A GPU of the table of GPUs: rates in FLOP/s and bytes/s, memory in bytes."""
 
     name: str
     generation: str
     part: str
     multiprocessors: int
     peak: Mapping[Products, float]
-    """Dense; a precision the GPU lacks has the next wider one's."""
+    """Dense peak rates; a precision that the GPU lacks has the rate of the next wider one."""
     memory_bandwidth: float
     memory: float
     fabric: float
@@ -57,20 +58,20 @@ class Chip:
 
 
 class NamedChip(NamedTuple):
-    """A GPU, and what was taken for granted of it; empty: nothing."""
+    """A GPU, and what was assumed about it; empty if nothing was."""
 
     chip: Chip
     assumed: str = ""
 
 
 def chip_named(name: str) -> NamedChip | None:
-    """Return the GPU that *name* means; None where there is none of that name."""
+    """Return the GPU that *name* means; None if there is none of that name."""
     chips = _chips()
     if plain(name) in chips:
         return NamedChip(chips[plain(name)])
     part = _parts().get(plain(name))
     if part is not None:
-        return _of_part(part)
+        return _chip_of_part(part)
     counted = _COUNT.sub("", name)
     if plain(counted) in chips:
         return NamedChip(chips[plain(counted)], f"{chips[plain(counted)].name} by {name!r}")
@@ -78,20 +79,20 @@ def chip_named(name: str) -> NamedChip | None:
     if not core:
         return None
     if core in chips:
-        if _another_memory(name, chips[core]):
+        if _differs_in_memory(name, chips[core]):
             return None
         return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
-    return _of_part(_parts()[core]) if core in _parts() else None
+    return _chip_of_part(_parts()[core]) if core in _parts() else None
 
 
-def _another_memory(name: str, chip: Chip) -> bool:
-    """Return whether *name* tells of more or less memory than *chip* has, such as a V100 of 16 GB."""
-    told = _MEMORY.findall(name)
-    return bool(told) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in told)
+def _differs_in_memory(name: str, chip: Chip) -> bool:
+    """Return whether *name* states more or less memory than *chip* has, such as a V100 of 16 GB."""
+    sizes = _MEMORY.findall(name)
+    return bool(sizes) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in sizes)
 
 
-def _of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalogue; None where its kernels are not described, or it lacks 16 bits."""
+def _chip_of_part(name: str) -> NamedChip | None:
+    """Return the part *name* of the catalogue; None if its kernels are not described, or if it lacks 16-bit products."""
     gpu = load_part(Gpu, name, _PARTS)
     narrow = gpu.dense_16bit
     if gpu.kernels is None or not narrow:
@@ -106,7 +107,7 @@ def _of_part(name: str) -> NamedChip | None:
 
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, str]:
-    """Return the catalogue's GPUs by their names without signs, and without the words around them where that is one GPU's alone."""
+    """Return the catalogue's GPUs by their `plain` names, and by these without `_WORDS` if the result is unique."""
     parts = {plain(name): name for name in catalogue(_PARTS)}
     short: dict[str, list[str]] = {}
     for name in catalogue(_PARTS):
@@ -143,5 +144,5 @@ def _chips() -> dict[str, Chip]:
 
 
 def plain(name: str) -> str:
-    """Return *name* in lower-case letters and digits alone."""
+    """Return *name* reduced to lower-case letters and digits."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,8 +1,9 @@
-"""Does the simulator choose the layout that was measured best, and does it propose none that failed? Measured sweeps, as `sim plan` ranks.
+"""Does the simulator choose the layout that was measured best, and propose none that failed? Measured sweeps, ranked as by `sim plan`.
 
-Of each sweep (`calibration.llm.score`) some runs are taken evenly, whatever they took. The *regret* is how much longer the run took that
-is predicted best than the best of those taken: by the step alone, and as a search counts it, where a layout that thrashes takes `THRASH`
-times its step and one that does not fit is none. Of runs that failed, memory alone is asked, as a search does before it simulates.
+Runs of each sweep (`calibration.llm.score`) are sampled evenly, whatever their time. The *regret* is how much longer the run predicted to
+be best took than the best sampled run. Runs are ranked by the step alone, and as a search ranks them: a layout that thrashes counts as
+`THRASH` times its step, and one that does not fit is excluded. Failed runs are only checked for memory, as a search does before it
+simulates.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.search import THRASH
 
 REASONABLE: Final = 30 * 2.0**30
-"""Bytes below which a run that failed surely did not fail for want of memory: the README of the failed runs counts such as crashes."""
+"""Memory (bytes) below which a failed run surely did not run out of memory: the README of the failed runs counts such runs as crashes."""
 
 CHOICES: Final = ("simulator", "as_searched", "closed_form", "both", "chance")
-"""By the simulated step, with memory as a search counts it, by the closed form's step, by the geometric mean of the two steps, and the
-median run of a sweep."""
+"""Ways to choose: by the simulated step, by it with memory as a search counts it, by the closed form's step, by the geometric mean of the
+two steps, and the median run of a sweep."""
 
 
 class Ranked(NamedTuple):
-    """A measured run of a sweep, and what the simulator and the closed form say of it."""
+    """A measured run of a sweep, as predicted by the simulator and by the closed form."""
 
     case: Case
     simulated: LlmPrediction
@@ -40,15 +41,15 @@ class Ranked(NamedTuple):
 
 
 def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
-    """Return each sweep among *cases*, with at most *most* of its runs, evenly taken in the order of the table."""
+    """Return each sweep among *cases*, with at most *most* of its runs, sampled evenly in the order of the table."""
     sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
         sweeps[sweep_of(case)].append(case)
-    return {key: _evenly(of, most) for key, of in sweeps.items() if len(of) >= SWEEP}
+    return {key: _evenly(runs, most) for key, runs in sweeps.items() if len(runs) >= SWEEP}
 
 
-def _evenly(of: list[Case], most: int) -> list[Case]:
-    return of if len(of) <= most else [of[math.floor(place * len(of) / most)] for place in range(most)]
+def _evenly(runs: list[Case], most: int) -> list[Case]:
+    return runs if len(runs) <= most else [runs[math.floor(place * len(runs) / most)] for place in range(most)]
 
 
 def counted(said: LlmPrediction) -> float:
@@ -59,20 +60,20 @@ def counted(said: LlmPrediction) -> float:
 
 
 def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPrediction], progress: Callable[[], None]) -> Iterator[Ranked]:
-    """Give *cases* as *predict* and the closed form rank them; those that *predict* refuses are left out."""
+    """Yield *cases* as predicted by *predict* and by the closed form; those that *predict* refuses are left out."""
     for case in cases:
         constants = fitted(case.row.source).constants
         progress()
         try:
-            said = predict(case, constants)
+            prediction = predict(case, constants)
         except (SpecError, ValueError):
             continue
-        yield Ranked(case, said, closed_form.predict(case, constants))
+        yield Ranked(case, prediction, closed_form.predict(case, constants))
 
 
 def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
-    """Return the document of the *sweeps*, and of runs that *failed*, as the simulator has their memory."""
-    each = [_sweep(key, of) for key, of in sweeps.items() if len(of) >= SWEEP]
+    """Return the document of the *sweeps*, and of runs that *failed* with the memory that the simulator predicts for them."""
+    each = [_sweep(key, runs) for key, runs in sweeps.items() if len(runs) >= SWEEP]
     return {
         "schema": 1,
         "runs": sum(sweep["points"] for sweep in each),
@@ -82,25 +83,25 @@ def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequ
     }
 
 
-def _sweep(key: tuple[object, ...], of: Sequence[Ranked]) -> dict[str, Any]:
-    measured = [one.case.measured or 0.0 for one in of]
+def _sweep(key: tuple[object, ...], runs: Sequence[Ranked]) -> dict[str, Any]:
+    measured = [one.case.measured or 0.0 for one in runs]
     best = min(measured)
     return {
         "sweep": ", ".join(map(str, key)),
-        "points": len(of),
-        "simulator": _choice([one.simulated.step_time for one in of], measured),
-        "as_searched": _choice([counted(one.simulated) for one in of], measured),
-        "closed_form": _choice([one.closed.step_time for one in of], measured),
-        "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in of], measured),
+        "points": len(runs),
+        "simulator": _choice([one.simulated.step_time for one in runs], measured),
+        "as_searched": _choice([counted(one.simulated) for one in runs], measured),
+        "closed_form": _choice([one.closed.step_time for one in runs], measured),
+        "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in runs], measured),
         "chance": {"kendall_tau": 0.0, "regret": median(measured) / best - 1.0},
     }
 
 
-def _choice(said: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
-    """Return Kendall's tau of what is *said*, and the regret of the run it prefers; of equal ones, the slowest."""
-    least = min(said)
-    taken = max(time for value, time in zip(said, measured, strict=True) if value == least)
-    return {"kendall_tau": kendall_tau(said, measured), "regret": taken / min(measured) - 1.0}
+def _choice(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
+    """Return Kendall's tau of the *predicted* times, and the regret of the run that they prefer; among ties, the slowest."""
+    least = min(predicted)
+    taken = max(time for value, time in zip(predicted, measured, strict=True) if value == least)
+    return {"kendall_tau": kendall_tau(predicted, measured), "regret": taken / min(measured) - 1.0}
 
 
 def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -116,32 +117,38 @@ def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _failures(failed: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    verdicts = [said.verdict for _, said in failed]
-    proposed = [(case, said) for case, said in failed if said.verdict == "fits"]
-    crashed = [case for case, said in proposed if said.memory < REASONABLE]
+    verdicts = [prediction.verdict for _, prediction in failed]
+    proposed = [(case, prediction) for case, prediction in failed if prediction.verdict == "fits"]
+    crashed = [case for case, prediction in proposed if prediction.memory < REASONABLE]
     return {
         "runs": len(failed),
         **{name: verdicts.count(name) for name in ("does_not_fit", "thrashes", "fits")},
         "fit_below_30_GiB": len(crashed),
         "proposed": [
-            {"line": case.row.line, "model": case.row.text["model"], "gpus": case.gpus, "layout": case.axes, "memory_bytes": said.memory}
-            for case, said in proposed
+            {
+                "line": case.row.line,
+                "model": case.row.text["model"],
+                "gpus": case.gpus,
+                "layout": case.axes,
+                "memory_bytes": prediction.memory,
+            }
+            for case, prediction in proposed
         ],
     }
 
 
 def choice_text(document: dict[str, Any]) -> str:
-    """Return *document* in lines: each sweep, all of them, and the failed runs."""
+    """Return *document* as text: each sweep, all sweeps, and the failed runs."""
     lines = [f"{'sweep':60} {'runs':>4}" + "".join(f"{name.replace('_', ' '):>17}" for name in CHOICES)]
     lines += [
         f"{sweep['sweep'][-60:]:60} {sweep['points']:4}" + "".join(_pair(sweep[name]) for name in CHOICES) for sweep in document["each"]
     ]  # fmt: skip
     for name in CHOICES:
-        of = document[name]
-        if of["sweeps"]:
+        row = document[name]
+        if row["sweeps"]:
             lines.append(
-                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {number(of['kendall_tau_median'])} in the median; regret "
-                f"median {100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
+                f"{name.replace('_', ' ')}: {row['sweeps']} sweeps, Kendall's tau {number(row['kendall_tau_median'])} in the median; "
+                f"regret median {100 * row['regret_median']:.1f}%, p90 {100 * row['regret_p90']:.1f}%; above 10%: {row['above_10_percent']}"
             )
     failed = document["failed"]
     if failed["runs"]:

@@ -1,8 +1,8 @@
 """How long does a step take, by closed formulas? Products by shape, attention, bytes, exposed communication, bubble and optimizer.
 
-Calculon's way (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are alike, and
-communication is exposed as far as there is nothing to hide it under. The rates are in `Constants`; all are of hardware or of a software
-family, none of a model or a source. Memory is the simulator's (`sim.analysis.layout_memory`).
+The method is Calculon's (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are
+identical, and communication is exposed as far as there is no compute to hide it. The rates are in `Constants`; all belong to hardware or to
+a software family, none to a model or a source. Memory is the simulator's (`sim.analysis.layout_memory`).
 Limits: one time for every micro-batch, no contention between groups, no skew between ranks.
 """
 
@@ -23,25 +23,25 @@ from sim.parallel.routing import BACKWARD_LAUNCHES, expert_host_time
 CHECKED_FORWARD: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
 CHECKED_BACKWARD: Final = 6
-"""The same of its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
+"""The same for its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
 BUCKET: Final = 25 * 2.0**20
 """``bucket_cap_mb`` of torch's DistributedDataParallel."""
 GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
-"""Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
+"""Families that gather updated parameters during the next forward; others do it before (nanotron optim/zero.py, DeepSpeed stage 1)."""
 REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
-"""Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+"""Families that reduce gradients after the last backward, not during it (``overlap_gradients: false`` of workloads/stacks)."""
 EARLY_STOP: Final = ("jax",)
-"""Families whose recomputation leaves out what backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
+"""Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
 NORM_PASSES: Final = 2.0
-"""Memory passes of a fused norm's forward: read and written."""
+"""Memory passes of a fused norm's forward: a read and a write."""
 BY_TENSOR: Final = ("nanotron",)
-"""Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
+"""Families whose sharded optimizer scatters and gathers each tensor separately (nanotron optim/zero.py, ``_all_gather_params``;
 optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
 TENSORS_OF_BLOCK: Final = 6
-"""Of a block of Llama in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
+"""Parameter tensors of a Llama block in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
 ONE_BY_ONE: Final = ("deepspeed",)
-"""Families whose stages send and receive in four calls a micro-batch, each of which compute waits for (DeepSpeed runtime/pipe/schedule.py,
-``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
+"""Families whose stages send and receive in four calls per micro-batch, with compute waiting for each (DeepSpeed runtime/pipe/schedule.py,
+``TrainSchedule``; engine.py, ``_exec_send_activations`` and similar ones); Megatron-LM joins a send with the receive after it."""
 
 
 def predict(case: Case, at: Constants) -> LlmPrediction:
@@ -51,7 +51,7 @@ def predict(case: Case, at: Constants) -> LlmPrediction:
 
 
 def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
-    """Return the seconds of a step of *case* with the constants *at*, and what they are made of."""
+    """Return the seconds of a step of *case* with the constants *at*, and their parts."""
     work, wires = StepWork(case, at), Wires(case, at)
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, at, work, wires, weights)
@@ -71,7 +71,7 @@ def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
 
 
 def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
-    """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
+    """Return the seconds of a middle stage's forward and backward of one micro-batch, and the parts of a whole step."""
     shape, layers = case.shape, weights.layers
     core_forward = core_backward = 0.0
     projections, dense = (
@@ -94,9 +94,9 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    block = compute_forward + tensor / 2 - factor * _not_again(case, work, share, core_forward)
+    block = compute_forward + tensor / 2 - factor * _saved_forward(case, work, share, core_forward)
     recomputed = {"none": 0.0, "full": block, "attention": factor * core_forward}.get(case.recompute, factor * (0.5 * products + plain))
-    recomputed += factor * _modules_again(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
+    recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
@@ -124,10 +124,10 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     return layers * one_forward, layers * one_backward, parts
 
 
-def _not_again(case: Case, work: StepWork, share: float, core: float) -> float:
-    """Return the seconds of a recomputed layer's forward that do not run again: of what it saves, and of a last product nobody reads.
+def _saved_forward(case: Case, work: StepWork, share: float, core: float) -> float:
+    """Return the seconds of a recomputed layer's forward that are not repeated: those of saved outputs and of an unread last product.
 
-    *share* of the layers have experts, which save nothing here and run again; *core* are the seconds of attention itself.
+    *share* is the share of layers with experts, which save nothing here and are repeated; *core* is the seconds of attention itself.
     """
     seconds: Mapping[str, Callable[[], float]] = {
         "attention.qkv": work.attention_inputs,
@@ -140,10 +140,10 @@ def _not_again(case: Case, work: StepWork, share: float, core: float) -> float:
     return sum(seconds[name]() for name in seconds if name in left)
 
 
-def _modules_again(work: StepWork, share: float) -> float:
-    """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts.
+def _recomputed_modules(work: StepWork, share: float) -> float:
+    """Return the seconds of a layer's modules that are recomputed individually; *share* is the share of layers with experts.
 
-    Attention itself (``core_attn``) is `Case.recompute`'s.
+    Attention itself (``core_attn``) is covered by `Case.recompute`.
     """
     seconds: Mapping[str, Callable[[], float]] = {
         "core_attn": lambda: 0.0,
@@ -187,12 +187,12 @@ def _host(case: Case, at: Constants, layers: int) -> float:
 
 
 def _check(case: Case, at: Constants, ranks: int) -> float:
-    """Return the host's seconds to compare one collective of *ranks* between them."""
+    """Return the host's seconds to compare one collective between its *ranks*."""
     return check_time(ranks, at["check.message"]) if case.checked else 0.0
 
 
 def _sharded(case: Case, at: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
-    """Return the seconds of one layer's forward and backward with fully sharded parameters: gathers and scatters beside compute."""
+    """Return the seconds of one layer's forward and backward with fully sharded parameters, whose traffic overlaps with compute."""
     block = (weights.dense + weights.experts) / weights.layers
     ranks = case.data * case.context
     width = 1.0 if case.products != "16bit" and case.family == "fsdp2" else 2.0
@@ -259,7 +259,7 @@ def _data_traffic(case: Case, at: Constants, wires: Wires, weights: Weights, bac
 
 
 def _buckets(case: Case, weights: Weights) -> int:
-    """Return the buckets in which DistributedDataParallel reduces a stage's 16-bit gradients: closed once they reach `BUCKET` bytes."""
+    """Return the number of DistributedDataParallel's buckets for a stage's 16-bit gradients; each closes once it has `BUCKET` bytes."""
     shape = case.shape
     keys = shape.groups * (shape.head_size + shape.value_size)
     queries, values = shape.heads * shape.head_size, shape.heads * shape.value_size
@@ -278,7 +278,7 @@ def _buckets(case: Case, weights: Weights) -> int:
 
 
 def _update(case: Case, at: Constants, work: StepWork, weights: Weights) -> float:
-    """Return the seconds of the optimizer's step: states read and written, gradients cleared and measured."""
+    """Return the seconds of the optimizer's step: states are read and written, gradients are cleared and their norm is computed."""
     if case.lora:
         return 0.0
     ranks = case.data * case.context

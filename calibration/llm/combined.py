@@ -1,7 +1,7 @@
-"""What do closed form and simulator say together? The geometric mean of their steps, half the logarithm of each.
+"""What do the closed form and the simulator predict together? The geometric mean of their steps.
 
-Both miss by other mechanisms, so that errors cancel in part (Bates and Granger, 1969: equal weights need no fit). What the simulator
-refuses is the closed form's alone, and a part of the prediction says so. Memory is one model, which both ask.
+Their errors have different causes, so they cancel in part (Bates and Granger, 1969: equal weights need no fit). If the simulator refuses a
+row, the prediction is the closed form's, and a part of the prediction states that. Both use the same model of memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from calibration.llm.priors import Constants
 from sim.spec.yaml import SpecError
 
 REFUSED: Final = "closed form alone"
-"""Name of the part that holds the step where the simulator refuses a row."""
+"""Name of the part that has the step if the simulator refuses a row."""
 
 
 def predict(case: Case, at: Constants) -> LlmPrediction:
-    """Return what both say of *case* with the constants *at*."""
+    """Return the combined prediction of *case* with the constants *at*."""
     closed = closed_form.predict(case, at)
     try:
         simulated = engine.predict(case, at)

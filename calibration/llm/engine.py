@@ -1,7 +1,7 @@
-"""What does the simulator say of a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
+"""What does the simulator predict for a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
 
-What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: a GPU without a
-described machine, or a layout that the engine refuses, raises `SpecError`.
+A case is converted to a workload document: the shape, the layout, the stack of its source. Limits: a GPU without a described machine, or a
+layout that the engine refuses, raises `SpecError`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4
-"""Part of tensor-parallel messages that user buffers or asynchronous tensor parallelism leave exposed (workloads/stacks/nemo.yaml)."""
+"""Part of tensor-parallel messages that stays exposed with user buffers or asynchronous tensor parallelism (workloads/stacks/nemo.yaml)."""
 FP16_STEP: Final = 6
-"""Bytes of an element of a rank's share that DeepSpeed's step in float16 takes: gradients flattened, and those in 32 bits."""
+"""Bytes per element of a rank's share that DeepSpeed's step in float16 needs: flattened gradients, and gradients in 32 bits."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks that overlap no tensor-parallel messages unless asked."""
+"""Stacks that do not overlap tensor-parallel messages by default."""
 SCORE_PASSES: Final = 16
-"""Times that scores cross memory in a step where attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
+"""Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 
 
@@ -79,7 +79,7 @@ def workload_document(case: Case) -> dict[str, Any]:
 
 
 def practice_overrides(case: Case, at: Constants) -> list[str]:
-    """Return what the scripts of the source of *case* set beside its stack's file, as overrides of its workload; host times are of *at*."""
+    """Return what the scripts of *case*'s source set in addition to its stack's file, as workload overrides; host times come from *at*."""
     stack = "training.stack"
     overrides = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
@@ -110,7 +110,7 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
 
 
 def workload_of(case: Case, at: Constants) -> Workload:
-    """Return the workload of *case*, the host times of its stack from *at*. Raise SpecError where it is none that can be."""
+    """Return the workload of *case*, with the host times of its stack from *at*. Raise SpecError if it is invalid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
         path.write_text(json.dumps(workload_document(case)), encoding="utf-8")
@@ -118,7 +118,7 @@ def workload_of(case: Case, at: Constants) -> Workload:
 
 
 def hardware_of(case: Case) -> Hardware:
-    """Return the machine of *case*, with its NICs. Raise SpecError where none is described."""
+    """Return the machine of *case*, with its NICs. Raise SpecError if none is described."""
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine with it is described")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
@@ -127,11 +127,11 @@ def hardware_of(case: Case) -> Hardware:
 
 @lru_cache(maxsize=256)
 def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardware:
-    """Return *machine* with NICs of *nic* bytes/s a GPU, and what one more node adds to a measured gather."""
+    """Return *machine* with NICs of *nic* bytes/s per GPU and, if measured, with the latency that one more node adds to a gather."""
     node = load_hardware(machine).spec.groups[0].node
     per_node = nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
-    if gather_latency is not None:  # of one node more: a hop of the network, and those inside the node
+    if gather_latency is not None:  # one more node adds a hop of the network and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
         overrides.append(f"node.nic.transport.hop_latency={max(0.0, gather_latency - inside) * 1e6:g} us")
     return load_hardware(machine, overrides).spec
@@ -139,7 +139,7 @@ def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardwar
 
 @lru_cache(maxsize=256)
 def _machine(named: str, gpu: str, usual: str) -> str:
-    """Return the catalogue name of a machine: what ``node_type`` begins with, if it has this GPU; else the GPU's usual one."""
+    """Return the catalogue name of a machine: *named*, with which ``node_type`` begins, if it has this GPU; else the GPU's usual one."""
     try:
         same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == gpu
     except SpecError:
@@ -148,35 +148,35 @@ def _machine(named: str, gpu: str, usual: str) -> str:
 
 
 def simulated(case: Case, at: Constants) -> LayoutRun:
-    """Return the simulated step of *case*, the host times of its stack from *at*. Raise SpecError where the simulator refuses it."""
+    """Return the simulated step of *case*, with the host times of its stack from *at*. Raise SpecError if the simulator refuses it."""
     from sim.mesh import predict as simulate
 
     hardware = hardware_of(case)
-    nodes, each = _placed(case, hardware)
-    return simulate(hardware, workload_of(case, at), nodes, each)
+    nodes, gpus_per_node = _placement(case, hardware)
+    return simulate(hardware, workload_of(case, at), nodes, gpus_per_node)
 
 
-def _placed(case: Case, hardware: Hardware) -> tuple[int, int]:
-    """Return the nodes of *case*, and the GPUs of each."""
+def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
+    """Return the number of nodes of *case*, and of GPUs per node."""
     here = hardware.groups[0].node.gpu_count
-    each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
-    return math.ceil(case.gpus / each), each
+    gpus_per_node = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
+    return math.ceil(case.gpus / gpus_per_node), gpus_per_node
 
 
 def memory_of(case: Case) -> Memory:
-    """Return what the simulator says of the memory of *case*, without simulating its step. Raise SpecError where it is refused."""
+    """Return the simulator's prediction of the memory of *case*, without simulating its step. Raise SpecError if it is refused."""
     from sim.analysis.layout_memory import memory_by_stage
     from sim.mesh import VERDICTS, prepare
 
-    hardware, workload = hardware_of(case), workload_of(case, defaults())  # hosts' times take no memory
-    nodes, each = _placed(case, hardware)
+    hardware, workload = hardware_of(case), workload_of(case, defaults())  # host times do not affect memory
+    nodes, gpus_per_node = _placement(case, hardware)
     gpu = hardware.groups[0].node.gpu
-    stages = memory_by_stage(prepare(hardware, workload, each, nodes, ends=False), workload, gpu)
+    stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, ends=False), workload, gpu)
     return Memory(as_read(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
 
 
 def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
-    """Return the bytes of the fullest of *stages* as the table of *case* reads them."""
+    """Return the memory (bytes) of the fullest of *stages*, or of the first, in the reading of the table of *case*."""
     reading: Mapping[str, Callable[[StageMemory], float]] = {
         "allocated": lambda stage: stage.allocated,
         "reserved": lambda stage: stage.reserved,
@@ -186,6 +186,6 @@ def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
 
 
 def predict(case: Case, at: Constants) -> LlmPrediction:
-    """Return what the simulator says of *case*; of the constants *at* it uses two that no stack's file can know, both of hosts."""
+    """Return the simulator's prediction of *case*; of the constants *at*, it only uses host times, which stack files do not have."""
     run = simulated(case, at)
     return LlmPrediction(run.step_time, as_read(case, run.memory), run.memory_verdict)

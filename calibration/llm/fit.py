@@ -1,7 +1,7 @@
-"""Which constants fit the measured runs? Gauss-Newton on logarithms of step time, shrunk to the priors, each source left out in turn.
+"""Which constants fit the measured runs? Gauss-Newton on log step times, shrunk toward the priors, with each source left out in turn.
 
-A source weighs as much as its rows, up to `ROWS_THAT_COUNT`; large errors count less (a Cauchy-like weight): runs that stumble do not
-drag a rate along. One Jacobian serves all folds: a fold solves the linearised problem without the rows of its source.
+A source weighs as much as its rows, up to `ROWS_THAT_COUNT`. Large errors count less (a Cauchy-like weight), so that outliers do not
+distort a rate. One Jacobian serves all folds: a fold solves the linearized problem without the rows of its source.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 ROWS_THAT_COUNT: Final = 60.0
 NOISE: Final = 0.08
-"""Deviation of a row's logarithm that is taken for noise: repeats and what a table does not tell (estimate)."""
+"""Deviation of a row's log step time that counts as noise: repeats, and details that a table does not state (estimate)."""
 ROUNDS: Final = 30
-"""Rounds after which a fit that does not settle is an error."""
+"""Rounds after which a fit that has not converged is an error."""
 SETTLED: Final = 0.005
-"""Largest move of a constant's logarithm in a round after which the fit is done."""
+"""The fit has converged if no constant's logarithm changes by more than this in a round."""
 STEP: Final = 0.02
 
 
 def usable(case: Case) -> bool:
-    """Return whether *case* may be fitted on: measured, sound, away from the memory's edge, and no pipeline of nanotron's over nodes."""
+    """Return whether *case* is used in fits: it ran and was measured.
+
+    nanotron's runs also have at most 8 tensor ranks, use less than 80% of memory, and have no pipeline over several nodes.
+    """
     if case.row.status != "ok" or not case.measured:
         return False
     if case.family == "nanotron":
@@ -39,7 +42,7 @@ def usable(case: Case) -> bool:
 
 
 def thinned(cases: Sequence[Case], most: int = 120) -> list[Case]:
-    """Return at most *most* cases of each source, evenly taken."""
+    """Return at most *most* cases of each source, sampled evenly."""
     total = Counter(case.row.source for case in cases)
     seen: Counter[str] = Counter()
     kept = []
@@ -54,7 +57,7 @@ def thinned(cases: Sequence[Case], most: int = 120) -> list[Case]:
 
 
 def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return the constants fitted on *cases*, and by source those fitted without it."""
+    """Return the constants fitted to *cases* and, by source, those fitted without that source."""
     import numpy as np
 
     rows = thinned([case for case in cases if usable(case)])
@@ -109,7 +112,7 @@ def _solve(
     prior: NDArray[np.float64],
     deviation: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the constants' logarithms that minimise the linearised errors plus their distance from the priors."""
+    """Return the logarithms of the constants that minimize the linearized errors plus their distance from the priors."""
     import numpy as np
 
     moved = np.zeros_like(theta)
@@ -123,7 +126,7 @@ def _solve(
 
 
 def accepted(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) -> bool:
-    """Return whether constants fitted without each source predict its rows better than the priors do, one vote a source."""
+    """Return whether constants fitted without each source predict its rows better than the priors do, with one vote per source."""
     from statistics import median
 
     before: list[float] = []

@@ -1,4 +1,4 @@
-"""How fast is the network that a table's cell describes, for one GPU? Gbit/s in words, or the names of InfiniBand's generations."""
+"""How fast is the network in a table's cell, per GPU? The cell has Gbit/s in words, or the name of an InfiniBand generation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from calibration.llm.chips import Chip
 GENERATIONS: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0}
 """Gbit/s of a link of four lanes (InfiniBand Trade Association's roadmap)."""
 WHOLE_NODE: Final = 1000.0
-"""Gbit/s from which on a bare figure is a node's: NICs of up to 800 Gbit/s are sold."""
+"""Gbit/s from which a bare figure is that of a whole node: NICs are sold with up to 800 Gbit/s."""
 ONE_NIC: Final = 100.0
-"""Gbit/s up to which a bare figure is that of a node's only NIC: faster ones come one a GPU or two: estimate."""
+"""Gbit/s up to which a bare figure is that of a node's only NIC: estimate (faster NICs come one per GPU or two)."""
 
 
 def nic_of(text: str, chip: Chip, stated: float | None) -> tuple[float, bool]:
-    """Return the bytes/s of the network for one GPU, and whether someone said so: *stated* (Gbit/s) by a source's scripts, or *text*."""
+    """Return the bytes/s of the network per GPU, and whether *stated* (Gbit/s, from a source's scripts) or *text* specifies them."""
     node = min(chip.domain, 8) if chip.domain < 72 else 4
     if stated is None:
         stated = _in_words(text.split("in node")[0], node)
@@ -24,7 +24,7 @@ def nic_of(text: str, chip: Chip, stated: float | None) -> tuple[float, bool]:
 
 
 def _in_words(text: str, node: int) -> float | None:
-    """Return the Gbit/s of one of *node* GPUs that *text* tells of, if it does."""
+    """Return the Gbit/s per GPU that *text* specifies for a node of *node* GPUs; None if it specifies none."""
     compute = re.search(r"compute:?\s*(.*)", text, re.IGNORECASE)
     text = compute.group(1).split("management")[0] if compute else text
     each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
@@ -40,7 +40,10 @@ def _in_words(text: str, node: int) -> float | None:
 
 
 def _bare(text: str, node: int) -> float | None:
-    """Return the same of a text without a number of NICs, or with a generation of InfiniBand: one NIC a GPU, unless it says how many."""
+    """Return the same for a text with a bare figure or an InfiniBand generation: that of one NIC per GPU, unless it states their number.
+
+    Figures up to `ONE_NIC` and from `WHOLE_NODE` are those of the whole node.
+    """
     named = re.search(r"(xdr|ndr|hdr|edr|fdr)", text)
     figure = re.search(r"(\d+(?:\.\d+)?)\s*(?:gbps|gbit/s|gb/s|gbe|gb|g\b)", text)
     rate = float(figure.group(1)) if figure else GENERATIONS[named.group(1)] if named else None

@@ -1,4 +1,4 @@
-"""What is said of a measured run? Its step, and the memory of its fullest rank."""
+"""What is predicted for a measured run? Its step time, and the memory of its fullest rank."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of GPU memory at their peak, as a table reads them, and whether they fit."""
+    """Peak GPU memory in bytes, in the reading of the run's table, and whether it fits."""
 
     nbytes: float
     verdict: str
-    """fits, thrashes or does_not_fit; unknown, with NaN bytes, where no machine with the GPU is described."""
+    """fits, thrashes or does_not_fit; unknown, with NaN bytes, if no machine with the GPU is described."""
 
 
 @dataclass(frozen=True)
 class LlmPrediction:
-    """A predicted step: seconds, bytes of GPU memory at its peak, and what the time is made of (seconds, in ``parts``)."""
+    """A predicted step: its seconds, its peak GPU memory in bytes, and the parts of its time (seconds, in ``parts``)."""
 
     step_time: float
     memory: float

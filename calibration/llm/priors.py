@@ -1,4 +1,4 @@
-"""Which constants has the closed form, and what is believed of them before any fit? Rates of hardware, and of software families."""
+"""Which constants does the closed form have, and what are their priors? Rates of hardware, and of software families."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
 """Physical constants: shares of peaks, bytes per element, seconds. Priors are estimates, at the level of datasheets."""
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
-"""Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+"""Families whose blocks torch runs operator by operator, with FlashAttention 2 or a similar kernel."""
 EXPOSED_EXPERTS: Final = 0.4
-"""Part of dispatch and combination that stays exposed where they run beside another micro-batch's compute: estimate."""
+"""Part of dispatch and combine that stays exposed if they overlap with another micro-batch's compute: estimate."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
-"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
+"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk toward 1."""
 
 
 def priors() -> dict[str, tuple[float, float]]:
-    """Return the value before any fit and the logarithmic deviation of every constant."""
+    """Return, for every constant, the value before any fit and the standard deviation of its logarithm."""
     all_priors = dict(PRIORS)
     for family in FAMILIES:
         for name, prior in FAMILY_PRIORS.items():

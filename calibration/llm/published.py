@@ -1,8 +1,8 @@
-"""How far off are predictions of the committed runs of transformers? Writes docs/trust/transformers.md and errors that runs quote.
+"""How large are the errors for the committed runs of transformers? Writes docs/trust/transformers.md and the errors that runs quote.
 
-Every scored run is asked of both predictors, by constants fitted without its source. The simulator's stacks of layouts carry one factor on
-compute that was fitted to these runs (``compute_factor``), kernels of Ampere and Blackwell another (``whole_steps``); here each source is
-predicted with what the others ask for.
+Both predictors predict every scored run, with constants fitted without its source. The simulator's stacks of layouts have a factor on
+compute that was fitted to these runs (``compute_factor``), and kernels of Ampere and Blackwell another (``whole_steps``). Here, each source
+is predicted with the factor that the other sources require.
 """
 
 from __future__ import annotations
@@ -48,28 +48,29 @@ PAGE: Final = "docs/trust/transformers.md"
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 QUOTED: Final = 24
-"""Runs of a source that count in errors to expect, evenly taken: one source has as many runs as all others."""
+"""Maximum number of runs of a source in expected errors, sampled evenly: one source has as many runs as all others together."""
 SOURCES: Final = 2
-"""Other sources with GPUs of a generation, below which all generations say how long compute takes: one may be an exception (estimate)."""
+"""Minimum number of other sources for a factor by GPU generation. With fewer, the factor comes from all generations, because a single
+source may be an exception (estimate)."""
 LEAST: Final = 6
-"""Runs that a group of expected errors needs."""
+"""Minimum number of runs in a group of expected errors."""
 
 Asking = tuple[str, str]
 """A source, and a generation of GPUs."""
 
 
 class Simulated(NamedTuple):
-    """One measured run as the simulator has it."""
+    """One measured run as simulated."""
 
     case: Case
     step: float
     """Predicted seconds of a step."""
     compute: float
-    """Of those, what ranks compute."""
+    """Part of the step in which ranks compute."""
 
     @property
     def factor(self) -> float:
-        """Return the factor on compute with which the prediction would be right."""
+        """Return the factor on compute with which the prediction equals the measurement."""
         return ((self.case.measured or 1.0) - self.step + self.compute) / self.compute
 
     def step_with(self, factor: float) -> float:
@@ -82,13 +83,13 @@ class Simulated(NamedTuple):
 
 
 def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[Simulated]:
-    """Return those of *cases* that the simulator does not refuse, as it has them; *progress* hears how many are done."""
-    made = []
+    """Return *cases* as simulated, without those that the simulator refuses; *progress* is called with the number done and the total."""
+    runs = []
     for done, run in enumerate(each(_simulated, cases, processes), 1):
         progress(done, len(cases))
         if run is not None:
-            made.append(run)
-    return made
+            runs.append(run)
+    return runs
 
 
 def _simulated(case: Case) -> Simulated | None:
@@ -100,9 +101,9 @@ def _simulated(case: Case) -> Simulated | None:
 
 
 def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
-    """Return by source and generation of GPUs the factors on compute that runs of dense models ask for; under no generation those of all.
+    """Return the factors on compute that runs of dense models require, by source and GPU generation; an empty generation means all.
 
-    Mixtures of experts would tell of their dispatch.
+    Mixtures of experts are left out, because their factors would include errors of dispatch.
     """
     asked_for: dict[Asking, list[float]] = defaultdict(list)
     for run in (run for run in runs if not run.case.shape.experts):
@@ -113,12 +114,12 @@ def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
 
 
 def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
-    """Return by source and generation of GPUs the factor on compute that the other sources ask for, one vote each.
+    """Return, by source and GPU generation, the factor on compute that the other sources require, one vote each.
 
-    Where fewer than `SOURCES` others have GPUs of the generation, those of all generations.
+    If fewer than `SOURCES` others have GPUs of the generation, the factors of all generations are used.
     """
     medians = {key: median(factors) for key, factors in factors_asked(runs).items()}
-    return {asking(run.case): _of_others(medians, *asking(run.case)) for run in runs}
+    return {asking(run.case): _median_of_others(medians, *asking(run.case)) for run in runs}
 
 
 def asking(case: Case) -> Asking:
@@ -126,13 +127,13 @@ def asking(case: Case) -> Asking:
     return case.row.source, case.chip.generation
 
 
-def _of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
-    alike, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
-    return median(alike if len(alike) >= SOURCES else every or [1.0])
+def _median_of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
+    same, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
+    return median(same if len(same) >= SOURCES else every or [1.0])
 
 
 def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
-    """Return *runs* with what each of `PREDICTORS` and the simple rules say; the interval is that of both together."""
+    """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules; the interval is that of ``both``."""
     factors = factors_without(runs)
     return [_scored(run, factors[asking(run.case)]) for run in runs]
 
@@ -142,19 +143,19 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
     closed = closed_form.predict(run.case, constants.constants)
     simulated = run.step_with(factor)
     both = sqrt(closed.step_time * simulated)
-    said = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
+    step_times = {"closed form": closed.step_time, "simulator": simulated, "both": both, "predicted": both}
     low, high = constants.interval(run.case)
-    said |= rule_times(run.case, constants.rules)
+    step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
-    return ScoredRun(run.case, prediction, said, low * both, high * both, constants.learning)
+    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.learning)
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
-    """Return errors of step time by source and predictor, then one vote a source, then one known row, simple rules and rankings."""
+    """Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
-    for source, of in sorted(pooled(rows).items()):
-        errors = [pair(errors_of(of, name)) for name in PREDICTORS]
-        lines.append(_line(source, f"{len(of):,}", errors, percent(errors_of(of, "both")["bias"]), percent(coverage(of))))
+    for source, group in sorted(pooled(rows).items()):
+        errors = [pair(errors_of(group, name)) for name in PREDICTORS]
+        lines.append(_line(source, f"{len(group):,}", errors, percent(errors_of(group, "both")["bias"]), percent(coverage(group))))
     votes = [voted(rows, name) for name in PREDICTORS]
     lines.append(_line("one vote a source", f"{len(rows):,}", [pair(one) for one in votes], percent(votes[-1]["bias"])))
     lines.append(_line("one row of a source known", "", [pair(_one_known(rows, name)) for name in PREDICTORS]))
@@ -176,12 +177,12 @@ def _line(name: str, count: str, figures: Sequence[str], bias: str = "", within:
 
 
 def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
-    moved = [one_row_known(of, name) for of in pooled(rows).values() if len(of) > 1]
+    moved = [one_row_known(group, name) for group in pooled(rows).values() if len(group) > 1]
     return {key: fmean(one[key] for one in moved) for key in ("median", "p90")}
 
 
 def factor_table(runs: Sequence[Simulated]) -> str:
-    """Return by source and generation the factor on the simulator's compute that dense models ask for, and the one they are scored with."""
+    """Return, by source and generation, the factor on simulated compute that dense models require, and the one they are scored with."""
     asked_for, others = factors_asked(runs), factors_without(runs)
     lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
     for (source, generation), factors in sorted(asked_for.items()):
@@ -192,26 +193,26 @@ def factor_table(runs: Sequence[Simulated]) -> str:
 
 
 def group_table(rows: Sequence[ScoredRun]) -> str:
-    """Return errors of both predictors together by what a run has, with signs: model family, axes, scale, GPU, precision."""
+    """Return errors and biases of ``both`` by groups of runs: model family, axes, scale, GPU, precision and others."""
     lines = []
-    for kind, of in groups(rows).items():
+    for kind, parts in groups(rows).items():
         lines += ["", _row(kind.replace("_", " "), "rows", "median / p90", "bias", "within")]
-        lines += [_row(one["name"], f"{one['points']:,}", pair(one), percent(one["bias"]), percent(one["coverage"])) for one in of]
+        lines += [_row(one["name"], f"{one['points']:,}", pair(one), percent(one["bias"]), percent(one["coverage"])) for one in parts]
     return "\n".join(lines[1:])
 
 
 def memory_table(described: Sequence[Case]) -> str:
-    """Return errors of peak memory by source of the runs that ended well, and how runs at the memory's edge are told."""
+    """Return errors of peak memory of finished runs by source, and how well runs at the memory limit are recognized."""
     ended = [case for case in described if case.row.status in ("ok", "suspect")]
     scores = memory_scores([(case, closed_form.predict(case, fitted(case.row.source).constants)) for case in ended])
     fits, edge = scores["fitted"], scores["thrashes"]
-    told = f"{percent(edge['recalled'])}% are told, with {percent(edge['false_alarms'])}% false alarms"
+    recognized = f"{percent(edge['recalled'])}% are told, with {percent(edge['false_alarms'])}% false alarms"
     return "\n".join(
         [
             _row("peak memory", "rows", "median / p90", "bias"),
             *(_row(one["source"], f"{one['points']:,}", pair(one), percent(one["bias"])) for one in scores["sources"]),
             f"of {fits['points']:,} runs that fitted {percent(fits['called_does_not_fit'])}% are called does_not_fit",
-            f"of {edge['points']:,} runs at the memory's edge {told}",
+            f"of {edge['points']:,} runs at the memory's edge {recognized}",
         ]
     )
 
@@ -221,34 +222,34 @@ def _row(name: str, count: str, error: str, bias: str, within: str = "") -> str:
 
 
 def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
-    """Return the table of expected errors that ``sim run`` reads: by groups of runs, what its predictions of them missed."""
+    """Return the table of expected errors that ``sim run`` reads: the errors of its predictions, by groups of runs."""
     by_group: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for error, case in errors:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
             by_group[name].append((error, case))
-    named = {name: _group(of) for name, of in sorted(by_group.items()) if len(of) >= LEAST}
+    named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
         "groups": named,
     }
 
 
-def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:
-    errors = [error for error, _ in of]
+def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
+    errors = [error for error, _ in runs]
     absolute = [abs(math.exp(-error) - 1) for error in errors]
     return {
-        "points": len(of),
+        "points": len(runs),
         "median": round(quantile(absolute, 0.5), 3),
         "p90": round(quantile(absolute, 0.9), 3),
         "low": round(math.exp(quantile(errors, 0.025)), 3),
         "high": round(math.exp(quantile(errors, 0.975)), 3),
-        "most_gpus": max(case.gpus for _, case in of),
-        "sources": sorted({case.row.source.split("/")[-1] for _, case in of}),
+        "most_gpus": max(case.gpus for _, case in runs),
+        "sources": sorted({case.row.source.split("/")[-1] for _, case in runs}),
     }
 
 
 def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
-    """Return the page's block: steps, factors on compute, groups, memory."""
+    """Return the generated block of `PAGE`: steps, factors on compute, groups, memory."""
     rows = scored_runs(runs)
     parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
@@ -257,9 +258,9 @@ def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
 def publish(
     described: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None, root: Path = FOLDER.parent
 ) -> Mapping[str, int]:
-    """Simulate the scored runs among *described*; write the block of `PAGE` and the errors to expect below *root*.
+    """Simulate the scored runs among *described*; write the block of `PAGE` and the expected errors below *root*.
 
-    Return how many runs were simulated, refused, and count in the errors to expect.
+    Return how many runs were simulated, were refused, and are in the expected errors.
     """
     scored = [case for case in described if scorable(case)]
     runs = simulated_runs(scored, progress, processes)

@@ -1,7 +1,7 @@
-"""How far off is the simplest that can be said? Two rules: a constant utilisation per GPU and precision, and 6PD over peak.
+"""How large are errors of the simplest predictors? Two rules: a constant utilization per GPU and precision, and 6PD over peak.
 
-The first counts attention (12 L h s per token, causal half) and has one utilisation for each GPU and precision, or where a GPU was not
-measured, for each precision. The second has one efficiency for all. Both take medians of other sources' rows.
+The first counts attention (12 L h s per token, causal half) and has one utilization for each GPU and precision or, if a GPU was not
+measured, for each precision. The second has one efficiency for all. Both use medians of other sources' rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES: Final = ("constant_mfu", "six_pd")
 
 
 def active_parameters(case: Case) -> float:
-    """Return the parameters that work on one token: of the experts those it is routed to; the embedding's lookup is no work."""
+    """Return the parameters that are active for one token: of the experts, those it is routed to; without the embedding's lookup."""
     shape = case.shape
     _, _, experts = layer_parameters(case)
     with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers))
@@ -28,7 +28,7 @@ def active_parameters(case: Case) -> float:
 
 
 def model_flop(case: Case, attention: bool) -> float:
-    """Return the FLOP of one step of *case*: 6 a parameter and token (4 where weights are frozen), and causal *attention*."""
+    """Return the FLOP of one step of *case*: 6 per parameter and token (4 if weights are frozen), and causal *attention*."""
     tokens = case.global_batch * case.seq
     each = (4.0 if case.lora else 6.0) * active_parameters(case)
     if attention:
@@ -37,7 +37,7 @@ def model_flop(case: Case, attention: bool) -> float:
 
 
 def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
-    """Return the rules' efficiencies on *cases*, one vote a source: by ``mfu:GPU:precision``, ``mfu:precision`` and ``six_pd``."""
+    """Return the rules' efficiencies on *cases*, one vote per source, by ``mfu:GPU:precision``, ``mfu:precision`` and ``six_pd``."""
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         if not case.measured:
@@ -47,11 +47,11 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
         shares[f"mfu:{case.chip.name}:{case.products}"][source].append(utilisation)
         shares[f"mfu:{case.products}"][source].append(utilisation)
         shares["six_pd"][source].append(model_flop(case, attention=False) / ideal)
-    return {name: median(median(values) for values in of.values()) for name, of in shares.items()}
+    return {name: median(median(values) for values in by_source.values()) for name, by_source in shares.items()}
 
 
 def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds that each rule says of a step of *case*, by *efficiencies*."""
+    """Return the seconds of a step of *case* that each rule predicts with *efficiencies*."""
     peak = case.gpus * case.chip.peak[case.products]
     utilisation = (
         efficiencies.get(f"mfu:{case.chip.name}:{case.products}")

@@ -1,8 +1,8 @@
 """How good are predictions of measured training runs? Errors of time and memory, intervals, ranking inside sweeps, and feasibility.
 
-A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted over measured, less
-one. A *sweep* is five or more rows of equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer
-the run that is predicted best takes than the measured best.
+A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted / measured - 1. A
+*sweep* is five or more rows with equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer the
+run predicted to be best takes than the measured best.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
+    """One row: its case, its prediction, the steps (s) of all predictors and rules (*said*), and the 95% interval of the step (s)."""
 
     case: Case
     prediction: LlmPrediction
@@ -42,7 +42,7 @@ class ScoredRun:
     low: float
     high: float
     learning: float = 1.0
-    """Share of one known row's miss that others of its source are moved by."""
+    """Share of one measured row's log error by which the predictions of its source's other rows are corrected."""
 
     @property
     def measured(self) -> float:
@@ -50,17 +50,17 @@ class ScoredRun:
         return self.case.measured or 0.0
 
     def error(self, name: str = "predicted") -> float:
-        """Return the relative signed error of what *name* says."""
+        """Return the relative signed error of the prediction *name*."""
         return self.said[name] / self.measured - 1.0
 
     @property
     def inside(self) -> bool:
-        """Tell whether the measured step lies in the interval."""
+        """Return whether the measured step lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
 def unscored(case: Case) -> str:
-    """Return why a row that is described does not count; empty where it does: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
+    """Return why a described row is not scored, else an empty text. Scored: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
     if case.row.status != "ok":
         return f"status is {case.row.status!r}; rows of status ok count"
     if not case.measured:
@@ -71,12 +71,12 @@ def unscored(case: Case) -> str:
 
 
 def scorable(case: Case) -> bool:
-    """Return whether a row counts, as `unscored` tells."""
+    """Return whether a row is scored, according to `unscored`."""
     return not unscored(case)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the quantile *share* of *values*, linear between them."""
+    """Return the quantile *share* of *values*, with linear interpolation."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -85,11 +85,11 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
-    """Return *rows* by source; sources with too few rows are together under ``others``."""
+    """Return *rows* by source; sources with too few rows are pooled under ``others``."""
     by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_source[row.case.row.source].append(row)
-    small = [source for source, of in by_source.items() if len(of) < POINTS_NEEDED]
+    small = [source for source, group in by_source.items() if len(group) < POINTS_NEEDED]
     if len(by_source) > 1 and small:
         others = [row for source in small for row in by_source.pop(source)]
         by_source["others"] = others
@@ -97,7 +97,7 @@ def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
 
 
 def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; null where there are none."""
+    """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; None if there are none."""
     if not rows:
         return {"points": 0, "median": None, "p90": None, "bias": None}
     absolute = [abs(row.error(name)) for row in rows]
@@ -110,8 +110,8 @@ def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, A
 
 
 def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
-    """Return the same with one vote a source: the means of the sources' figures."""
-    sources = [errors_of(of, name) for of in pooled(rows).values()]
+    """Return the same figures with one vote per source: means over the sources."""
+    sources = [errors_of(group, name) for group in pooled(rows).values()]
     if not sources:
         return errors_of((), name)
     means = {key: fmean(source[key] for source in sources) for key in ("median", "p90", "bias")}
@@ -119,7 +119,7 @@ def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
 
 
 def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
+    """Return the median and 90th percentile of errors if one measured row corrects the others of its source: means over its choice."""
     medians, high = [], []
     for row_known in rows if len(rows) > 1 else ():
         ratio = (row_known.measured / row_known.said[name]) ** row_known.learning
@@ -130,12 +130,12 @@ def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[st
 
 
 def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
-    """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
+    """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether missing values were assumed."""
     grouped: dict[str, list[dict[str, Any]]] = {}
-    for kind, of in GROUPS.items():
+    for kind, name_of in GROUPS.items():
         parts: dict[str, list[ScoredRun]] = defaultdict(list)
         for row in rows:
-            parts[of(row.case)].append(row)
+            parts[name_of(row.case)].append(row)
         grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
     plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
     grouped["one_node_data_parallel"] = [{"name": "one node, data parallel only", **errors_of(plain), "coverage": coverage(plain)}]
@@ -148,30 +148,30 @@ def coverage(rows: Sequence[ScoredRun]) -> float | None:
 
 
 def sweep_of(case: Case) -> tuple[object, ...]:
-    """Return what the runs of the sweep of *case* have in common."""
+    """Return the values that the runs of the sweep of *case* have in common."""
     text = case.row.text
     return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
 
 
 def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str, Any]]:
-    """Return Kendall's tau and regret of each sweep among *rows*, by what *name* says."""
+    """Return Kendall's tau and regret of each sweep among *rows*, for the prediction *name*."""
     by_sweep: dict[tuple[object, ...], list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_sweep[sweep_of(row.case)].append(row)
     return [
         {
             "sweep": ", ".join(str(part) for part in key),
-            "points": len(of),
-            "kendall_tau": kendall_tau([row.said[name] for row in of], [row.measured for row in of]),
-            "regret": min(of, key=lambda row: row.said[name]).measured / min(row.measured for row in of) - 1.0,
+            "points": len(runs),
+            "kendall_tau": kendall_tau([row.said[name] for row in runs], [row.measured for row in runs]),
+            "regret": min(runs, key=lambda row: row.said[name]).measured / min(row.measured for row in runs) - 1.0,
         }
-        for key, of in by_sweep.items()
-        if len(of) >= SWEEP
+        for key, runs in by_sweep.items()
+        if len(runs) >= SWEEP
     ]
 
 
 def ranking(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
-    """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
+    """Return the sweeps and their summary: median tau, median and 90th percentile of regret."""
     each = sweeps(rows, name)
     taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
     regrets = [sweep["regret"] for sweep in each]
@@ -185,7 +185,7 @@ def ranking(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b; None where one side is all ties."""
+    """Return Kendall's tau-b; None if one side is all ties."""
     agree = tied_first = tied_second = 0
     pairs = len(first) * (len(first) - 1) // 2
     for index in range(len(first)):
@@ -199,30 +199,30 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
+    """Return errors of peak memory by source, and how well runs at the memory limit are distinguished from those that fit."""
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
-    for case, said in rows:
+    for case, prediction in rows:
         if NOT_STATED not in case.assumed:
             fitted += 1
-            refused += said.verdict == "does_not_fit"
-        if case.measured_memory is None or isnan(said.memory):
+            refused += prediction.verdict == "does_not_fit"
+        if case.measured_memory is None or isnan(prediction.memory):
             continue
-        errors[case.row.source].append(said.memory / case.measured_memory - 1.0)
+        errors[case.row.source].append(prediction.memory / case.measured_memory - 1.0)
         at_edge = case.measured_memory >= 0.875 * case.chip.memory
         edge += at_edge
-        recalled += at_edge and said.verdict != "fits"
+        recalled += at_edge and prediction.verdict != "fits"
         roomy += not at_edge
-        alarms += not at_edge and said.verdict == "thrashes"
+        alarms += not at_edge and prediction.verdict == "thrashes"
     sources = [
         {
             "source": source,
-            "points": len(of),
-            "median": median(map(abs, of)),
-            "p90": quantile([abs(x) for x in of], 0.9),
-            "bias": median(of),
+            "points": len(relative),
+            "median": median(map(abs, relative)),
+            "p90": quantile([abs(x) for x in relative], 0.9),
+            "bias": median(relative),
         }
-        for source, of in sorted(errors.items())
+        for source, relative in sorted(errors.items())
     ]
     return {
         "sources": sources,
@@ -236,19 +236,19 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
 
 
 def feasibility(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
-    """Return how many runs that failed are called so, with those that are not listed by line."""
-    missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
+    """Return the share of failed runs that are predicted not to fit, and a list of the others by line."""
+    missed = [(case, prediction) for case, prediction in rows if prediction.verdict != "does_not_fit"]
     return {
         "failed": len(rows),
         "called_does_not_fit": 1 - len(missed) / len(rows) if rows else None,
-        "called_thrashes_or_worse": fmean(float(said.verdict != "fits") for _, said in rows) if rows else None,
+        "called_thrashes_or_worse": fmean(float(prediction.verdict != "fits") for _, prediction in rows) if rows else None,
         "missed": [
             {
                 "line": case.row.line,
                 "model": case.row.text["model"],
-                "memory_bytes": None if isnan(said.memory) else said.memory,
-                "verdict": said.verdict,
+                "memory_bytes": None if isnan(prediction.memory) else prediction.memory,
+                "verdict": prediction.verdict,
             }
-            for case, said in missed
+            for case, prediction in missed
         ],
     }

@@ -1,6 +1,6 @@
-"""What shape has the model of a measured run? Its columns over what its name tells (``records/llm/families.yaml``).
+"""What is the shape of a measured run's model? That of its columns or, where they are blank, of its name (``records/llm/families.yaml``).
 
-A row without layers has those that give the size in the model's name; one without heads has heads of about 128 elements.
+A row without layers gets as many as the size in the model's name requires; one without heads gets heads of about 128 elements.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sim.spec.workload import Model
 RECORDS: Final = COMMITTED / "llm"
 _MODELS: Final = "workloads/models"
 _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
-"""What a model's name ends with where it was trained further."""
+"""Endings of a model's name that mean that it was trained further."""
 
 
 class NoCase(Exception):
-    """Why a row is no case."""
+    """The reason why a row is no case."""
 
 
 def count(row: LlmRow, name: str) -> int:
-    """Return the whole number in column *name* of *row*; 0 where it is blank."""
+    """Return the whole number in column *name* of *row*; 0 if it is blank."""
     return int(row.number.get(name, 0))
 
 
 def axis(row: LlmRow, name: str) -> int:
-    """Return the ranks of the axis in column *name* of *row*; 1 where it is blank. Raise NoCase where it is no number."""
+    """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise NoCase if it is no number."""
     if name in row.unread:
         raise NoCase(f"{name} is {row.unread[name]!r}, no number")
     return max(1, count(row, name))
@@ -50,7 +50,7 @@ def records_yaml(name: str) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=512)
-def _named(model: str) -> dict[str, Any]:
+def _family_entry(model: str) -> dict[str, Any]:
     for entry in records_yaml("families.yaml"):
         if re.search(entry["match"], model.lower().replace("_", " ")):
             return {key: value for key, value in entry.items() if key not in ("match", "source")}
@@ -59,7 +59,7 @@ def _named(model: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _catalogued(model: str) -> dict[str, Any]:
-    """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
+    """Return the family and shape of the catalogue's decoder *model*, named as on the hub or in words; empty if there is none."""
     name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
     models = {re.sub(_TUNED, "", each): each for each in catalogue(_MODELS)} | {each: each for each in catalogue(_MODELS)}
     listed = next((models[each] for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
@@ -74,7 +74,7 @@ _SHAPE_COLUMNS: Final = {
 
 
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
-    """Return the family and the shape of the model of *row*; what is taken for granted goes to *assumed*. Raise NoCase without a size."""
+    """Return the family and the shape of the model of *row*; assumptions are added to *assumed*. Raise NoCase if a size is missing."""
     if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
         raise NoCase("layers of state-space models (Mamba) are not described; decoders of attention and feed-forward blocks are")
     family, values = _sizes(row, assumed)
@@ -98,7 +98,7 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
 
 
 def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
-    """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
+    """Return the number of heads of about 128 elements that the tensor-parallel group can divide."""
     tensor = axis(row, "tp")
     fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
     if not fitting:
@@ -108,9 +108,9 @@ def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
 
 
 def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
-    """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
-    named = dict(_named(row.text["model"]))
-    if not (count(row, "hidden") or named.get("hidden")):  # the name is all there is
+    """Return the family and the sizes of the model of *row*: those of its name, overridden by those of its columns."""
+    named = dict(_family_entry(row.text["model"]))
+    if not (count(row, "hidden") or named.get("hidden")):  # there is only the name
         named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
@@ -130,7 +130,7 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _layers(row: LlmRow, values: Mapping[str, Any], assumed: list[str]) -> int:
-    """Return how many layers give the size in the model's name, a multiple of the stages."""
+    """Return the number of layers that gives the size in the model's name, as a multiple of the stages."""
     size = re.search(r"(\d+(?:\.\d+)?)\s*b", row.text["model"], re.IGNORECASE)
     if not size:
         raise NoCase("layers is blank, and the model's name tells no size")

@@ -1,7 +1,7 @@
-"""Which runs does a table of transformer training hold? A `LlmRow` per line of a CSV file as ``records/llm/training.csv``.
+"""Which runs does a table of transformer training contain? One `LlmRow` per line of a CSV file such as ``records/llm/training.csv``.
 
-The columns tell such a table from other records. Text in a number's cell is no error of the file: it is kept in ``unread``, and the row is
-described without it or listed with it in the reason.
+The columns distinguish such a table from other records. Text in a numeric cell is not an error of the file: it is kept in ``unread``, and
+the row is described without it, or listed with it in the reason.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NEEDED: Final = (
 TELLING: Final = frozenset(
     {"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"}
 )
-"""Columns of which most are in every table of transformer runs, and none in other records."""
+"""Most of these columns are in every table of transformer runs, and none are in other records."""
 
 
 MACHINES: Final = frozenset({"hardware", "cluster", "instance", "instance_type", "machine", "system"})
-"""Columns of tables of data-parallel runs, which name a machine; tables of transformer runs name its ``gpu``."""
+"""Columns that name a machine in tables of data-parallel runs; tables of transformer runs name its ``gpu``."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LlmRow:
     text: Mapping[str, str]
     number: Mapping[str, float]
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Cells of number columns that hold something else."""
+    """Cells of numeric columns that hold something else."""
 
     @property
     def source(self) -> str:
@@ -56,17 +56,17 @@ class LlmRow:
         return repository(self.text["source"])
 
     def text_or_number(self, name: str) -> str:
-        """Return what the cell of column *name* holds, in words; empty where it is blank."""
+        """Return the content of the cell in column *name* as text; empty if it is blank."""
         return self.text.get(name) or self.unread.get(name) or (f"{self.number[name]:g}" if name in self.number else "")
 
     @property
     def status(self) -> str:
-        """Return what became of the run; ``ok`` where the table does not say."""
+        """Return the outcome of the run; ``ok`` if the table does not state it."""
         return self.text.get("status") or "ok"
 
     @property
     def step_time(self) -> float | None:
-        """Return the measured seconds of a step, or what tokens per second tell of it."""
+        """Return the measured seconds of a step, or those that follow from tokens per second; None if the row has neither."""
         if self.number.get("step_time_s", 0.0) > 0:
             return self.number["step_time_s"]
         names = ("tokens_per_s_per_gpu", "gpus", "global_batch", "seq_len")
@@ -77,13 +77,13 @@ class LlmRow:
 
 
 def repository(source: str) -> str:
-    """Return the repository that *source* (``owner/name@commit:path``) names; rounds of MLPerf's results are one source."""
+    """Return the repository that *source* (``owner/name@commit:path``) names; all rounds of MLPerf's results are one source."""
     name = source.split("@")[0].split(":")[0].strip()
     return "mlcommons/training_results" if name.startswith("mlcommons/training_results") else name
 
 
 def is_llm_table(path: Path) -> bool:
-    """Return whether the header of *path* has the columns of a table of transformer runs, if not all."""
+    """Return whether the header of *path* has most columns of a table of transformer runs."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
@@ -95,7 +95,7 @@ def is_llm_table(path: Path) -> bool:
 
 
 def read_table(path: Path) -> list[LlmRow]:
-    """Return the rows of *path*. Raise SpecError, one sentence, where a column that scoring needs is missing or the file cannot be read."""
+    """Return the rows of *path*. Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,9 +110,9 @@ def read_table(path: Path) -> list[LlmRow]:
 
 
 BLANK: Final = ("n/a", "nan", "null")
-"""What programs write into a cell that holds nothing."""
+"""What programs write into a cell without a value."""
 UNKNOWN: Final = ("unknown", "?", "not stated", "unspecified")
-"""What people write into a text's cell where nobody said."""
+"""What people write into a text cell if the value is not stated."""
 
 
 def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
@@ -132,13 +132,13 @@ def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
 
 
 def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:
-    """Return the text in column *name*, empty where it is one of the words *blank*."""
+    """Return the text in column *name*; empty if it is one of the words *blank*."""
     cell = (cells.get(name) or "").strip()
     return "" if cell.lower() in blank else cell
 
 
 def _number(cell: str) -> float | None:
-    """Return the number in *cell*, which may group its digits by commas; None where it holds something else."""
+    """Return the number in *cell*, which may group its digits by commas; None if it holds something else."""
     try:
         value = float(cell.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", cell) else cell)
     except ValueError:

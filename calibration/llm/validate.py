@@ -1,4 +1,4 @@
-"""How far off are predictions on tables of measured training runs? Read, describe, predict and score; the outcome as document and text."""
+"""How large are errors of predictions for tables of measured runs? Read, describe, predict and score; the result as document and text."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
     "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
 }
-"""Errors that others publish for such predictions, of runs that they chose themselves; general knowledge of the papers."""
+"""Errors that others publish for such predictions, on runs that they chose themselves; from general knowledge of the papers."""
 
 
 @dataclass(frozen=True)
 class Undescribed:
-    """A row that no prediction can be made of, and why."""
+    """A row that cannot be predicted or scored, and why."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Undescribed:
 
 @dataclass(frozen=True)
 class LlmValidation:
-    """The outcome for one or more tables: scored rows, all described runs with what is said of them, and rows without description."""
+    """The result for one or more tables: scored rows, all described runs with their predictions, and rows without description."""
 
     scored: tuple[ScoredRun, ...]
     said: tuple[tuple[Case, LlmPrediction], ...]
@@ -68,7 +68,7 @@ class LlmValidation:
     described: int
     unread: tuple[str, ...] = field(default=())
     not_scored: tuple[Undescribed, ...] = field(default=())
-    """Rows that are described and predicted, and why their step time does not count."""
+    """Rows that are described and predicted but not scored, and why."""
 
 
 def validate_tables(
@@ -79,10 +79,10 @@ def validate_tables(
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
 ) -> LlmValidation:
-    """Return how predictions compare with the runs in *files*, and with the failed runs in *memory*.
+    """Return the comparison of predictions with the runs in *files*, and with the failed runs in *memory*.
 
-    Nothing is fitted on a source of the files where *leave_out* is true. *progress* hears how many runs are
-    predicted. Raise SpecError where a file lacks a column.
+    If *leave_out* is true, each source is predicted with constants that were fitted without it. *progress* is called with the number of
+    predicted runs and the total. Raise SpecError if a file lacks a column.
     """
     described: list[Case] = []
     undescribed: list[Undescribed] = []
@@ -96,22 +96,26 @@ def validate_tables(
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
     constants_of = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
-    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in said if scorable(case)]
-    left = [(case, why) for case, _ in said if (why := unscored(case))]
-    not_scored = [Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in left]
+    predicted = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
+    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in predicted if scorable(case)]
+    unscored_cases = [(case, why) for case, _ in predicted if (why := unscored(case))]
+    not_scored = [
+        Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in unscored_cases
+    ]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
             _describe(memory, row, failed, undescribed, unread)
     constants_of |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
     refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, undescribed, processes=processes)
-    fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
-    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread), tuple(not_scored))
+    fits = [(case, prediction) for case, prediction in predicted if case.row.status in ("ok", "suspect")]
+    return LlmValidation(
+        tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(predicted), tuple(unread), tuple(not_scored)
+    )
 
 
 def predictor_named(name: str) -> Predictor:
-    """Return the predictor *name*. Raise SpecError where there is none of that name."""
+    """Return the predictor *name*. Raise SpecError if there is none of that name."""
     if name not in PREDICTORS:
         raise SpecError(f"--predictor {name}: write {', '.join(PREDICTORS[:-1])} or {PREDICTORS[-1]}")
     if name == "closed-form":
@@ -130,20 +134,23 @@ def _predicted(
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
 ) -> list[tuple[Case, LlmPrediction]]:
-    """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
+    """Return *cases* with the predictions of *predictor*; those that it refuses are added to *undescribed*."""
     predicted = []
     tasks = [(case, constants_of[case.row.source].constants) for case in cases]
-    for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), tasks, processes), strict=True), 1):
-        if isinstance(said, LlmPrediction):
-            predicted.append((case, said))
+    for done, (case, outcome) in enumerate(zip(cases, each(partial(_predict_or_refuse, predictor), tasks, processes), strict=True), 1):
+        if isinstance(outcome, LlmPrediction):
+            predicted.append((case, outcome))
         else:
-            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], said))
+            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], outcome))
         progress(done, len(cases))
     return predicted
 
 
-def _said(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
-    """Return what *predictor* says of a case, or why it refuses; steps that do not count are not simulated, as memory is one model."""
+def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
+    """Return the prediction of *predictor* for a case, or why it refuses.
+
+    Cases that are not scored are predicted by the closed form: all predictors use the same model of memory.
+    """
     try:
         return (predictor if scorable(task[0]) else closed_form.predict)(*task)
     except (SpecError, ValueError, ArithmeticError) as error:
@@ -161,12 +168,12 @@ def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[
 
 def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -> ScoredRun:
     low, high = constants.interval(case)
-    said = {
+    step_times = {
         "predicted": prediction.step_time,
         "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, constants.rules),
     }
-    return ScoredRun(case, prediction, said, low * prediction.step_time, high * prediction.step_time, constants.learning)
+    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.learning)
 
 
 def llm_document(validation: LlmValidation) -> dict[str, Any]:
@@ -176,14 +183,14 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
     sources: list[dict[str, Any]] = [
         {
             "source": source,
-            "rows_of": sorted({row.case.row.source for row in of}),
-            "assumed": fmean(bool(row.case.assumed) for row in of),
-            **{name: errors_of(of, name) for name in NAMES},
-            "one_row_known": one_row_known(of),
-            "coverage": coverage(of),
-            "skill": _skill(of),
+            "rows_of": sorted({row.case.row.source for row in group}),
+            "assumed": fmean(bool(row.case.assumed) for row in group),
+            **{name: errors_of(group, name) for name in NAMES},
+            "one_row_known": one_row_known(group),
+            "coverage": coverage(group),
+            "skill": _skill(group),
         }
-        for source, of in sorted(of_source.items())
+        for source, group in sorted(of_source.items())
     ]
     overall: dict[str, Any] = {name: voted(rows, name) for name in NAMES}
     overall["calibrated"] = overall["predicted"]
@@ -205,7 +212,7 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
             "sources": {source["source"]: source["coverage"] for source in sources},
             "families": {family["name"]: family["coverage"] for family in groups(rows)["model_family"]},
         },
-        "memory": memory_scores([(case, said) for case, said in validation.said if case.row.status in ("ok", "suspect")]),
+        "memory": memory_scores([(case, prediction) for case, prediction in validation.said if case.row.status in ("ok", "suspect")]),
         "feasibility": feasibility(validation.failed),
         "ranking": ranking(rows),
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
@@ -216,13 +223,13 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
 
 
 def _skill(rows: Sequence[ScoredRun]) -> float | None:
-    """Return one less the median error over that of the better simple rule."""
+    """Return 1 minus the ratio of the median error to that of the better simple rule."""
     best = min(errors_of(rows, rule)["median"] for rule in ("constant_mfu", "six_pd"))
     return 1 - errors_of(rows)["median"] / best if best else None
 
 
 def llm_table(validation: LlmValidation) -> str:
-    """Return the outcome in words and columns."""
+    """Return the result as text with tables."""
     document = llm_document(validation)
     lines = [
         f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
@@ -245,12 +252,12 @@ def llm_table(validation: LlmValidation) -> str:
         f"{pair(overall['one_row_known']):>12} {percent(overall['coverage']):>6} {'':6}  "
         f"{percent(overall['constant_mfu']['median']):>6} {percent(overall['six_pd']['median']):>6}"
     )
-    for kind, of in document["groups"].items():
+    for kind, parts in document["groups"].items():
         lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
         lines += [
             f"{one['name'][:34]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6} "
             f"{'':12} {percent(one['coverage']):>6}"
-            for one in of
+            for one in parts
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
     return "\n".join(lines)
@@ -291,13 +298,13 @@ def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
 
 
 def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
-    """Return *rows* by their reasons, those of most rows first, under the heading *what*."""
+    """Return lines with *rows* grouped by reason, most frequent first, under the heading *what*."""
     reasons: dict[str, list[Undescribed]] = {}
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
     lines = ["", f"{what}:"] if reasons else []
-    for reason, of in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
-        lines.append(f"  {len(of):4} rows, such as {of[0].file}:{of[0].line} ({of[0].model}): {reason}")
+    for reason, group in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
+        lines.append(f"  {len(group):4} rows, such as {group[0].file}:{group[0].line} ({group[0].model}): {reason}")
     if len(reasons) > most:
         lines.append(f"  and {len(reasons) - most} more reasons")
     return lines
@@ -310,14 +317,14 @@ COLUMNS: Final = (
 
 
 def predictions_csv(validation: LlmValidation) -> str:
-    """Return every scored row with what was measured and what is said of it."""
+    """Return a CSV text of every scored row with its measurement and predictions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in validation.scored:
-        case, said = row.case, row.said
+        case, times = row.case, row.said
         text, measured = case.row.text, case.measured_memory
-        figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
+        figures = [row.measured, times["predicted"], row.low, row.high, times["zero_shot"], times["constant_mfu"], times["six_pd"]]
         writer.writerow(
             [
                 text["source"], case.row.line, text["set"], text["model"], case.chip.name, case.gpus, text["precision"], case.axes,

@@ -20,7 +20,7 @@ class Weights:
 
     @property
     def total(self) -> float:
-        """Return all of them."""
+        """Return their sum."""
         return self.dense + self.experts + self.vocabulary
 
 
@@ -68,14 +68,15 @@ def stage_weights(case: Case) -> Weights:
 
 
 def layers_of_stage(case: Case) -> int:
-    """Return the blocks of the fullest stage."""
+    """Return the number of blocks of the fullest stage."""
     return max(blocks_of_stages(case)[0])
 
 
 def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
-    """Return the blocks of each stage, and the stage that has the output head.
+    """Return the number of blocks of each stage, and the stage that has the output head.
 
-    Even, or with embedding and head counted as a block each where that comes out even; what is left over is missing on the last stages.
+    The split is even, or even with embedding and head counted as a block each; failing both, the last stages have fewer blocks. nanotron's
+    split is by cost.
     """
     layers, stages = case.shape.layers, case.pipeline
     if case.family == "nanotron" and stages > 1:

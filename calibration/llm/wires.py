@@ -1,4 +1,4 @@
-"""How long do collectives and messages take? Bytes over the fabric inside a domain, over one NIC a GPU between domains."""
+"""How long do collectives and messages take? Bytes over the fabric inside a domain, over one NIC per GPU between domains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.parallel.routing import copies_between
 
 
 class Wires:
-    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC a GPU between."""
+    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC per GPU between domains."""
 
     def __init__(self, case: Case, at: Constants) -> None:
         self.case, self.at = case, at
@@ -20,7 +20,7 @@ class Wires:
     def gather(self, size: float, ranks: int, stride: int, latency: float | None = None) -> float:
         """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
 
-        *latency*: measured seconds of one more node for each `MEASURED_MESSAGE` of bytes, in place of those of hops.
+        *latency*: measured seconds that one more node adds for each `MEASURED_MESSAGE` bytes, in place of the latency of hops.
         """
         if ranks <= 1:
             return 0.0
@@ -33,12 +33,12 @@ class Wires:
         return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
 
     def start(self, ranks: int, stride: int) -> float:
-        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
+        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for negligible bytes."""
         nodes = math.ceil(ranks / self._inside(ranks, stride))
         return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
 
     def exchange(self, size: float, ranks: int, stride: int) -> float:
-        """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
+        """Return the seconds of an all-to-all in which each rank sends *size* bytes in total."""
         if ranks <= 1:
             return 0.0
         inside = self._inside(ranks, stride)

@@ -1,6 +1,6 @@
-"""What do the words in a table's cells mean? Yes and no, precision, what is recomputed, the stage of ZeRO.
+"""What do the words in a table's cells mean? Yes or no, the precision, what is recomputed, the stage of ZeRO.
 
-A word that is not known is no guess: `NoCase` says what would be.
+Unknown words are never guessed: `NoCase` states which words are accepted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SAVED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Layers of a plain decoder's block whose outputs are saved, by MaxText's ``remat_policy`` (layers/models.py, ``get_remat_policy``).
 
-Some name ``mlpwo`` as well, the last product's output, which no backward reads, so that JAX does not save it. q and k are named behind
-their rotation (layers/attentions.py): as many bytes, but that it runs again here is too much.
+Some policies also name ``mlpwo``, the last product's output, which no backward reads, so JAX does not save it. MaxText saves q and k after
+their rotation (layers/attentions.py): the bytes are the same, but here the rotation is recomputed, which is too much.
 """
 
 
 def told(text: str, unsaid: bool) -> bool:
-    """Return whether *text* says yes; *unsaid* where it says nothing."""
+    """Return whether *text* means yes; *unsaid* if it is blank."""
     plain = text.strip().lower()
     return not plain.startswith(_NO) if plain else unsaid
 
@@ -47,13 +47,13 @@ _SCALED: Final[Mapping[str, Fp8Recipe]] = {
     r"(?<![a-z])cs(?![a-z])|current|tensor.?wise|dynamic": "tensorwise",
     r"(?<![a-z])ds(?![a-z])|delayed": "delayed",
 }
-"""How tensors in 8 bits are scaled, by the first of such words; those of two letters are NeMo's and Megatron-Bridge's."""
+"""The FP8 recipe by the first pattern that matches; words of two letters are those of NeMo and Megatron-Bridge."""
 
 
 def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
-    """Return the precision of products that *text* names, and how 8 bits are scaled, where it says so.
+    """Return the precision of products that *text* names, and the FP8 recipe if it states one.
 
-    Raise NoCase where it names no precision that is described.
+    Raise NoCase if it names no precision that can be described.
     """
     plain = text.lower()
     if _NARROWEST.search(plain):
@@ -66,7 +66,7 @@ def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
 
 
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
-    """Return what software of *family* recomputes, and of how many blocks of a rank where not of all. Raise NoCase for other words."""
+    """Return what software of *family* recomputes, and in how many blocks of a rank (0: all). Raise NoCase for unknown words."""
     plain = text.strip().lower()
     if plain in SAVED:
         return "full", 0
@@ -85,12 +85,12 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
 
 
 def saves_of(text: str) -> tuple[str, ...]:
-    """Return the layers whose outputs are saved though their block is recomputed, where *text* is one of MaxText's policies; else none."""
+    """Return the layers whose outputs are saved though their block is recomputed, if *text* is one of MaxText's policies; else none."""
     return SAVED.get(text.strip().lower(), ())
 
 
 class Shards(NamedTuple):
-    """What FSDP's sharding strategy is in stages of ZeRO, and whether replicas of a sharded model are meant."""
+    """FSDP's sharding strategy as a stage of ZeRO, and whether it means several replicas of a sharded model."""
 
     stage: int
     replicated: bool = False
@@ -104,22 +104,22 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
 }
-"""torch.distributed.fsdp.ShardingStrategy."""
+"""Strategies of torch.distributed.fsdp.ShardingStrategy."""
 
 
 def shards_of(text: str) -> Shards | None:
-    """Return what the strategy that *text* begins with shards; None where it begins with none of torch's."""
+    """Return the sharding of the strategy with which *text* begins; None if it is none of torch's."""
     word = re.match(r"[a-z_0-9]+", text.strip().lower().removeprefix("shardingstrategy."))
     return _STRATEGIES.get(word.group()) if word else None
 
 
 def offloads(text: str) -> bool:
-    """Return whether *text* says that something is kept outside the GPU."""
+    """Return whether *text* means that something is kept outside the GPU."""
     return told(text, False) and not text.strip().lower().startswith("none")
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase where it names none."""
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase if it names none."""
     stage = re.search(r"[0-3]", text)
     if stage is None:
         raise NoCase(f"zero_stage is {text!r}, no number")

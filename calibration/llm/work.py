@@ -52,7 +52,7 @@ class StepWork:
         return self.attention_inputs() + self.attention_output()
 
     def attention_output(self) -> float:
-        """Return the seconds of the projection behind attention."""
+        """Return the seconds of the projection after attention."""
         shape = self.case.shape
         width = shape.mla.value_dim if shape.mla is not None else shape.value_size
         return self.product(self.tokens, shape.heads * width / self.case.tensor, shape.hidden)
@@ -72,7 +72,7 @@ class StepWork:
         return self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
 
     def latent_up(self) -> float:
-        """Return the seconds of the projections out of the latents of attention that has some."""
+        """Return the seconds of the projections out of the latents of attention; 0 for attention without latents."""
         shape, tensor, latent = self.case.shape, self.case.tensor, self.case.shape.mla
         if latent is None:
             return 0.0
@@ -84,7 +84,7 @@ class StepWork:
         return self.dense_up() + self.dense_down()
 
     def dense_down(self) -> float:
-        """Return the seconds of the product behind a plain feed-forward block's activation."""
+        """Return the seconds of the product after a plain feed-forward block's activation."""
         return self.product(self.tokens, self.case.shape.inner / self.case.tensor, self.case.shape.hidden)
 
     def dense_up(self) -> float:
@@ -109,7 +109,7 @@ class StepWork:
         return total + self.product(self.held, shape.hidden, shape.experts, narrow=False)
 
     def core(self, layer: int, backward: bool) -> float:
-        """Return the seconds of attention itself, causal; sequences of packed samples count in full."""
+        """Return the seconds of attention itself, which is causal; a sequence of packed samples counts as one of full length."""
         shape, case = self.case.shape, self.case
         heads = shape.heads / case.tensor
         window = shape.window_of(layer)
@@ -134,7 +134,7 @@ class StepWork:
         return total + self.casts(experts) + 10 * self.at["kernel"]
 
     def casts(self, experts: bool) -> float:
-        """Return the seconds in which one layer's inputs of products are brought to few bits, forward, as the simulator counts them."""
+        """Return the seconds of quantizing the inputs of one layer's products, forward, counted as in the simulator."""
         shape, case, own = self.case.shape, self.case, self.case.quantizing
         if own is None:
             return 0.0
@@ -159,12 +159,12 @@ class StepWork:
         )
 
     def routed_traffic(self) -> float:
-        """Return the seconds in which a layer's tokens are moved to the order of their experts and back, and get biases, forward."""
+        """Return the seconds of permuting a layer's tokens into the order of their experts and back, and of adding biases, forward."""
         shape = self.case.shape
         biased = BIAS_PASSES[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
         return (self.at["moe.traffic"] + biased) * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
 
     def _inner(self, experts: bool) -> float:
-        """Return the inner elements of a token in a feed-forward block, over all experts that it goes to."""
+        """Return the inner elements per token of a feed-forward block, over all experts that the token is routed to."""
         shape = self.case.shape
         return float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
