@@ -348,7 +348,7 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append(f"no price is known of this hardware: cost counts node-seconds; {_PRICED} gives one")
+        texts.append(f"no price of this hardware is known: cost counts node-seconds; {_PRICED} gives one")
     if plan.ways[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens are counted as if all were such steps" if plan.tokens is not None else ""
         texts.append(

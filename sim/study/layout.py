@@ -24,6 +24,7 @@ from sim.study.not_validated import not_validated
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
+from sim.units import counted
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
         one = replicas * training.batch
         near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
-            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x {training.batch} samples do not divide it; "
-            f"{near} does"
+            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x "
+            f"{counted(training.batch, 'sample')} do not divide it; write {near}"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 

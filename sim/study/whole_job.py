@@ -31,7 +31,8 @@ def plan_of(
     """Return the whole job that the options of a command request; None if they request none. Raise SpecError for invalid options."""
     if epochs is None and hours is None and tokens is None:
         if evaluation or not checkpoints:
-            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
+            given = "--evaluation" if evaluation else "--no-checkpoints"
+            raise SpecError(f"{given}: belongs to a whole job; write --epochs, --hours or --tokens as well")
         return None
     return plan_due(epochs, hours, evaluation, checkpoints, tokens)
 

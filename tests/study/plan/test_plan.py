@@ -601,7 +601,7 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
             PlanQuestion(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}),
             "--nodes 2 would do",
         ),
-        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "no --max-memory would do"),
+        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "without --max-memory it would do"),
     ]
     for question, text in cases:
         with pytest.raises(SpecError) as caught:
