@@ -26,7 +26,8 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return a line on the *job* of a document: length, time, cost and parts."""
     cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
-    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])})"
+    unpriced = "; no price is known: --set price.on_demand='10 USD/h' gives one" if job["cost_usd"] is None else ""
+    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])}){unpriced}"
 
 
 def length_text(job: Mapping[str, Any]) -> str:
