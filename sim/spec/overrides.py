@@ -31,6 +31,11 @@ class Option(NamedTuple):
     key: str
     value: object
 
+    @property
+    def written(self) -> str:
+        """Return the option as it is typed: ``--batch 64``, ``--parallel tp=8``."""
+        return f"{self.name}{'' if self.name.endswith('=') else ' '}{self.value if self.value != '' else repr('')}"
+
 
 Override = str | Option | PriceOverride
 """``KEY=VALUE``, several of them separated by ``;``, an option, or prices from a user-defined source."""
@@ -120,8 +125,7 @@ def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str
 
 def _option(option: Option) -> tuple[str, list[str], Document]:
     """Return the label of *option* in messages, the key that it sets, and the value."""
-    label = f"{option.name} {option.value if option.value != '' else repr('')}"
-    return label, option.key.split("."), Document(option.value, Mark(label))
+    return option.written, option.key.split("."), Document(option.value, Mark(option.written))
 
 
 def _written(text: str) -> tuple[str, list[str], Document]:

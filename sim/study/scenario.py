@@ -371,13 +371,13 @@ def _refuse_conflicts(laid: Sequence[Option]) -> None:
     for option in laid:
         other = first.setdefault(option.key, option)
         if str(other.value) != str(option.value):
-            raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
+            raise SpecError(f"{other.written} and {option.written}: write one of the two, or the same value")
 
 
 def _refuse_unequal_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
     """Raise SpecError if a layout option and another option, or an override, set different numbers of micro-batches."""
     key = "training.gradient_accumulation_steps"
-    given = [(f"{option.name} {option.value}", str(option.value)) for option in laid if option.key == key]
+    given = [(option.written, str(option.value)) for option in laid if option.key == key]
     written = [text.partition("=") for text in overrides]
     given += [(f"--set {name.strip()}={value.strip()}", value.strip()) for name, _, value in written if given and name.strip() == key]
     other = next((text for text, value in given if value != given[0][1]), None)
