@@ -145,7 +145,10 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["recommend", "resnet18", "--budget-hours", "1", "--hours", "2"], "--hours and --budget-hours"),
         (["run", "p3.8xlarge", "resnet18", "--hours", "2", "--epochs", "2"], "--epochs and --hours"),
         (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "says this for each job"),
-        (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "--no-checkpoints: belongs to a whole job; write --epochs, --hours or --tokens as well"),
+        (
+            ["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"],
+            "--no-checkpoints: belongs to a whole job; write --epochs, --hours or --tokens as well",
+        ),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
