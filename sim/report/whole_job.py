@@ -38,7 +38,7 @@ def length_text(job: Mapping[str, Any]) -> str:
 def long_time(seconds: float) -> str:
     """Return the *seconds* of a whole job as text, from two days on in hours and days."""
     days = seconds / 86400
-    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:.1f} days)"
+    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:,.1f} days)"
 
 
 def tokens_text(tokens: float) -> str:

@@ -242,7 +242,8 @@ def prepare(scenario: Scenario) -> Question:
     if scenario.batch == "max":
         loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=scenario.plan_command)
+    plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.at(number)}) for number in range(len(gpus))]
         short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]

@@ -29,4 +29,5 @@ def test_the_line_says_what_the_document_holds() -> None:
 def test_weeks_are_said_in_days_as_well() -> None:
     """By hand: 2054 h are 85.6 days."""
     assert long_time(2054 * 3600.0) == "2,054 h (85.6 days)"
+    assert long_time(205400 * 3600.0) == "205,400 h (8,558.3 days)"
     assert long_time(47 * 3600.0) == "47 h"
