@@ -133,7 +133,7 @@ def _kind_by_keys(path: Path) -> type[Any]:
 
 
 def _unlike(path: Path, document: Document) -> str:
-    """Return why *document* matches no kind of description: a key is misspelled, what it extends does not exist, or all keys are unknown."""
+    """Return why *document* matches no kind of description: a key is misspelled, what it extends is missing, or all keys are unknown."""
     value = document.value
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})

@@ -421,7 +421,7 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[W
     if rest or not each:
         over = f"{ranks} GPUs" if steps == 1 else f"{ranks} GPUs x {steps} accumulation steps"
         near = ranks * steps * max(1, each)
-        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; {near} does")
+        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; write {near}")
     return _with_batch(loaded, each, f"--global-batch {scenario.global_batch}")
 
 

@@ -69,9 +69,9 @@ def token_count(text: str | float) -> float:
 
 
 _FULL: Final = 0.99
-"""Of the hits that page caches end with: from then on an epoch counts as warm."""
+"""Share of the final hit ratio from which on an epoch counts as warm."""
 _MOST_FILLING: Final = 1000
-"""Epochs, more than which caches of hundreds of nodes take to fill: of so many, the first few decide the sum."""
+"""Limit of such epochs: caches of hundreds of nodes take longer to fill, but then the first epochs decide the sum."""
 
 
 def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
@@ -109,10 +109,10 @@ def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) ->
 
 
 def filling(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> tuple[float, ...]:
-    """Return the seconds of each epoch after the first of a *document* in which nodes still read from disk what they did not yet read.
+    """Return the seconds of each epoch after the first in which the page caches of several nodes still fill, given the run's *document*.
 
-    A fresh permutation gives each node samples that others read before. Such an epoch takes the share of the first that its misses
-    are, and no less than a warm one.
+    Each epoch gives a node samples that only others have read before. Such an epoch takes as long as its share of misses in the first
+    epoch, and at least as long as a warm one.
     """
     first, warm, nodes = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"], document["nodes"]
     node, size = machine.groups[0].node, workload.dataset.samples * workload.dataset.sample

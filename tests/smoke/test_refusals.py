@@ -30,7 +30,7 @@ OPTIONS = {
     "placement and gpus": (["--placement", "2", "--gpus", "2"], "write one of the two"),
     "batch too large": (["--batch", "512"], "--batch 512: batch 512 per GPU needs"),
     "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: batch 1024 per GPU needs"),
-    "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; 1000 does"),
+    "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 1000"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
     "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalogue (workloads/stacks/); {STACKS}"),
     "stack empty": (["--stack", ""], f"--stack '': '' is not in the catalogue (workloads/stacks/); {STACKS}"),
