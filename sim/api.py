@@ -22,6 +22,7 @@ from sim.report.figures import flat
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
+from sim.spec.catalogue import nearest_or_all
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several, size_of
@@ -360,7 +361,7 @@ def goodput(
         if name in name_by_flag:
             raise SpecError(f"{name}: write {name_by_flag[name]}, as fields of Weeks are called")
         if name not in allowed:
-            raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
+            raise SpecError(f"{name}: unknown option; {nearest_or_all(name, sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
+from sim.spec.catalogue import nearest_or_all
 from sim.spec.yaml import SpecError
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, tells
 
@@ -109,8 +110,8 @@ def run(
     allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
-            layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
-            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(('parallel', *allowed))}")
+            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
+            raise SpecError(f"{name}: unknown option; {layout or nearest_or_all(name, ['parallel', *allowed])}")
     if laid_out:
         from sim.laid_out import lay_out
 

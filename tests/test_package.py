@@ -102,6 +102,8 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", gpus=2.5), "gpus=2.5: expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", batch=True), "batch=True: expected a whole number or 'max'"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", foo=1), "foo: unknown option; known are parallel"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", node=2), "node: unknown option; did you mean nodes?"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spare=1), "spare: unknown option; did you mean spares?"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", tp=2), "tp: unknown option; write parallel={'tp': 2}"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
         (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),

@@ -1,9 +1,10 @@
 """How long does a whole job take, and what does it cost? Start-up, a cold epoch, warm ones, evaluation and checkpoints.
 
-``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * (evaluation + checkpoint)``, cost = rate * time. If a disk's burst
-credits run out, later epochs take as long as an epoch without credits. Evaluation is a forward pass over a share of the training samples;
-it takes about a third of the compute of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is
-written once per epoch while training waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
+``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * (evaluation + checkpoint)``, cost = rate * time. While the page
+caches of several nodes fill, epochs after the first take longer than warm ones. If a disk's burst credits run out, later epochs take as
+long as an epoch without credits. Evaluation is a forward pass over a share of the training samples; it takes about a third of the compute
+of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is written once per epoch while training
+waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
 
 Limits: a fixed start-up; evaluation reads from the page cache; checkpoints do not overlap training; part of an epoch has its share of
 evaluation and checkpoint.
@@ -46,6 +47,8 @@ class MachinePace(NamedTuple):
     """Number of the first epoch without the disk's burst credits."""
     tired_epoch: float = 0.0
     """Time of each epoch from then on."""
+    filling: tuple[float, ...] = ()
+    """Time of each epoch after the first while page caches fill; warm epochs follow."""
 
 
 class WholeJob(NamedTuple):
@@ -69,15 +72,26 @@ class WholeJob(NamedTuple):
 
 def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
     """Return the times of the parts of the job *plan* at *pace*. Raise ValueError for no work, or unless one length is specified."""
-    epochs = epochs_in(plan, pace)
-    rested = min(epochs, max(1.0, pace.tired_from - 1.0))
+    epochs = left = epochs_in(plan, pace)
+    times: list[float] = []
+    for most, epoch in _stretches(pace):
+        times.append(min(most, left) * epoch if left else 0.0)
+        left -= min(most, left)
     return WholeJob(
         plan.start_up if plan.time is None else min(plan.start_up, plan.time),
-        min(epochs, 1.0) * pace.first_epoch,
-        max(0.0, rested - 1.0) * pace.warm_epoch + (epochs - rested) * pace.tired_epoch,
+        times[0],
+        sum(times[1:]),
         epochs * _evaluation(plan, pace),
         epochs * _checkpoint(plan, pace),
     )
+
+
+def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
+    """Return the number of epochs of each kind in order, and the time of each such epoch; the last kind has no end."""
+    rested = max(1.0, pace.tired_from - 1.0)
+    filling = pace.filling[: int(min(rested - 1.0, len(pace.filling)))]
+    alike = [(1.0, pace.first_epoch), *((1.0, epoch) for epoch in filling)]
+    return [*alike, (rested - len(alike), pace.warm_epoch), (inf, pace.tired_epoch)]
 
 
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
@@ -89,8 +103,7 @@ def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
             raise ValueError(f"{plan.epochs} epochs: a job has more than 0")
         return plan.epochs
     left, done, per_epoch = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
-    rested = max(1.0, pace.tired_from - 1.0)
-    for most, epoch in ((1.0, pace.first_epoch), (rested - 1.0, pace.warm_epoch), (inf, pace.tired_epoch)):
+    for most, epoch in _stretches(pace):
         fit = min(most, max(0.0, left) / (epoch + per_epoch)) if most else 0.0
         done, left = done + fit, left - fit * (epoch + per_epoch)
         if fit < most:

@@ -124,25 +124,30 @@ def _kind_by_folder(path: Path) -> type[Any] | None:
 
 
 def _kind_by_keys(path: Path) -> type[Any]:
-    value = catalogue.read(path).value
+    document = catalogue.read(path)
+    value = document.value
     kind = (schema.kind_of(value) or _kind_of_origin(value, path)) if isinstance(value, dict) else None
     if kind is None:
-        raise SpecError(f"{path}: {_unlike(value)}")
+        raise SpecError(_unlike(path, document))
     return kind
 
 
-def _unlike(value: object) -> str:
-    """Return why *value* matches no kind of description: a key is misspelled, what it extends does not exist, or all keys are unknown."""
+def _unlike(path: Path, document: Document) -> str:
+    """Return why *document* matches no kind of description: a key is misspelled, what it extends is missing, or all keys are unknown."""
+    value = document.value
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
     misspelled = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
     if misspelled:
-        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
+        return "; ".join(f"{document.mark((key,))}: unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
     if isinstance(value, dict) and (origin := value.get("extends")):
+        if catalogue.is_path(str(origin)):
+            return f"{document.place(('extends',))}{shorten(origin)}: no such file"
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
         similar = catalogue.suggestions(str(origin), names)
-        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(similar)}?" if similar else "")
-    return f"no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
+        meant = f"; did you mean {any_of(similar)}?" if similar else ""
+        return f"{document.place(('extends',))}{shorten(origin)} is not in the catalogue{meant}"
+    return f"{path}: no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
 
 
 def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:

@@ -16,7 +16,10 @@ from sim.terminal import json_text, named_as_called, print_json, show_text, talk
 
 KINDS = ("hardware", "workloads", "jobs", "gpus", "models", "datasets", "stacks", "links", "cpus", "volumes", "transports")
 
-Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
+Where = Annotated[
+    list[str],
+    typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=8 or provider=aws,gcp; repeatable"),
+]
 
 
 @app.command(

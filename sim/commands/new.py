@@ -146,6 +146,8 @@ def _trace(
     name, path = place_of_traced(source, output, name, dataset, force)
     words = [word for text in traced.inputs for word in (("--example", text[1:]) if text.startswith("@") else ("--input", text))]
     words += [word for text in traced.arguments for word in ("--arg", text)]
+    given = {"--batch": batch, "--dataset": dataset, "--name": name if name != path.stem else None}
+    words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
     command = shlex.join(["python", "-m", "sim", "new", "workload", source, *words, "-o", path.as_posix()])
     talk.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     table = extract(source, traced.inputs, name, parse_arguments(traced.arguments), command)

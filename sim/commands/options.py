@@ -30,7 +30,8 @@ Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
 WhereOption = Annotated[
-    list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")
+    list[str],
+    typer.Option("--where", metavar="COND", help="machines of the catalogue, such as gpus=8 or provider=aws,gcp; repeatable"),
 ]
 NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
 Nodes = Annotated[

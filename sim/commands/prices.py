@@ -20,7 +20,10 @@ def prices(
     machines: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="machines, GPUs or providers; all by default", autocompletion=names.hardware)
     ] = [],  # noqa: B006
-    where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
+    where: Annotated[
+        list[str],
+        typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=8 or provider=aws,gcp; repeatable"),
+    ] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,
     refresh: Annotated[
         Path | None,

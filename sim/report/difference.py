@@ -235,7 +235,9 @@ def _step_sentence(difference: Mapping[str, Any]) -> str:
     if "step_time_s" not in difference["changed"]:
         return f"A step takes as long{', though not for the same reasons: ' + causes if causes else ''}."
     old, new = difference["step_time_s"]
-    return f"A step is {_by(old, new)}: {causes}."
+    speedup = difference["speedup"]
+    rate = "" if abs(speedup * new / old - 1.0) < 1e-3 else f"; samples per second change by {100 * (speedup - 1):+.1f}%"
+    return f"A step is {_by(old, new)}: {causes}{rate}."
 
 
 def _change_differently(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:

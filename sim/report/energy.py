@@ -73,7 +73,7 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
     more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
     if longer <= 0:
-        return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw as much, so that nothing changes (--power-cap)"
+        return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much: nothing changes (--power-cap)"
     return (
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
         f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "

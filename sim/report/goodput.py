@@ -171,13 +171,13 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
 def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArray[np.float64] | None]:
     """Return the samples and tokens trained in *own_steps* steps of the run."""
     if not steps.parts:
-        epoch = steps.workload.dataset.samples
-        times = [0.0, steps.time_of(epoch)]
+        ends = [epoch * steps.workload.dataset.samples for epoch in range(len(steps.cold) + 1)]
+        times = list(map(steps.time_of, ends))
         work = own_steps * steps.step_time
-        samples = np.interp(work, times, [0.0, epoch]) + np.maximum(work - times[1], 0.0) * steps.pace
+        samples = np.interp(work, times, ends) + np.maximum(work - times[-1], 0.0) * steps.pace
         return {"samples": samples, "tokens": None if steps.tokens is None else samples * steps.tokens}
-    ends, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
-    return {"samples": np.interp(own_steps, ends, samples), "tokens": np.interp(own_steps, ends, tokens)}
+    parts, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
+    return {"samples": np.interp(own_steps, parts, samples), "tokens": np.interp(own_steps, parts, tokens)}
 
 
 def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -17,7 +17,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.power_cap import Limited, limited
 from sim.study.weeks import steps_of
-from sim.study.whole_job import Course
+from sim.study.whole_job import Course, filling
 
 _RATES = ("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "hardware_flops_utilization")
 _PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
@@ -44,7 +44,7 @@ def under_power_cap(
     }
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
-        shown["whole_job"] = _whole_job(document, shown, plan, ratio)
+        shown["whole_job"] = _whole_job(document, shown, plan, ratio, filling(shown, machine, workload))
     return shown
 
 
@@ -77,8 +77,10 @@ def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whole_job(before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float) -> dict[str, Any]:
-    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*."""
+def _whole_job(
+    before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float, filled: tuple[float, ...]
+) -> dict[str, Any]:
+    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*; *filled*: see `filling`."""
     job, end = before["whole_job"], after.get("burst_credits_end")
     epochs, parts = job["epochs"], job["parts_s"]
     first = parts["first_epoch"] / min(epochs, 1.0)
@@ -86,7 +88,7 @@ def _whole_job(before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPla
     longer = (ratio - 1.0) * warm
     pace = MachinePace(
         first + longer, warm + longer, after["stalls_s"]["compute"] / after["step_time_s"], parts["checkpoints"] / epochs,
-        end["epoch"] if end else inf, end["epoch_time_s"] if end else 0.0,
+        end["epoch"] if end else inf, end["epoch_time_s"] if end else 0.0, filled,
     )  # fmt: skip
     as_long = plan._replace(epochs=epochs if plan.time is None else None)
     return whole_job_document(plan, Course(epochs_in(as_long, pace), whole_job(as_long, pace)), after["price"]["usd_per_h"])

@@ -240,7 +240,7 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
     ties = sum(row["tie"] for row in rows) - 1
     widest = max(row["tie_within"] for row in rows if row["tie"])
-    beside = f"; {ties} more within the expected error ({100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
+    beside = f"; {ties} more within their expected errors (up to {100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
     return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}.{unproven}"
 
@@ -348,7 +348,7 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append(f"no price is known of this hardware: cost counts node-seconds; {_PRICED} gives one")
+        texts.append(f"no price of this hardware is known: cost counts node-seconds; {_PRICED} gives one")
     if plan.ways[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens are counted as if all were such steps" if plan.tokens is not None else ""
         texts.append(
@@ -378,7 +378,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     ]
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
-        money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
+        money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.{2 * (best['job_cost_usd'] < 1000)}f} USD"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
         lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best"]
     if document["with_failures"] is not None:

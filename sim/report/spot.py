@@ -105,6 +105,8 @@ def _range(figures: dict[str, float], dimension: str = "") -> str:
 
 def slower(time: float, other: float) -> str:
     """Return text on how *time* compares with *other*."""
+    if round(100 * (time / other - 1)) == 0:
+        return "as long"
     return f"{100 * (time / other - 1):.0f}% longer" if time >= other else f"{100 * (1 - time / other):.0f}% less time"
 
 

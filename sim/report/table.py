@@ -13,7 +13,7 @@ from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.prices import paid_text
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
-from sim.report.whole_job import whole_job_text
+from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
 from sim.units import show
 
@@ -43,13 +43,15 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
             f"{100 * cold / first['step_time_s']:10.1f}%  {BRIEF[cause]}"
         )
     lines += ["", f"  {document['verdict']}", ""]
-    lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
+    tokens = epoch_tokens(document)
+    length = "" if tokens is None else f" of {tokens_text(tokens)}"
+    lines.append(f"  epoch{length}: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
+        lines.append(f"  {energy_text(document['energy'], tokens)}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]
@@ -95,7 +97,7 @@ def bar(share: float, width: int = BAR) -> str:
 
 
 def _epoch(seconds: float, cost: float | None) -> str:
-    return show(seconds, "time") + ("" if cost is None else f", ${cost:,.2f}")
+    return long_time(seconds) + ("" if cost is None else f", ${cost:,.2f}")
 
 
 def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> list[str]:

@@ -290,7 +290,7 @@ def price_unknown(hardware: Hardware) -> list[str]:
     """Return a sentence if a provider's machine has no price, for example because its GPUs were replaced by others."""
     if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
-    return [f"no price is known of {hardware.name} with these GPUs, so no cost (--set price.on_demand='10 USD/h')"]
+    return [f"no price of {hardware.name} as described is known, so no cost is shown (--set price.on_demand='10 USD/h')"]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:

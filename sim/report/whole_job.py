@@ -26,7 +26,8 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return a line on the *job* of a document: length, time, cost and parts."""
     cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
-    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])})"
+    unpriced = "; no price is known: --set price.on_demand='10 USD/h' gives one" if job["cost_usd"] is None else ""
+    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])}){unpriced}"
 
 
 def length_text(job: Mapping[str, Any]) -> str:
@@ -37,7 +38,7 @@ def length_text(job: Mapping[str, Any]) -> str:
 def long_time(seconds: float) -> str:
     """Return the *seconds* of a whole job as text, from two days on in hours and days."""
     days = seconds / 86400
-    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:.1f} days)"
+    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:,.1f} days)"
 
 
 def tokens_text(tokens: float) -> str:

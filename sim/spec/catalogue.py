@@ -98,7 +98,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     *written_in* is the file that contains the name (None: a command line): paths are relative to it, and its own parts take precedence over
     the catalogue's. *near* are additional folders to search first. Raise UnknownName if there is no such file.
     """
-    if _is_path(name):
+    if is_path(name):
         return _file_at(name, folder, written_in)
     tail = folder.split("/", 1)[-1]
     nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (f"{path}/{tail}", path)]
@@ -215,6 +215,12 @@ def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
+def nearest_or_all(name: str, candidates: list[str]) -> str:
+    """Return which of *candidates* was meant by *name*, or all of them where none is like it."""
+    near = suggestions(name, candidates, most=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(candidates)}"
+
+
 def _orders(name: str) -> list[str]:
     """Return *name* with its words in every order, the original first; only the original if it has many words."""
     return ["-".join(words) for words in permutations(name.split("-"))] if name.count("-") <= MOST_TURNED else [name]
@@ -229,7 +235,8 @@ def _shown(name: str) -> str:
     return name if len(name) <= 80 and name.isprintable() and name else shorten(name, 80)
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Tell whether *name* is a path of a file, and no name of the catalogue."""
     return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
 
 

@@ -108,7 +108,7 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     """Return a sentence on why no row matches *conditions*: the first one that no row matches on its own, and its column's values."""
     unmatched = next((text for text in conditions if not select(rows, [text], columns)), None)
     if unmatched is None:
-        return f"no row meets all of {', '.join(conditions)}"
+        return f"no row meets all of {' and '.join(conditions)}{_either(conditions)}"
     column = _column(unmatched, columns)
     if column.dimension:
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
@@ -123,6 +123,16 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     near = suggestions(match[3] if match else "", texts)
     shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
     return f"no row meets {unmatched}; {shown}"
+
+
+def _either(conditions: Sequence[str]) -> str:
+    """Return how to ask for any of the values that *conditions* give one column; empty where none is given two."""
+    values: dict[str, list[str]] = {}
+    for text in conditions:
+        if (match := _CONDITION.fullmatch(text)) and match[2] in ("=", "=="):
+            values.setdefault(match[1], []).append(match[3])
+    name = next((name for name, several in values.items() if len(several) > 1), None)
+    return "" if name is None else f"; {name}={','.join(values[name])} means any of them"
 
 
 def exported(row: Row, columns: tuple[Column, ...]) -> Row:

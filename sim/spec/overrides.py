@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel
 
 from sim.spec import schema, yaml
-from sim.spec.hardware import Group, Hardware
+from sim.spec.hardware import Group, Hardware, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
 from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPiece, child, put, without
 from sim.spec.yaml import Document, Mark, SpecError
@@ -30,6 +30,11 @@ class Option(NamedTuple):
     name: str
     key: str
     value: object
+
+    @property
+    def written(self) -> str:
+        """Return the option as it is typed: ``--batch 64``, ``--parallel tp=8``."""
+        return f"{self.name}{'' if self.name.endswith('=') else ' '}{self.value if self.value != '' else repr('')}"
 
 
 Override = str | Option | PriceOverride
@@ -120,8 +125,7 @@ def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str
 
 def _option(option: Option) -> tuple[str, list[str], Document]:
     """Return the label of *option* in messages, the key that it sets, and the value."""
-    label = f"{option.name} {option.value if option.value != '' else repr('')}"
-    return label, option.key.split("."), Document(option.value, Mark(label))
+    return option.written, option.key.split("."), Document(option.value, Mark(option.written))
 
 
 def _written(text: str) -> tuple[str, list[str], Document]:
@@ -166,6 +170,8 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
         _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
+    if kind is Volume:
+        piece = without(piece, "assumed")  # it is the user's now
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
 
 

@@ -63,7 +63,7 @@ def require_machines(name: str, machines: Iterable[str]) -> None:
         if machine not in compared:
             near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise SpecError(f"--price {machine}: is none of the machines that are compared{meant}")
+            raise SpecError(f"--price {machine}: is not one of the machines that are compared{meant}")
 
 
 def _prices_in(name: str) -> dict[str, str]:

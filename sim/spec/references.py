@@ -325,6 +325,8 @@ def _is_partial(group: Any) -> bool:
 def _merged(part: SpecPiece, own: SpecPiece) -> SpecPiece:
     """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
+    if own.value:
+        value.pop("assumed", None)  # a volume of which a file says something is no stand-in
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)

@@ -151,7 +151,7 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, "is empty; write at least one item"
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
         return key, _UNLIKE
-    due = schema.describe(kind, key)
+    due = _naming(error["input"], schema.describe(kind, key), schema.describe(kind, (*key, "name")))
     return key, f"{_describe_value(error['input'])};{_suggestion(error['input'], due)} write {due}"
 
 
@@ -166,6 +166,11 @@ _UNLIKE: Final = (
     "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
     "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
 )
+
+
+def _naming(value: object, due: str, names: str) -> str:
+    """Return the block that is *due* with *value* as its name, where that is one of its *names*."""
+    return re.sub(r"(?<=such as \{name: )\w+", str(value), due) if value in names.removeprefix("one of ").split(", ") else due
 
 
 def _suggestion(value: object, due: str) -> str:

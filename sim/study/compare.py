@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sim.check import require
 from sim.spec.elsewhere import as_written
 from sim.spec.library import fingerprint, load_hardware, load_workload
-from sim.spec.listing import HARDWARE, hardware_rows, select
+from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
 from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
 from sim.study.computing import ALL_CORES, Computing, Task, computed
@@ -59,9 +59,9 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     matching = [str(row["name"]) for row in select(rows, where, HARDWARE)]
     kept = [name for name in names if name in matching] if names else matching
     if not kept:
-        raise SpecError(
-            f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `python -m sim list` shows what there is"
-        )
+        if matching:
+            raise SpecError(f"--where {' --where '.join(where)}: none of the machines named meets that; name others, or leave it out")
+        raise SpecError(f"--where: {without_match(rows, where, HARDWARE)}; 'python -m sim list hardware' shows what there is")
     return kept
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
@@ -24,6 +25,7 @@ from sim.study.not_validated import not_validated
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
+from sim.units import counted
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
         one = replicas * training.batch
         near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
-            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x {training.batch} samples do not divide it; "
-            f"{near} does"
+            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x "
+            f"{counted(training.batch, 'sample')} do not divide it; write {near}"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
@@ -111,11 +113,15 @@ def shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Seq
     uses = {name: value for name, value in fullest.by_use().items() if name not in ("allocated", "reserved", "total")}
     largest = sorted(uses, key=lambda name: -uses[name])[:2]
     where = f"stage {fullest.stage}" if len(memory) > 1 else "each GPU"
-    named = " and ".join(f"{_gib(uses[name])} of {name.replace('_', ' ')}" for name in largest)
+    named = " and ".join(f"{_gib(uses[name])} of {_USES.get(name, name.replace('_', ' '))}" for name in largest)
     return (
         f"{workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
         f"most is {named}; {_remedy(hardware, workload, layout.mesh.gpus_per_node, plan)}"
     )
+
+
+_USES: Final = {"gathered": "gathered weights", "cached": "memory that the allocator keeps", "context": "CUDA context"}
+"""What uses memory, where its name alone says too little."""
 
 
 def _needed(stage: StageMemory) -> float:

@@ -50,7 +50,7 @@ def layout_of(
             if not equals or not name or not value:
                 raise SpecError(f"--parallel {text}: write names and values, for example tp=8,pp=4,shard=optimizer")
             key = "gradient_accumulation_steps" if name == "micro_batches" else f"parallel.{_SHORT.get(name, name)}"
-            given.append((f"--parallel {name}", key, value if (number := whole_number(value)) is None else number))
+            given.append((f"--parallel {name}=", key, value if (number := whole_number(value)) is None else number))
     named: list[tuple[str, str, str | int | None]] = [
         ("--tp", "parallel.tensor", tensor),
         ("--pp", "parallel.pipeline", pipeline),

@@ -29,7 +29,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
         raise SpecError(f"{option} {text}: write 1 or more")
     most = MOST.get(option, 10**9)
     if max(low, high or low) > most:
-        raise SpecError(f"{option} {text}: the largest number is {most:,}; {_meant(max(low, high or low), most)}")
+        raise SpecError(f"{option} {text}: write {most:,} or less")
     if high is None:
         return [low]
     if high < low:
@@ -52,12 +52,6 @@ def one_number(text: str | None, option: str) -> int | None:
     if len(numbers) != 1:
         raise SpecError(f"{option} {text}: expected one number, such as {option} {numbers[-1]}")
     return numbers[0]
-
-
-def _meant(number: int, most: int) -> str:
-    while number > most or number > 1000:
-        number //= 10
-    return f"did you mean {number}?"
 
 
 def _doublings(low: int, high: int) -> list[int]:

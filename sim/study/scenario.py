@@ -242,7 +242,8 @@ def prepare(scenario: Scenario) -> Question:
     if scenario.batch == "max":
         loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=scenario.plan_command)
+    plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.at(number)}) for number in range(len(gpus))]
         short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
@@ -371,13 +372,13 @@ def _refuse_conflicts(laid: Sequence[Option]) -> None:
     for option in laid:
         other = first.setdefault(option.key, option)
         if str(other.value) != str(option.value):
-            raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
+            raise SpecError(f"{other.written} and {option.written}: write one of the two, or the same value")
 
 
 def _refuse_unequal_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
     """Raise SpecError if a layout option and another option, or an override, set different numbers of micro-batches."""
     key = "training.gradient_accumulation_steps"
-    given = [(f"{option.name} {option.value}", str(option.value)) for option in laid if option.key == key]
+    given = [(option.written, str(option.value)) for option in laid if option.key == key]
     written = [text.partition("=") for text in overrides]
     given += [(f"--set {name.strip()}={value.strip()}", value.strip()) for name, _, value in written if given and name.strip() == key]
     other = next((text for text, value in given if value != given[0][1]), None)
@@ -420,7 +421,7 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[W
     if rest or not each:
         over = f"{ranks} GPUs" if steps == 1 else f"{ranks} GPUs x {steps} accumulation steps"
         near = ranks * steps * max(1, each)
-        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; {near} does")
+        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; write {near}")
     return _with_batch(loaded, each, f"--global-batch {scenario.global_batch}")
 
 

@@ -28,6 +28,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_flag, require_number, require_text, require_whole
 from sim.study.options import OptionTerms, PowerOptions, options_of
+from sim.study.whole_job import filling
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
@@ -78,8 +79,8 @@ class Steps(NamedTuple):
     """All parts of the job in order, if batch or sequence change during it."""
     epoch_factor: float = 1.0
     """Time of an epoch, including the wait for its first batch, relative to the time of its steps."""
-    cold: float = 0.0
-    """Seconds that the first epoch takes longer than later ones, because nothing that it reads is cached."""
+    cold: Sequence[float] = ()
+    """Seconds that each of the first epochs takes longer than later ones, because not all that it reads is cached."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
@@ -111,8 +112,9 @@ class Steps(NamedTuple):
         return self.samples / (self.step_time * self.epoch_factor)
 
     def time_of(self, samples: float) -> float:
-        """Return the seconds of undisturbed training on the first *samples*, including the extra time of the `cold` first epoch."""
-        return samples / self.pace + self.cold * min(1.0, samples / self.workload.dataset.samples)
+        """Return the seconds of undisturbed training on the first *samples*, including the extra time of the `cold` epochs."""
+        epochs = samples / self.workload.dataset.samples
+        return samples / self.pace + sum(more * min(1.0, max(0.0, epochs - before)) for before, more in enumerate(self.cold))
 
     @property
     def tokens(self) -> int | None:
@@ -132,7 +134,9 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     priced = [price * count / document["nodes"] for price, count in prices if price is not None]
     price = sum(priced) if len(priced) == len(prices) else None
     epoch, parts = document.get("epoch_time_s"), _stretches(document)
-    cold = 0.0 if epoch is None or parts else document["first_epoch"]["epoch_time_s"] - epoch
+    cold: list[float] = []
+    if epoch is not None and not parts:
+        cold = [each - epoch for each in (document["first_epoch"]["epoch_time_s"], *filling(document, machine, workload))]
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,

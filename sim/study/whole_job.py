@@ -7,10 +7,13 @@ and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` adds up
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, whole_job
+from sim.cluster import page_cache
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
 from sim.spec.pretraining import tokens_in
@@ -31,7 +34,8 @@ def plan_of(
     """Return the whole job that the options of a command request; None if they request none. Raise SpecError for invalid options."""
     if epochs is None and hours is None and tokens is None:
         if evaluation or not checkpoints:
-            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
+            given = "--evaluation" if evaluation else "--no-checkpoints"
+            raise SpecError(f"{given}: belongs to a whole job; write --epochs, --hours or --tokens as well")
         return None
     return plan_due(epochs, hours, evaluation, checkpoints, tokens)
 
@@ -64,6 +68,12 @@ def token_count(text: str | float) -> float:
     return tokens
 
 
+_FULL: Final = 0.99
+"""Share of the final hit ratio from which on an epoch counts as warm."""
+_MOST_FILLING: Final = 1000
+"""Limit of such epochs: caches of hundreds of nodes take longer to fill, but then the first epochs decide the sum."""
+
+
 def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
     """Return *plan* with its tokens as epochs of the data set. Raise SpecError if they are fewer than a step of *samples*."""
     if plan.tokens is None:
@@ -94,7 +104,24 @@ def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) ->
         checkpoint_time(workload, machine),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
+        filling(document, machine, workload),
     )
+
+
+def filling(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> tuple[float, ...]:
+    """Return the seconds of each epoch after the first in which the page caches of several nodes still fill, given the run's *document*.
+
+    Each epoch gives a node samples that only others have read before. Such an epoch takes as long as its share of misses in the first
+    epoch, and at least as long as a warm one.
+    """
+    first, warm, nodes = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"], document["nodes"]
+    node, size = machine.groups[0].node, workload.dataset.samples * workload.dataset.sample
+    if first <= warm or nodes == 1 or not size:
+        return ()
+    held = page_cache.cached_fraction(page_cache.capacity(node.host.memory, node.page_cache), size)
+    ratio = partial(page_cache.hit_ratio, node.page_cache, held, nodes)
+    hits = takewhile(lambda hit: hit < _FULL * ratio(), map(ratio, range(1, _MOST_FILLING)))
+    return tuple(takewhile(lambda seconds: seconds > warm, (first * (1.0 - hit) for hit in hits)))
 
 
 def checkpoint_bytes(workload: Workload) -> float:

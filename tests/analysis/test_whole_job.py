@@ -30,6 +30,17 @@ def test_epochs_without_burst_credits_take_what_they_take(epochs: int) -> None:
     assert job.total == pytest.approx(one_by_one)
 
 
+@pytest.mark.parametrize("tired_from", [2, 3, 4, 10**9])
+@pytest.mark.parametrize("epochs", [0.5, 1, 1.5, 2, 3, 3.5, 20])
+def test_epochs_in_which_page_caches_fill_take_what_they_take(epochs: float, tired_from: int) -> None:
+    pace = TIRED._replace(tired_from=tired_from, filling=(150.0, 120.0))
+    took = [200.0, *(160.0 if number >= tired_from else {2: 150.0, 3: 120.0}.get(number, 100.0) for number in range(2, 30))]
+    whole = int(epochs)
+    one_by_one = sum(took[:whole]) + (epochs - whole) * took[whole]
+    assert whole_job(JobPlan(epochs, checkpoints=False, start_up=0.0), pace).total == pytest.approx(one_by_one)
+    assert epochs_in(JobPlan(None, checkpoints=False, start_up=0.0, time=one_by_one), pace) == pytest.approx(epochs)
+
+
 @given(times, times, times, st.integers(2, 6) | st.just(10**9), times, st.floats(0, 0.5), st.booleans(), st.floats(1.0, 1e5))
 def test_a_job_of_a_given_time_takes_it(
     first: float, warm: float, tired: float, tired_from: int, checkpoint: float, evaluation: float, saves: bool, time: float

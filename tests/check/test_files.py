@@ -84,9 +84,11 @@ def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); known are toy-job"]
     assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
     strange.write_text("groupz: []\n")
-    assert validate_path(str(strange)) == [f"{strange}: unknown key 'groupz'; did you mean 'groups'?"]
+    assert validate_path(str(strange)) == [f"{strange}:1:1: unknown key 'groupz'; did you mean 'groups'?"]
     strange.write_text("extends: toyy\n")
-    assert validate_path(str(strange)) == [f"{strange}: extends: 'toyy' is not in the catalogue; did you mean toy?"]
+    assert validate_path(str(strange)) == [f"{strange}:1:1: extends: 'toyy' is not in the catalogue; did you mean toy?"]
+    strange.write_text("name: strange\nextends: no.yaml\n")
+    assert validate_path(str(strange)) == [f"{strange}:2:1: extends: 'no.yaml': no such file"]
     strange.write_text("zzz: 1\n")
     [problem] = validate_path(str(strange))
     assert problem.startswith(f"{strange}: no description that this program knows; it may hold a hardware, workload, gpu,")

@@ -72,6 +72,14 @@ def test_causes_explain_the_whole_change_of_the_step(before: dict[str, Any]) -> 
     assert found["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
 
 
+def test_a_step_of_other_samples_is_no_speedup(before: dict[str, Any]) -> None:
+    """Oracle: the documents' samples per second."""
+    after = document(Scenario("p3.8xlarge", "vgg11", nodes=2, batch=32))
+    change = 100 * (after["throughput_samples_per_s"] / before["throughput_samples_per_s"] - 1)
+    assert change < 0 and f"; samples per second change by {change:+.1f}%." in said(before, after)
+    assert "samples per second" not in said(before, document(Scenario("p3.8xlarge", "vgg11", ("node.nic.bandwidth=100 Gbps",), nodes=2)))
+
+
 PIPELINE = ("training.parallel.tensor=8", "training.parallel.pipeline=2")
 
 

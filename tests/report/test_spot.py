@@ -55,6 +55,7 @@ def test_the_text_compares_with_on_demand() -> None:
 
 def test_words() -> None:
     assert (slower(3.0, 2.0), slower(1.0, 2.0)) == ("50% longer", "50% less time")
+    assert slower(100.2, 100.0) == slower(99.8, 100.0) == "as long"
     assert len({policy_in_words({"policy": policy}) for policy in POLICIES}) == len(POLICIES)
 
 

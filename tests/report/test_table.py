@@ -12,7 +12,7 @@ from sim.analysis.layout_memory import THRASHING
 from sim.documents import document as described
 from sim.report.table import BAR, bar, run_text, scaling_text
 from sim.study.scenario import Scenario, answer
-from tests.report.page.cases import document, found
+from tests.report.page.cases import document, found, html
 
 
 @given(st.floats(-0.5, 1.5))
@@ -30,6 +30,13 @@ def test_every_cause_that_a_step_has_is_a_line() -> None:
         assert bool(line) == (max(seconds, own["first_epoch"]["stalls_s"][cause]) > 1e-12)
         assert not line or f"{100 * seconds / own['step_time_s']:.1f}%" in line
     assert own["verdict"] in text and all(note in text for note in (*own["assumptions"], *own["warnings"]))
+
+
+def test_an_epoch_of_tokens_says_how_many() -> None:
+    """The stream of tokens that workloads are trained on has 100 billion; a table of layers reads samples."""
+    assert "\n  epoch of 100 billion tokens: " in run_text(found("tokens").run, document("tokens"))
+    assert "<dt>Epoch of 100 billion tokens</dt>" in html("tokens")
+    assert "\n  epoch: " in run_text(found("exchange").run, document("exchange"))
 
 
 def test_verbose_lists_resources() -> None:

@@ -22,10 +22,12 @@ def test_the_line_says_what_the_document_holds() -> None:
     assert found["cost_usd"] == pytest.approx(17.0)
     said = "whole job, 3 epochs: 28.3 min, $17.00 (startup 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
     assert whole_job_text(found) == said
-    assert ", $17.00" not in whole_job_text(whole_job_document(JobPlan(3), job, None))
+    unpriced = f"{said.replace(', $17.00', '')}; no price is known: --set price.on_demand='10 USD/h' gives one"
+    assert whole_job_text(whole_job_document(JobPlan(3), job, None)) == unpriced
 
 
 def test_weeks_are_said_in_days_as_well() -> None:
     """By hand: 2054 h are 85.6 days."""
     assert long_time(2054 * 3600.0) == "2,054 h (85.6 days)"
+    assert long_time(205400 * 3600.0) == "205,400 h (8,558.3 days)"
     assert long_time(47 * 3600.0) == "47 h"

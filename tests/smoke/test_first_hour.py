@@ -183,7 +183,7 @@ WRONG = {
     "run p3.2xlarge tble.yaml": "tble.yaml: no such file; did you mean table.yaml?",
     "run p3.2xlarge typo.yaml": "typo.yaml:2:1: model: tble.yaml: no such file; did you mean table.yaml?\n",
     "run p3.2xlarge nameless.yaml": "nameless.yaml:1:23: model.transformer.layers: 'two' is not a whole number",
-    "run p3.2xlarge word.yaml": "training.optimizer: found 'adam'; write a block, such as {name: momentum}",
+    "run p3.2xlarge word.yaml": "training.optimizer: found 'adam'; write a block, such as {name: adam}",
     "recommend vgg16 p3.2xlarge --budget-hours inf": "--budget-hours inf: write a finite number",
     "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; several are --vary batch=16,32",
 }

@@ -60,6 +60,16 @@ def test_a_reference_that_leads_nowhere_can_be_overridden(library: Path) -> None
     assert node("node.gpu=toy-gpu").gpu.name == "Toy-GPU"
 
 
+def test_a_volume_of_which_something_is_said_no_longer_stands_in_for_the_users(library: Path) -> None:
+    stand_in = "node.storage.volume.assumed=true"
+    assert node(stand_in).storage.volume.assumed
+    assert not node(stand_in, "node.storage.volume.bandwidth=100 MB/s").storage.volume.assumed
+    (library / "hardware/mine.yaml").write_text("extends: toy\nname: mine\nnode: {storage: {volume: {assumed: true}}}\n")
+    assert load_hardware("mine").spec.groups[0].node.storage.volume.assumed
+    (library / "hardware/own.yaml").write_text("extends: mine\nname: own\nnode: {storage: {volume: {bandwidth: 100 MB/s}}}\n")
+    assert not load_hardware("own").spec.groups[0].node.storage.volume.assumed
+
+
 def test_several_overrides_stand_in_one_text() -> None:
     found = node("node.gpu_count=2; node.nic.count=1;;node.nic.bandwidth=1 Gbps")
     assert found.nic.bandwidth == 125e6

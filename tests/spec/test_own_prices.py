@@ -172,7 +172,7 @@ def test_a_price_that_is_said_is_that_machines_alone(capsys: pytest.CaptureFixtu
         (["12 USD/h"], "--price '12 USD/h': write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'"),
         (["p3.2xlarge=12"], "--price p3.2xlarge: '12' has no unit; write for example '24.48 USD/h'"),
         (["p3.2xlarge=0 USD/h"], "--price p3.2xlarge: 0 USD/h: write more than 0"),
-        (["p3.2xlrge=1 USD/h"], "--price p3.2xlrge: is none of the machines that are compared; did you mean p3.2xlarge?"),
+        (["p3.2xlrge=1 USD/h"], "--price p3.2xlrge: is not one of the machines that are compared; did you mean p3.2xlarge?"),
         (["p3.2xlarge=1 USD/h", "p3.2xlarge=2 USD/h"], "--price p3.2xlarge: 1 USD/h and 2 USD/h; write one of the two"),
         (["p3.2xlarge=1 USD/h", "--prices", "mine"], "--prices and --price: write one of the two"),
     ],

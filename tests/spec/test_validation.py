@@ -200,7 +200,7 @@ def test_workloads_have_messages_too(library: Path) -> None:
     assert [problem.replace(str(library), "") for problem in caught.value.problems] == [
         "--set input.loader=tfdata: found 'tfdata'; write one of pytorch, dali_cpu, dali_gpu, synthetic",
         "--set training.batch=0: 0 is too small; write a whole number, 1 or more",
-        "--set training.optimizer=adam: found 'adam'; write a block, such as {name: momentum}",
+        "--set training.optimizer=adam: found 'adam'; write a block, such as {name: adam}",
         "/workloads/models/toy-net.yaml:1:1: model: the layers' gradients hold 110 elements, more than the model's 3 parameters; "
         "write parameters: 110",
     ]

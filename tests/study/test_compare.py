@@ -44,8 +44,12 @@ def test_where_chooses_from_the_catalogue() -> None:
         machines(["p3.2xlarge", "anything"], [])
     assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
     assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]
-    with pytest.raises(SpecError, match="no machine"):
+    with pytest.raises(SpecError, match=r"^--where: no row meets gpus=3; gpus goes from 1 to 1,152; 'python -m sim list hardware' shows"):
         machines([], ["gpus=3"])
+    with pytest.raises(SpecError, match="no row meets all of provider=aws and provider=gcp; provider=aws,gcp means any of them; "):
+        machines([], ["provider=aws", "provider=gcp"])
+    with pytest.raises(SpecError, match=r"^--where gpus=8: none of the machines named meets that"):
+        machines(["p3.2xlarge", "p3.8xlarge"], ["gpus=8"])
     with pytest.raises(SpecError, match="not a name of the catalogue"):
         machines(["nowhere"], ["gpus=8"])
     with pytest.raises(SpecError, match="--sort colour"):

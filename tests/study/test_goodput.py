@@ -55,7 +55,7 @@ def test_without_failures_weeks_are_the_run() -> None:
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
     quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
     courses = draw(quiet, 3)
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
     saves = math.ceil(work / 3600) * found.run.saving.blocking
     started = courses.lost["restart"]
     assert courses.interruptions.sum() == 0
@@ -68,6 +68,7 @@ def test_without_failures_weeks_are_the_run() -> None:
     [
         (Scenario("dgx-a100", "resnet50", nodes=2), 3.5, None),
         (Scenario("dgx-a100", "resnet50", nodes=64), 0.25, None),
+        (Scenario("p3.8xlarge", "alexnet", nodes=4), 3.5, None),
         (Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),)), None, 1e10),
     ],
 )
@@ -133,7 +134,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
     assert found.intervals == pytest.approx([work] * 4)
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}

@@ -114,11 +114,11 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, replicate=2, shard="parameters"),
     ),
     (
-        scenario(LLAMA, tp=2, wrap="layers.*"), r"^--parallel wrap layers\.\*: wrap is for sharded parameters .*write shard: parameters",
+        scenario(LLAMA, tp=2, wrap="layers.*"), r"^--parallel wrap=layers\.\*: wrap is for sharded parameters .*write shard: parameters",
         scenario(LLAMA, tp=2, wrap="layers.*", shard="parameters"),
     ),
     (
-        scenario(LLAMA, pp=2, schedule="interleaved_1f1b"), "^--parallel schedule interleaved_1f1b: .*write virtual_stages: 2",
+        scenario(LLAMA, pp=2, schedule="interleaved_1f1b"), "^--parallel schedule=interleaved_1f1b: .*write virtual_stages: 2",
         scenario(LLAMA, pp=2, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=2),
     ),
     (
@@ -143,7 +143,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         replace(scenario(LLAMA, gpus=16, tp=2), nodes=2),
     ),
     (
-        scenario(MIXTRAL, shard="parameters", capacity_factor=0), "^--parallel capacity_factor 0: .*above zero", None,
+        scenario(MIXTRAL, shard="parameters", capacity_factor=0), "^--parallel capacity_factor=0: .*above zero", None,
     ),
 ]  # fmt: skip
 
@@ -151,7 +151,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
 def test_axes_that_are_given_twice_must_agree() -> None:
     twice = scenario(LLAMA, tp=2)
     twice = replace(twice, layout=(*twice.layout, ("--tp", "parallel.tensor", 4)))
-    assert refused(twice) == "--parallel tp 2 and --tp 4: write one of the two, or the same value"
+    assert refused(twice) == "--parallel tp=2 and --tp 4: write one of the two, or the same value"
     same = replace(twice, layout=(*twice.layout[:-1], ("--tp", "parallel.tensor", 2)))
     assert layout_answer(same).run.mesh.parallel.tensor == 2
 
@@ -184,6 +184,11 @@ def test_memory_that_is_short_names_what_helps() -> None:
     advice = re.search(r"--tp (\d+)|--shard parameters", text)
     assert advice, text
     assert "llama-3.1-8b does not fit: each GPU needs" in text
+
+
+def test_what_fills_the_memory_is_said_in_words() -> None:
+    with pytest.raises(Infeasible, match=r"most is [\d.]+ GiB of activations and [\d.]+ GiB of memory that the allocator keeps; "):
+        layout_answer(Scenario("p4d.24xlarge", "llama-3.1-8b", layout=layout_of(["shard=parameters"])))
 
 
 def test_what_does_not_fit_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,10 +364,10 @@ def test_both_names_of_micro_batches_agree_or_are_refused() -> None:
     """Equal values run; unequal ones, whichever two ways they are written, are one sentence."""
     both = Scenario("hgx-h100", LLAMA, ("training.gradient_accumulation_steps=8",), stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"]))
     assert refused(both) == (
-        "--parallel micro_batches 4 and --set training.gradient_accumulation_steps=8: write one of the two, or the same number"
+        "--parallel micro_batches=4 and --set training.gradient_accumulation_steps=8: write one of the two, or the same number"
     )
     twice = Scenario("hgx-h100", LLAMA, stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"], micro_batches=8))
-    assert refused(twice) == "--parallel micro_batches 4 and --micro-batches 8: write one of the two, or the same number"
+    assert refused(twice) == "--parallel micro_batches=4 and --micro-batches 8: write one of the two, or the same number"
     equal = replace(both, overrides=("training.gradient_accumulation_steps=4",))
     assert layout_answer(equal).run.layout.micro_batches == 4
 
@@ -398,7 +403,7 @@ def test_what_is_not_simulated_is_said_in_one_sentence(name: str) -> None:
 
 def test_a_value_that_may_be_of_two_kinds_is_refused_once() -> None:
     text = refused(scenario(LLAMA, shard="parameters", reshard_after_forward="maybe"))
-    assert text == "--parallel reshard_after_forward maybe: found 'maybe'; write true or false, or a whole number, 1 or more"
+    assert text == "--parallel reshard_after_forward=maybe: found 'maybe'; write true or false, or a whole number, 1 or more"
 
 
 def test_exact_and_fast_are_one_way() -> None:

@@ -57,6 +57,12 @@ def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
         answer(given)
 
 
+def test_unlike_workers_are_not_sent_to_the_plan_which_refuses_them() -> None:
+    with pytest.raises(SpecError) as caught:
+        answer(Scenario("256x-tpu-v2-v3", "llama-3.1-8b"))
+    assert len(caught.value.problems) == 2 and "sim plan" not in str(caught.value)
+
+
 def test_the_plan_is_of_the_same_model() -> None:
     """Adapters and tokens of a sample stay; what a plan chooses by itself does not."""
     lora = ("model.lora={rank: 16}", "training.activation_checkpointing=blocks")

@@ -53,7 +53,7 @@ def test_options_come_before_what_is_set_so_that_this_wins() -> None:
         (Scenario("p3.8xlarge", "alexnet", gpus=2, placement="2"), "--gpus and --placement: write one of the two"),
         (Scenario("p3.8xlarge", "alexnet", batch=8, global_batch=64), "--batch and --global-batch: write one of the two"),
         (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement is on 2 nodes"),
-        (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; 4 does"),
+        (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; write 4"),
         (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
         (Scenario("p3.8xlarge", "alexnet", ("nic.bandwidth=1 Gbps",)), "unknown key 'nic'; did you mean 'node.nic.bandwidth'?"),
         (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+import sim.simulate
 from sim.analysis.whole_job import START_UP
 from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, in_epochs, plan_due, plan_of, token_count
+from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, filling, in_epochs, plan_due, plan_of, token_count
 
 
 def of(hardware: str, workload: str, found: dict[str, Any], **options: Any) -> tuple[float, float]:
@@ -45,6 +46,23 @@ def test_later_epochs_have_no_burst_credits() -> None:
     assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(later)
 
 
+def test_page_caches_of_several_nodes_fill_for_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: epochs simulated with caches that hold what four nodes have read by then, each a fresh quarter an epoch."""
+    scenario = Scenario("p4d.24xlarge", "resnet50", nodes=4, precision="amp_fp16", plan=plan_of(9, None))
+    found, machine = document(scenario), load_hardware("p4d.24xlarge").spec
+    took = filling(found, machine, load_workload("resnet50").spec)
+    assert 2 <= len(took) < 8 and sorted(took, reverse=True) == list(took)
+    warm = found["epoch_time_s"]
+    assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(sum(took) + (8 - len(took)) * warm)
+    for epoch, seconds in enumerate(took, 1):
+        hits = 1 - 0.75**epoch
+        monkeypatch.setattr(sim.simulate, "_uncached", lambda of, hits=hits: [dict.fromkeys(each, hits) for each in of])
+        simulated = document(scenario)["first_epoch"]["epoch_time_s"]
+        assert 0.85 * simulated < seconds < 1.001 * simulated
+    assert filling(found | {"nodes": 1}, machine, load_workload("resnet50").spec) == ()
+    assert filling(found | {"first_epoch": {"epoch_time_s": warm}}, machine, load_workload("resnet50").spec) == ()
+
+
 def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
     for market, rate in (("on_demand", 12.24), ("spot", 4.0455)):
         found = document(Scenario("p3.8xlarge", "resnet18", market=market, plan=plan_of(None, 3.0)))["whole_job"]  # type: ignore[arg-type]
@@ -61,7 +79,10 @@ def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
         ({"epochs": 0, "hours": None}, "--epochs 0: write more than 0"),
         ({"epochs": None, "hours": float("nan")}, "--hours nan"),
         ({"epochs": 1, "hours": None, "evaluation": -0.1}, "--evaluation -0.1"),
-        ({"epochs": None, "hours": None, "checkpoints": False}, "write --epochs or --hours"),
+        (
+            {"epochs": None, "hours": None, "checkpoints": False},
+            "--no-checkpoints: belongs to a whole job; write",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:

@@ -193,11 +193,12 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
     if busy[longest] - mean > NOTEWORTHY * run.step_time:
         return f"{share}; stages are unequal: stage {longest} computes {100 * (busy[longest] / mean - 1):.0f}% longer than the mean stage."
     stages, steps = run.mesh.stages, run.layout.micro_batches
+    each = f"{steps} micro-batch{'es' * (steps != 1)}"
     if run.layout.schedule not in SLOTTED:
-        return f"{share} with {stages} stages and {steps} micro-batches ({run.layout.schedule}); more micro-batches shrink it."
+        return f"{share} with {stages} stages and {each} ({run.layout.schedule}); more micro-batches shrink it."
     slots = stages - 1 + steps * run.mesh.parallel.chunks
     shrinks = "more micro-batches" if run.layout.schedule == "gpipe" else "more micro-batches or virtual stages"
-    return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {steps} micro-batches); {shrinks} shrink it."
+    return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {each}); {shrinks} shrink it."
 
 
 def _assumptions(run: LayoutRun) -> list[str]:

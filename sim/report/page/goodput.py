@@ -65,7 +65,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
         f"{100 * document['effective_share']:.1f}% of the time is useful work; {as_expected(document['interruptions'])} interruptions "
-        f"are expected in {document['days']:.1f} days, and {NAMES[most]} costs the most ({lost:.1f}%). {died_text(document)}"
+        f"are expected in {document['days']:.1f} days, and the largest loss is {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
     ).rstrip()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Bottleneck
+from sim.report.energy import epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
@@ -22,6 +23,7 @@ from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, 
 from sim.report.trace.excerpt import Excerpt, excerpt
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
+from sim.report.whole_job import tokens_text
 from sim.simulate import Run
 from sim.units import counted
 
@@ -97,6 +99,7 @@ class _Job:
         interval = (figures.value("step_time_half_width_s") or 0.0) > _KNOWN * figures.value("step_time_s")
         gpus = figures.value("gpus")
         epoch = figures.shown("cost_per_epoch_usd", as_money)
+        tokens = epoch_tokens(figures.value(""))
         rows: list[tuple[str, Child, Child]] = [
             (
                 "Step",
@@ -108,7 +111,7 @@ class _Job:
                 figures.shown("throughput_samples_per_s", as_number),
                 f"{gpus} GPUs together" if gpus > 1 else "of one GPU",
             ),
-            ("Epoch", figures.shown("epoch_time_s", as_time), epoch),
+            ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.shown("epoch_time_s", as_time), epoch),
             ("First epoch", figures.shown("first_epoch/epoch_time_s", as_time), figures.shown("first_epoch/cost_usd", as_money)),
             (
                 "GPU memory",

@@ -331,7 +331,7 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
     if "recompute" not in allowed:
         trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
     if question.limits.memory is not None:
-        trials.append(("no --max-memory", replace(base, limits=replace(question.limits, memory=None))))
+        trials.append(("without --max-memory it", replace(base, limits=replace(question.limits, memory=None))))
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))

@@ -30,6 +30,10 @@ def test_equal_stages_fill_slots(schedule: str, chunks: int, slots: int) -> None
     assert ("virtual stages" in text) == (schedule != "gpipe")
 
 
+def test_one_micro_batch_is_no_plural() -> None:
+    assert "(3 of 4 slots with 4 stages and 1 micro-batch);" in verdict(run("1f1b", [2.5] * 4, micro_batches=1))
+
+
 @pytest.mark.parametrize("schedule", ["zb_h1", "zbv", "dualpipev", "mine"])
 def test_other_schedules_have_a_share_and_no_slots(schedule: str) -> None:
     text = verdict(run(schedule, [9.0] * 4))

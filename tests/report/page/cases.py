@@ -17,6 +17,7 @@ CASES = {
     "NVSwitch": Scenario("p4d.24xlarge", "resnet50", nodes=2, precision="amp_fp16"),
     "servers": Scenario("cm-dare-p100", "resnet50", stack="tf-parameter-server"),
     "drawn": Scenario("p3.8xlarge", "resnet50", ("training.noise.draw=true", "dataset.samples=40000")),
+    "tokens": Scenario("p4d.24xlarge", "gpt3-125m"),
     "slow disk": Scenario("p3.16xlarge", "alexnet", ("node.host.memory=16 GiB",)),
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.report.goodput import NAMES
 from tests.report.page.browser import browser
 from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, verdict, written
 
@@ -34,6 +35,8 @@ def test_the_document_adds_up(path: Path) -> None:
     assert all(before <= after for before, after in pairwise(shares))
     assert found["co2_kg"] == pytest.approx(found["energy_kwh"] * found["energy"]["grid"]["kg_per_kwh"])
     assert f"{100 * found['effective_share']:.1f}" in verdict(read(path))
+    name, lost = max(found["lost_s"].items(), key=lambda item: item[1])
+    assert f"and the largest loss is {NAMES[name]} ({100 * lost / found['elapsed_s']:.1f}%)." in verdict(read(path))
 
 
 def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_a_torch_model_becomes_a_workload_that_runs(net: Path, capsys: pytest.Ca
     assert (made.model.layers, made.model.parameters, made.dataset.prepared) == (table.layers, table.parameters, table.input)
     assert (made.training.batch, made.dataset.name, made.training.stack.name) == (64, "imagenet-1k", "torch-2.x-ddp")
     assert "# samples a GPU" in net.read_text() and "--from" not in made.model.command
+    assert made.model.command.endswith("net.py:Net --input 3x16x16 --arg width=4 --batch 64 -o mine.yaml")
     write(table, Path("table.yaml"))
     options = {"batch": 64, "precision": "amp_bf16", "overrides": {"input.loader": "synthetic", "training.optimizer.name": "adam"}}
     mine, alone = (stallsim.run("p4d.24xlarge", name, **options).document for name in ("mine.yaml", "table.yaml"))

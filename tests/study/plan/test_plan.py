@@ -322,6 +322,10 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     text, page = plan_text(document), plan_page(document)
     assert document["layouts"][0]["name"] in text
     assert "proven best" in text
+    priced = document["layouts"][0] | {"job_time_s": 60.0, "job_energy_kwh": None}
+    for usd, shown in ((7.4341, "7.43 USD"), (7434.1, "7,434 USD")):
+        told = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
+        assert f"  50 million tokens: 1 min, {shown} with the best" in told
     assert document["layouts"][0]["name"] in page
 
 
@@ -601,7 +605,7 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
             PlanQuestion(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}),
             "--nodes 2 would do",
         ),
-        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "no --max-memory would do"),
+        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "without --max-memory it would do"),
     ]
     for question, text in cases:
         with pytest.raises(SpecError) as caught:
