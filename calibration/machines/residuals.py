@@ -1,7 +1,7 @@
-"""How far does each measured point lie from its fit? A panel for each probe swept over sizes, and one for all that is one number.
+"""How far does each measured point lie from its fit? A panel for each probe swept over sizes, and one for all subjects of a single value.
 
-Points of a sweep stand over their size. Of a subject that is one number (a launch, a rate of the disk, a factor of layers or steps) every
-measurement stands over the one that was fitted, a line for each subject.
+Points of a sweep are plotted over their size. A subject of a single value (a launch, a rate of the disk, a factor of layers or steps) has
+one row, on which each measurement is plotted relative to the fitted value.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = 3
 _LEAST_REACH: Final = 1.2
-"""A factor: closer fits are not drawn as if their points were far off."""
+"""Least range of an axis, as a factor, so that the small deviations of a close fit do not look large."""
 _UNITS: Final = {"gemm": "FLOP", "convolution": "FLOP"}
-"""Of the sizes of a probe; bytes of others."""
+"""Units of the sizes of a probe; others are in bytes."""
 
 
 def residual_picture(fitted: Mapping[str, Fit]) -> Picture:
-    """Return measured over fitted of every point of *fitted*. Raise SpecError where no subject has several points."""
+    """Return a picture of measured over fitted values of all points. Raise SpecError if no subject has several points."""
     from matplotlib.figure import Figure
 
     several = [fit for fit in fitted.values() if len(fit.times) > 1]
@@ -45,7 +45,7 @@ def residual_picture(fitted: Mapping[str, Fit]) -> Picture:
 
 
 def is_sweep(fit: Fit) -> bool:
-    """Tell whether *fit* is of several sizes."""
+    """Return whether *fit* has several sizes."""
     return len(set(fit.sizes.tolist())) > 1
 
 
@@ -77,7 +77,7 @@ def _repeated(axes: Axes, fits: Sequence[Fit]) -> None:
 
 
 def _reach(fits: Sequence[Fit]) -> float:
-    """Return up to which factor either way points lie from *fits*, and somewhat more."""
+    """Return the largest factor, either way, between points and *fits*, with a margin."""
     return 1.15 * max(_LEAST_REACH, *(float(max(_ratio(fit).max(), 1 / _ratio(fit).min())) for fit in fits))
 
 
