@@ -1,8 +1,8 @@
-"""How fast does the disk read? A file of random bytes, from begin to end and at random places, nothing of it in memory.
+"""How fast does the disk read? Sequential and random reads of a file of random bytes that is not in the page cache.
 
-Before each question the page cache is emptied where that is allowed (root, /proc/sys/vm/drop_caches); else reads go past it (O_DIRECT);
-where neither works the kernel is asked to forget the file (posix_fadvise), and the row says so. Random reads are made by one thread, and
-by eight, as many workers would.
+Before each question the page cache is dropped if that is permitted (root, /proc/sys/vm/drop_caches). Otherwise reads bypass it (O_DIRECT).
+If neither works, the kernel is advised to drop the file (posix_fadvise), and the row records that. Random reads are made by one thread
+and by eight, like several loader workers.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from sim.spec.yaml import SpecError
 Cache = Literal["dropped", "direct", "advised"]
 
 SIZE, QUICK_SIZE = 2**29, 2**26
-"""Bytes of the file: beyond the cache of most disks' controllers."""
+"""Size (bytes) of the file: larger than the cache of most disk controllers."""
 CHUNK: Final = 2**23
-"""Bytes of one repetition of a sequential read."""
+"""Bytes per repetition of a sequential read."""
 _ALIGNED: Final = 4096
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def disk_questions(bench: Bench) -> list[AnswerRow]:
-    """Return ways of reading."""
+    """Return one question per access pattern, block size and number of threads."""
     places = [{"way": "random", "block_bytes": block, "threads": threads} for block in (4096, 2**17, 2**20) for threads in (1, 8)]
     return [{"way": "sequential", "block_bytes": CHUNK, "threads": 1}, *places]
 
 
 def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Read the file in one way; times are of one block each, sequential and by one thread, else of rounds of all threads."""
+    """Time reads of the file; each time is of one block, or of one block per thread if there are several threads."""
     path = bench.once("file", lambda: _file(bench))
     cache = forget(path)
     if question["way"] == "sequential":
@@ -51,14 +51,14 @@ def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def _random_places(size: int, block: int, seed: int) -> list[int]:
-    """Return places of blocks in random order, each once: what was read ahead of one is not another."""
+    """Return the offsets of blocks in random order, each once, spaced so that reading ahead of one block does not reach another."""
     places = list(range(0, size - block + 1, max(block, 2**17)))
     random.Random(seed).shuffle(places)
     return places
 
 
 def _file(bench: Bench) -> Path:
-    """Return a new file of random bytes, which goes when the probe ends."""
+    """Return a new file of random bytes, which is deleted when the probe ends."""
     size, folder = QUICK_SIZE if bench.quick else SIZE, bench.folder
     free = shutil.disk_usage(folder).free
     if free < 2 * size:
@@ -74,7 +74,7 @@ def _file(bench: Bench) -> Path:
 
 
 def forget(*paths: Path) -> Cache:
-    """Empty the page cache, or of *paths* at least, and say how reads are to get past it."""
+    """Drop the page cache, or at least the pages of *paths*, and return how this was done or whether reads must bypass the cache."""
     with suppress(OSError):
         os.sync()
         _DROP.write_text("3\n", encoding="ascii")
@@ -90,13 +90,13 @@ def forget(*paths: Path) -> Cache:
 def _direct(path: Path) -> bool:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
-    except (OSError, AttributeError):  # a file system, or an operating system, without it
+    except (OSError, AttributeError):  # the file system or operating system does not support it
         return False
     return True
 
 
 def _read_all(path: Path, places: Sequence[int], block: int, threads: int, cache: Cache, seconds: float) -> list[float]:
-    """Return the seconds of one read of *block* bytes after another, or of rounds of one by each thread, while time lasts."""
+    """Return the times (s) of successive rounds of reads, one of *block* bytes by each thread, for about twice *seconds*."""
     flags = os.O_RDONLY | (os.O_DIRECT if cache == "direct" else 0)
     opened = [os.open(path, flags) for _ in range(threads)]
     buffers = [mmap.mmap(-1, max(block, _ALIGNED)) for _ in range(threads)]
