@@ -1,4 +1,4 @@
-"""How does Stash's characterisation look as a page? Which findings reappear, a map of every stall, and costs; all that the text says."""
+"""How is Stash's characterization shown as a web page? Which findings reappear, a map of every stall, and costs, as in the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.units import counted
 
 
 class Measure(NamedTuple):
-    """A figure that every case has: its anchor, key, title, unit, how it is written, and what it says."""
+    """A figure that every case has: its anchor, key, title, unit, format and explanation."""
 
     ident: str
     key: str
@@ -48,7 +48,7 @@ _MEASURES = (
 
 
 def study_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of the study's *document*, with the inputs that were *read* for it."""
+    """Return the web page of the study's *document*; *read* are the inputs that the study used."""
     figures = Figures(document, "stash2022")
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
@@ -63,7 +63,7 @@ def study_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence how many of the published findings reappear."""
+    """Return a sentence on how many of the published findings reappear."""
     answers = [finding["reappears"] for finding in document["findings"]]
     counts = {answer: answers.count(answer) for answer in dict.fromkeys(("yes", *answers))}
     rest = [f"{count} {answer}" for answer, count in counts.items() if answer != "yes"]
@@ -105,7 +105,7 @@ def _map(figures: Figures, measure: Measure) -> PagePart:
 
 
 def _cell(row: Mapping[str, Any], measure: Measure) -> float | None:
-    """Return the figure of *measure*; None where there is nothing to exchange."""
+    """Return the figure of *measure* in *row*; None if there is nothing to exchange."""
     return None if measure.ident == "interconnect" and row["gpus"] == 1 else row[measure.key]
 
 
