@@ -1,4 +1,4 @@
-"""Which constants of a software stack make the optimizer take, and wait for the host, as long as it did?"""
+"""Which constants of a software stack reproduce the measured time of the optimizer and its wait for the host?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_FACTOR: Final = 1e-6
 
 
 def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
-    """Return the stack's ``optimizer_factor`` with which the optimizer takes as long as seen."""
+    """Return the stack's ``optimizer_factor`` that reproduces the measured time of the optimizer."""
     once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
     rate, seconds = twice - once, seen.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
@@ -25,7 +25,7 @@ def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
 
 
 def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> Workload:
-    """Return *draft* with the ``launch_cpu`` for which the optimizer waits for the host as long as was seen; what layers cost it stays."""
+    """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
     if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
         return draft
 
@@ -37,7 +37,7 @@ def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> W
 
 
 def _relaunched(draft: Workload, scale: float) -> Workload:
-    """Return *draft* with *scale* times its ``launch_cpu``, and as many launches less in its layers."""
+    """Return *draft* with *scale* times its ``launch_cpu`` and 1/*scale* times the launches of its layers."""
 
     def changed(layer: Layer) -> Layer:
         times = layer.measured or MeasuredTimes()
@@ -49,6 +49,6 @@ def _relaunched(draft: Workload, scale: float) -> Workload:
 
 
 def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
-    """Return what the optimizer's part of a step holds beside the optimizer: the stack's overhead of going distributed, clipping."""
+    """Return the other time in the optimizer's part of a step: clipping, and the stack's overhead of distributed training."""
     plan = plan_step(base, gpu, 1.0, ranks)
     return plan.optimizer.compute - optimizer_work(base, gpu, ranks).time if not base.training.stack.uses_servers else 0.0

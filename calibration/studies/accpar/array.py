@@ -1,8 +1,9 @@
 """How does a whole array of boards share a network? It is halved recursively, and each split between two groups is chosen top down.
 
-The first split separates groups of different boards. A group has the sum of its boards' rates: the bytes that a group fetches are spread over its
-boards, so data parallelism costs the same as an all-reduce by recursive halving. The step time includes every board's part of every node;
-at each level the slower side determines the time of each node and edge. Nothing overlaps and products run at the peak rate, as in AccPar.
+The first split separates groups of different boards. A group has the sum of its boards' rates: the bytes that a group fetches are spread
+over its boards, so data parallelism costs the same as an all-reduce by recursive halving. The step time includes every board's part of
+every node; at each level the slower side determines the time of each node and edge. Nothing overlaps and products run at the peak rate, as
+in AccPar.
 """
 
 from __future__ import annotations
