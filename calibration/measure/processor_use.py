@@ -25,7 +25,7 @@ class Used:
 
     @classmethod
     def now(cls, beside: float = 0.0) -> Used:
-        """Return the current values; ``own`` covers this process, the children it has waited for, and *beside*, those of its ranks."""
+        """Return the current values; ``own`` covers this process, the children it has waited for, and *beside* seconds of its ranks."""
         own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
         with suppress(OSError):
             everybody = busy_of(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")

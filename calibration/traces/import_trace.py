@@ -196,7 +196,7 @@ def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Wo
     return works
 
 
-# --- what a rank waits for -------------------------------------------------------------------------------------------
+# --- waits of a rank -------------------------------------------------------------------------------------------------
 
 
 def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:

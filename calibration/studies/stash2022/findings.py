@@ -251,7 +251,7 @@ def _grows(study: StashStudy) -> bool:
     return min(fit([row for row in study.micro if row.nodes > 1])[1:3]) > 0
 
 
-# --- what else the study shows ---------------------------------------------------------------------------------------
+# --- other observations ----------------------------------------------------------------------------------------------
 
 
 def observations(study: StashStudy) -> list[str]:
