@@ -137,7 +137,7 @@ def of_few(sources: int) -> float:
 
 
 def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float = ALL_KNOWN.unseen) -> float:
-    """Return the factor, at least 1, on standard deviations with which 95% intervals of calibrated models cover 95% of a new cluster.
+    """Return the factor, at least 1, on calibrated standard deviations with which 95% intervals cover 95% of the rows of a new cluster.
 
     Clusters are exchangeable, so each of n clusters has weight 1 / (n + 1), and the new one has the rest, beyond all errors (split
     conformal prediction with hierarchical data: Lee, Barber and Willett, JRSS B 2025). With fewer than 19 clusters it is the largest error.
