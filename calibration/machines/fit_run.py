@@ -59,15 +59,15 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     with _drafts(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(measured, _written(*drafts, machine))
-        of_steps = step_fit(ratios)
-        if of_steps is not None:
-            fitted[WHOLE] = of_steps
-        if of_steps is not None and stack is not None and tells(of_steps):
+        step_factor = step_fit(ratios)
+        if step_factor is not None:
+            fitted[WHOLE] = step_factor
+        if step_factor is not None and stack is not None and tells(step_factor):
             sources = Sources(measured)
             sources.fitted(
-                FIELD, "steps", f"steps without exchange take {interval(of_steps[FACTOR], 1.0, 'times')} as long as their layers"
+                FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"
             )
-            machine = replace(machine, stack=with_factor(stack, of_steps, sources.texts[FIELD]))
+            machine = replace(machine, stack=with_factor(stack, step_factor, sources.texts[FIELD]))
             _write(machine, *drafts)
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it matters most
             if draft.exists():
@@ -108,12 +108,12 @@ def _reference(hardware: str | None, output: Path) -> str:
 
 def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
     """Return the fits of collectives; a fit of NCCL needs *hardware*, which describes the links."""
-    made: list[Fit | None] = []
+    candidates: list[Fit | None] = []
     if measured.machine["backend"] == "gloo":
-        made = [*gloo_fits(measured), gloo_processor(measured)]
+        candidates = [*gloo_fits(measured), gloo_processor(measured)]
     elif measured.machine["backend"] == NCCL and hardware is not None:
-        made = [nccl_fit(measured, load_hardware(hardware).spec)]
-    return {each.subject: each for each in made if each is not None}
+        candidates = [nccl_fit(measured, load_hardware(hardware).spec)]
+    return {each.subject: each for each in candidates if each is not None}
 
 
 def _gpu(block: Block, output: Path) -> Gpu:
@@ -126,8 +126,8 @@ def _gpu(block: Block, output: Path) -> Gpu:
 
 def _written(hardware: Path, stack: Path, machine: Machine) -> Written:
     """Return the files of a fit, with the overrides that undo the changes made by the measurements of whole layers."""
-    undone = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
-    return Written(hardware, stack if machine.stack else None, undone, {"elementwise_traffic": 1.0})
+    overrides = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
+    return Written(hardware, stack if machine.stack else None, overrides, {"elementwise_traffic": 1.0})
 
 
 def stack_file(output: Path) -> Path:
@@ -182,9 +182,9 @@ def fit_table(fitted: Mapping[str, Fit]) -> str:
     for fit in fitted.values():
         for estimate in fit.found.estimates:
             value, low, high, unit = _shown(fit, estimate)
-            told = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
+            interval_text = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
             name = f"{fit.subject}, {unit}"
-            lines.append(f"{name:34} {value:12.4g}   {told:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
+            lines.append(f"{name:34} {value:12.4g}   {interval_text:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
     return "\n".join(lines)
 
 

@@ -54,8 +54,8 @@ def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
     assert prior.flow_cap is not None
     times = np.array([typical(row) for row in rows])
 
-    def model(here: Vector) -> tuple[Vector, Vector]:
-        points = [here, *(here + PROBE * unit for unit in np.eye(3))]
+    def model(center: Vector) -> tuple[Vector, Vector]:
+        points = [center, *(center + PROBE * unit for unit in np.eye(3))]
         logs = np.log([[collective_time(row, *np.exp(point).tolist()) for row in rows] for point in points])
         return logs[0], ((logs[1:] - logs[0]) / PROBE).T
 

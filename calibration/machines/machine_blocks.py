@@ -36,13 +36,13 @@ def described(
     if (storage := storage_block(measured, fitted)) is not None:
         node["storage"] = storage
     if hardware is not None:
-        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, fitted, hardware)}
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _replacements(measured, fitted, hardware)}
     else:
-        block = _bare(measured, fitted, name, node)
+        block = _from_records(measured, fitted, name, node)
     return block, stack_block(measured, fitted)
 
 
-def _over(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
+def _replacements(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
     """Return the measured values that replace those of *hardware*: host, PCIe and, with NCCL, transport classes."""
     node: Node = load_hardware(hardware).spec.groups[0].node
     count = len(measured.machine["gpus"])
@@ -98,14 +98,14 @@ def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None
     if not {"disk bytes", "disk latency", "disk I/Os"} <= set(fitted):
         return None
     sources = Sources(measured)
-    rate, each, many = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
-    iops = f"{1 / many.value:.4g} IOPS"
+    rate, single, concurrent = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
+    iops = f"{1 / concurrent.value:.4g} IOPS"
     cache = measured.rows("disk")[0]["cache"]
     how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
     sources.fitted("bandwidth", "disk", f"sequential, {how}: {interval(rate, 1e-9, 'GB/s', inverse=True)}")
     for key in ("baseline_iops", "max_iops"):
-        sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(many, 1.0, 'IOPS', inverse=True)}")
-    sources.fitted("latency", "disk", f"4 KiB by one thread: {interval(each, 1e3, 'ms')}")
+        sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(concurrent, 1.0, 'IOPS', inverse=True)}")
+    sources.fitted("latency", "disk", f"4 KiB by one thread: {interval(single, 1e3, 'ms')}")
     sources.estimate("size", "not measured; no effect on rates")
     sources.estimate("io_size", "Linux reads ahead 128 KiB")
     volume = {
@@ -115,13 +115,13 @@ def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None
         "io_size": "128 KiB",
         "baseline_iops": iops,
         "max_iops": iops,
-        "latency": f"{1e3 * each.value:.4g} ms",
+        "latency": f"{1e3 * single.value:.4g} ms",
         "source": sources.texts,
     }
     return {"volume": volume, "source": f"{', '.join(measured.files)}, probe disk, {measured.date}"}
 
 
-def _bare(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
+def _from_records(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
     facts = measured.machine
     count = len(facts["gpus"]) or measured.neighbours
     if len(facts["gpus"]) > 1:
@@ -172,11 +172,11 @@ def fabric_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     across, inside = fitted.get(BETWEEN), fitted.get(INSIDE)
     if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
         return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
-    further = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
+    extra = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
     sources = Sources(measured)
     steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
     sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
-    return {"latency": f"{1e6 * further:.4g} us", "source": sources.texts}
+    return {"latency": f"{1e6 * extra:.4g} us", "source": sources.texts}
 
 
 def _topology(measured: Measured, fitted: Mapping[str, Fit], count: int) -> Block:
@@ -215,9 +215,9 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
         "socket_link": "upi-skylake",
     }
     speed = _speed(measured, fitted) if "loading" in fitted else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
-    told = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
+    speed_sources = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
     return {
-        "cpu": cpu | speed | {"source": told},
+        "cpu": cpu | speed | {"source": speed_sources},
         "sockets": facts["sockets"],
         "physical_cores": facts["physical_cores"],
         "vcpus": facts["vcpus"],
@@ -228,12 +228,12 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
 
 def _host_bandwidth(measured: Measured, sources: Sources) -> str:
     """Return the memory bandwidth of a socket: the combined rate of all ranks if it was measured, else an estimate."""
-    beside = next((row for row in measured.rows("memory") if "together" in row), None)
-    if beside is None:
+    concurrent = next((row for row in measured.rows("memory") if "together" in row), None)
+    if concurrent is None:
         sources.estimate("memory_bandwidth", "not measured: a share of one socket of a server")
         return "100 GB/s"
-    rate = beside["bytes"] * beside["together"] / typical(beside) / measured.machine["sockets"]
-    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {beside['together']} ranks at once; more might be reached by more")
+    rate = concurrent["bytes"] * concurrent["together"] / typical(concurrent) / measured.machine["sockets"]
+    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {concurrent['together']} ranks at once; more might be reached by more")
     return f"{rate / 1e9:.4g} GB/s"
 
 
@@ -256,10 +256,10 @@ def untold(measured: Measured, fitted: Mapping[str, Fit]) -> list[str]:
     wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
     missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in fitted]
     weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.found.estimates if not estimate.identified]
-    return missing + [f"{fit.subject}, {estimate.name}: {_identifying(fit, estimate.name)}" for fit, estimate in weak]
+    return missing + [f"{fit.subject}, {estimate.name}: {_identifying_command(fit, estimate.name)}" for fit, estimate in weak]
 
 
-def _identifying(fit: Fit, name: str) -> str:
+def _identifying_command(fit: Fit, name: str) -> str:
     """Return the command that would identify the parameter *name* of *fit*."""
     if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
         return "profile --only all_reduce with another number of ranks (--ranks 4) into a record of its own, and fit both"

@@ -83,7 +83,7 @@ def together(paths: Sequence[Path]) -> Measured:
         raise SpecError("no record is given: write the file that 'calibration profile' wrote")
     records = [read_record(path) for path in paths]
     for path, record in zip(paths, records, strict=True):
-        _require_whole(path, record)
+        _require_complete(path, record)
     first = records[0]
     for path, record in zip(paths, records, strict=True):
         for fact in ("cpu", "vcpus", "device", "gpus"):
@@ -95,7 +95,7 @@ def together(paths: Sequence[Path]) -> Measured:
     for record in records:
         for name in record.probes:
             probes.setdefault(name, []).extend(record.rows(name))
-    disturbed = tuple(f"{path.name}: {told}" for path, record in zip(paths, records, strict=True) if (told := record.disturbed()))
+    disturbed = tuple(f"{path.name}: {text}" for path, record in zip(paths, records, strict=True) if (text := record.disturbed()))
     most = max(records, key=lambda record: int(record.machine.get("nodes", 1)))
     return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
@@ -104,7 +104,7 @@ _TIMES: Final = ("times_s", "times_by_rank_s")
 _FACTS: Final = ("cpu", "vcpus", "physical_cores", "sockets", "memory_bytes", "device", "gpus", "ranks", "backend")
 
 
-def _require_whole(path: Path, record: MachineRecord) -> None:
+def _require_complete(path: Path, record: MachineRecord) -> None:
     """Raise SpecError if *record* lacks a fact of the machine, or one of its rows lacks times."""
     for fact in _FACTS:
         if fact not in record.machine:
@@ -129,10 +129,10 @@ def typical(row: AnswerRow) -> float:
 
 def fits(measured: Measured) -> dict[str, Fit]:
     """Return all fits that the records allow, by subject, except those of collectives."""
-    made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
-    made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
-    made += [_overlap(measured), _jitter(measured)]
-    return {each.subject: each for each in made if each is not None}
+    candidates: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
+    candidates += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
+    candidates += [_overlap(measured), _jitter(measured)]
+    return {each.subject: each for each in candidates if each is not None}
 
 
 def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[AnswerRow], float], fixed: bool = True) -> Fit | None:
@@ -140,9 +140,9 @@ def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[A
     if not rows:
         return None
     sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([typical(row) for row in rows])
-    usual = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
+    unknowns = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    return Fit(subject, probe, sizes, times, explain(design, times, usual) if fixed else explain(design[:, 1:], times, usual[1:]))
+    return Fit(subject, probe, sizes, times, explain(design, times, unknowns) if fixed else explain(design[:, 1:], times, unknowns[1:]))
 
 
 def _launch(measured: Measured, clock: str) -> Fit | None:
@@ -159,37 +159,37 @@ def _repeated(subject: str, probe: str, times: Sequence[float]) -> Fit | None:
 def _memory(measured: Measured) -> Fit | None:
     """Fit the memory time per byte of one rank: with all ranks active if they share a processor, else in isolation."""
     rows = [row for row in measured.rows("memory") if row["bytes"] >= BEYOND_CACHES]
-    beside = [row for row in rows if "together" in row]
-    if beside:
-        row = beside[0]
+    concurrent = [row for row in rows if "together" in row]
+    if concurrent:
+        row = concurrent[0]
         return _repeated("memory", "memory", [time / row["bytes"] for own in row["times_by_rank_s"] for time in own])
     return _line("memory", "memory", rows, lambda row: row["bytes"], fixed=False)
 
 
 def _products(measured: Measured) -> list[Fit | None]:
     products: list[Fit | None] = []
-    alone = [row for row in measured.rows("gemm") if "together" not in row]
-    for precision in dict.fromkeys(row["precision"] for row in alone):
-        rows = [row for row in alone if row["precision"] == precision]
+    single = [row for row in measured.rows("gemm") if "together" not in row]
+    for precision in dict.fromkeys(row["precision"] for row in single):
+        rows = [row for row in single if row["precision"] == precision]
         products.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
     fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
     for precision in dict.fromkeys(row["precision"] for row in fused):
         rows = [row for row in fused if row["precision"] == precision]
         products.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
-    every = measured.rows("convolution")
+    convolutions = measured.rows("convolution")
     for kind in CONVOLUTIONS:
-        for precision in dict.fromkeys(row["precision"] for row in every):
-            rows = [row for row in every if row["precision"] == precision and row["class"] == kind]
+        for precision in dict.fromkeys(row["precision"] for row in convolutions):
+            rows = [row for row in convolutions if row["precision"] == precision and row["class"] == kind]
             products.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
     return products
 
 
 def _copies(measured: Measured) -> list[Fit | None]:
-    alone = [row for row in measured.rows("host_copy") if row["together"] == 1]
+    single = [row for row in measured.rows("host_copy") if row["together"] == 1]
     ways = [(host, way) for host in ("pinned", "pageable") for way in ("to device", "to host")]
     return [
         _line(
-            f"{host} copy {way}", "host_copy", [row for row in alone if (row["host"], row["way"]) == (host, way)], lambda row: row["bytes"]
+            f"{host} copy {way}", "host_copy", [row for row in single if (row["host"], row["way"]) == (host, way)], lambda row: row["bytes"]
         )
         for host, way in ways
     ]

@@ -111,21 +111,21 @@ def device_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     if curves := efficiency(fitted, peaks, _kernel_time(fitted)):
         ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
         sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
-        block["efficiency"] = {**_own_curves(part), **curves} if part else filled(curves, sources)
+        block["efficiency"] = {**_catalogue_curves(part), **curves} if part else filled(curves, sources)
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
                 sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
     if part and (shares := product_shares(measured, part)):
-        told = {peak: float(f"{one.share:.3g}") for peak, one in shares.items()}
-        block["kernels"] = {"product_share": {**part.kernels.product_share, **told} if part.kernels else told}
-        sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, one) for peak, one in shares.items()))
+        measured_shares = {peak: float(f"{share_fit.share:.3g}") for peak, share_fit in shares.items()}
+        block["kernels"] = {"product_share": {**part.kernels.product_share, **measured_shares} if part.kernels else measured_shares}
+        sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, share_fit) for peak, share_fit in shares.items()))
     if (launch := fitted.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
-    if (beside := slowdown_beside(measured)) > 1.0:
-        block["vector_factor"] = round(beside, 3)
-        sources.fitted("vector_factor", "gemm", f"products take {beside:.3g} times as long while the other ranks multiply as well")
+    if (slowdown := slowdown_beside(measured)) > 1.0:
+        block["vector_factor"] = round(slowdown, 3)
+        sources.fitted("vector_factor", "gemm", f"products take {slowdown:.3g} times as long while the other ranks multiply as well")
     if (jitter := fitted.get(JITTER)) is not None:
         block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
         sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
@@ -147,7 +147,7 @@ def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], bef
     return changed | {"source": block["source"] | sources.texts}
 
 
-def _own_curves(part: Gpu) -> Block:
+def _catalogue_curves(part: Gpu) -> Block:
     return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in part.efficiency.items()}
 
 
@@ -237,11 +237,11 @@ def curve_sources(fitted: Mapping[str, Fit]) -> Iterable[str]:
 def slowdown_beside(measured: Measured) -> float:
     """Return the time of a product while other ranks compute products over its time in isolation, at least 1; 1 if either is unmeasured."""
     rows = measured.rows("gemm")
-    beside = next((row for row in rows if "together" in row), None)
-    if beside is None:
+    shared = next((row for row in rows if "together" in row), None)
+    if shared is None:
         return 1.0
-    alone = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (beside["shape"], beside["precision"])]
-    return max(1.0, typical(beside) / typical(alone[0])) if alone else 1.0
+    single = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (shared["shape"], shared["precision"])]
+    return max(1.0, typical(shared) / typical(single[0])) if single else 1.0
 
 
 # --- the software ----------------------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
         block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
         text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
         sources.fitted("elementwise_traffic", "layers", text)
-    if (beside := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
-        block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
-        text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
+    if (overlap := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
+        block["overlap_slowdown"] = round(max(1.0, overlap[FACTOR].value), 3)
+        text = f"products beside an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 

@@ -43,13 +43,13 @@ def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
     ordered = sorted(rows, key=_kind)
     times = np.array([typical(row) for row in ordered])
 
-    def modelled(here: Vector) -> Vector:
-        return np.log(predicted(hardware, dict(zip(keys, here.tolist(), strict=True)), ordered))
+    def modelled(point: Vector) -> Vector:
+        return np.log(predicted(hardware, dict(zip(keys, point.tolist(), strict=True)), ordered))
 
-    def model(here: Vector) -> tuple[Vector, Vector]:
-        middle = modelled(here)
-        moved = [(modelled(here + step) - middle) / PROBE for step in PROBE * np.eye(len(keys))]
-        return middle, np.stack(moved, axis=1)
+    def model(point: Vector) -> tuple[Vector, Vector]:
+        center = modelled(point)
+        slopes = [(modelled(point + step) - center) / PROBE for step in PROBE * np.eye(len(keys))]
+        return center, np.stack(slopes, axis=1)
 
     unknowns = [Unknown(name(key), 1.0, _width(hardware, key)) for key in keys]
     sizes = np.array([row["bytes"] for row in ordered], dtype=float)
@@ -129,28 +129,28 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantK
 
 def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
     """Return the part of a ``node`` block that holds the transport classes with constants identified by the records."""
-    told = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
-    factors = {key: math.log(estimate.value) for key, estimate in told.items() if estimate.identified}
-    places = {where for where, _ in told if where}
+    estimates = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
+    factors = {key: math.log(estimate.value) for key, estimate in estimates.items() if estimate.identified}
+    places = {where for where, _ in estimates if where}
     texts = {
-        constant: _text(measured, {key: told[key] for key in factors if key[1] == constant})
+        constant: _source_text(measured, {key: estimates[key] for key in factors if key[1] == constant})
         for constant in ("efficiency", "latency", "launch")
     }
     blocks: dict[str, Any] = {}
     for where, transport in transports(hardware.groups[0].node):
         if where in places and (any(place == where for place, _ in factors) or (EVERYWHERE, "launch") in factors):
-            blocks[where] = _block(transport, moved_transport(transport, where, factors), measured.name, texts)
+            blocks[where] = _transport_block(transport, moved_transport(transport, where, factors), measured.name, texts)
     nic = blocks.pop(NIC, None)
     return blocks | ({"nic": {"transport": nic}} if nic else {})
 
 
-def _text(measured: Measured, told: Mapping[ConstantKey, Any]) -> str:
-    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+def _source_text(measured: Measured, estimates: Mapping[ConstantKey, Any]) -> str:
+    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in estimates.items())
     probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
     return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {factors} of the class" if factors else ""
 
 
-def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:
+def _transport_block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:
     block: dict[str, Any] = {"extends": before.name, "name": f"{before.name}-of-{owner}"}
     source: dict[str, str] = {}
     if after.efficiency != before.efficiency:

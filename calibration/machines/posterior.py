@@ -96,10 +96,10 @@ def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]
     """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: expected times above zero")
-    usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
+    usual, widths = np.log([unknown.usual for unknown in unknowns]), np.array([unknown.width for unknown in unknowns])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
-        values = _climbed(_Points(model, logs, weights / noise**2, usual, widths), values)
+        values = _maximized(_Points(model, logs, weights / noise**2, usual, widths), values)
         modelled, slope = model(values)
         residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
@@ -108,7 +108,8 @@ def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
         weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
     estimates = (
-        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
+        _estimate(unknown, mean, math.sqrt(spread), freedom)
+        for unknown, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
     )
     return Posterior(tuple(estimates), noise, residuals)
 
@@ -133,7 +134,7 @@ class _Points(NamedTuple):
         return residuals, slope, self.doubt(here, residuals)
 
 
-def _climbed(points: _Points, here: Vector) -> Vector:
+def _maximized(points: _Points, here: Vector) -> Vector:
     """Return the most probable parameters of *points*, starting the search at *here*."""
     damping, (residuals, slope, doubt) = 1e-3, points.at(here)
     for _ in range(_ROUNDS):
@@ -141,13 +142,13 @@ def _climbed(points: _Points, here: Vector) -> Vector:
         curvature = slope.T @ weighted + np.diag(points.widths**-2.0)
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
-        there = here + np.clip(step, -2.0, 2.0)
-        point = points.at(there)
+        candidate = here + np.clip(step, -2.0, 2.0)
+        point = points.at(candidate)
         if point[2] > doubt:
             damping *= 8.0
             continue
         gained = doubt - point[2]
-        here, damping, (residuals, slope, doubt) = there, damping / 4.0, point
+        here, damping, (residuals, slope, doubt) = candidate, damping / 4.0, point
         if gained < _CLOSE:
             break
     return here
@@ -155,16 +156,16 @@ def _climbed(points: _Points, here: Vector) -> Vector:
 
 def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
     identified = spread < NARROWED * unknown.width
-    reach = (student(freedom) if identified else student(math.inf)) * spread
-    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
+    half_width = (student(freedom) if identified else student(math.inf)) * spread
+    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), identified)
 
 
 def student(freedom: float) -> float:
     """Return the half width of a 95% interval in standard deviations: 1.96, and more with few degrees of *freedom*."""
     from scipy.stats import norm, t
 
-    reach: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)
-    return float(reach)
+    half_width: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)
+    return float(half_width)
 
 
 def mean_of(name: str, values: Sequence[float]) -> Posterior:

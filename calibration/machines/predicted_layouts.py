@@ -33,12 +33,12 @@ def predicted_layout(row: AnswerRow, written: Written, overrides: Sequence[str] 
     options = MeshOptions(
         framework="fsdp2", copies=False, forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE
     )
-    divided = {
+    changes = {
         "stack": base.training.stack.model_copy(update={"mesh": options}),
         "parallel": Parallel.model_validate(layout.parallel),
         "gradient_accumulation_steps": layout.micro_batches,
     }
-    workload: Workload = base.model_copy(update={"training": base.training.model_copy(update=divided)})
+    workload: Workload = base.model_copy(update={"training": base.training.model_copy(update=changes)})
     placed = place(machine, row["ranks"])
     return run_layout(with_nodes(machine, len(placed)), workload, len(placed[0].gpus)).step_time
 
@@ -47,10 +47,10 @@ def _decoder(row: AnswerRow) -> Model:
     """Return the description of `calibration.measure.decoder` in the measured shape."""
     from calibration.measure.decoder import HEAD_DIM
 
-    said = {name: int(value) for name, value in (text.split("=") for text in row["arguments"])}
-    width, tokens = said["width"], int(row["inputs"][0].partition(":")[0])
+    arguments = {name: int(value) for name, value in (text.split("=") for text in row["arguments"])}
+    width, tokens = arguments["width"], int(row["inputs"][0].partition(":")[0])
     shape = {
-        "layers": said["depth"], "hidden": width, "heads": width // HEAD_DIM, "ffn": 4 * width, "vocab": said["vocabulary"],
+        "layers": arguments["depth"], "hidden": width, "heads": width // HEAD_DIM, "ffn": 4 * width, "vocab": arguments["vocabulary"],
         "activation": "gelu", "norm": "rmsnorm", "positions": "none",
     }  # fmt: skip
     return Model.model_validate({"name": "decoder", "transformer": shape, "sequence": tokens, "source": "calibration/measure/decoder.py"})

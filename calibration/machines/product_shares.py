@@ -43,11 +43,11 @@ def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
         rows = [row for row in products if row.peak == peak]
         if len(rows) < LEAST_SHAPES:
             continue
-        usual = _missed(rows, gpu, peak, None)
+        usual = _mean_error(rows, gpu, peak, None)
         halves = rows[::2], rows[1::2]
-        other = sum(len(rest) * _missed(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
-        if other < usual:
-            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
+        held_out = sum(len(rest) * _mean_error(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
+        if held_out < usual:
+            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, held_out)
     return shares
 
 
@@ -66,6 +66,6 @@ def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
     return fit_share(rows, {gpu.name: gpu})
 
 
-def _missed(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
-    there = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
-    return float(np.mean(np.abs(errors(rows, {gpu.name: there}))))
+def _mean_error(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
+    changed_gpu = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
+    return float(np.mean(np.abs(errors(rows, {gpu.name: changed_gpu}))))

@@ -35,13 +35,13 @@ def residual_picture(fitted: Mapping[str, Fit]) -> Picture:
     probes = list(dict.fromkeys(fit.probe for fit in sweeps))
     rows = -(-len(probes) // COLUMNS)
     heights = [3.2] * rows + ([0.9 + 0.26 * len(repeated)] if repeated else [])
-    drawn = Figure(figsize=(4.6 * COLUMNS, sum(heights)), layout="constrained")
-    grid = drawn.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    figure = Figure(figsize=(4.6 * COLUMNS, sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
     for number, probe in enumerate(probes):
-        _sweep(drawn.add_subplot(grid[divmod(number, COLUMNS)]), probe, [fit for fit in sweeps if fit.probe == probe])
+        _sweep(figure.add_subplot(grid[divmod(number, COLUMNS)]), probe, [fit for fit in sweeps if fit.probe == probe])
     if repeated:
-        _repeated(drawn.add_subplot(grid[rows, :]), repeated)
-    return picture(drawn)
+        _repeated(figure.add_subplot(grid[rows, :]), repeated)
+    return picture(figure)
 
 
 def is_sweep(fit: Fit) -> bool:
@@ -53,7 +53,7 @@ def _sweep(axes: Axes, probe: str, fits: Sequence[Fit]) -> None:
     for fit in fits:
         axes.plot(fit.sizes, _ratio(fit), "o", markersize=3.5, alpha=0.7, label=fit.subject)
     axes.axhline(1.0, color="0.6", linewidth=0.8)
-    reach = _reach(fits)
+    reach = _axis_factor(fits)
     axes.set(xscale="log", yscale="log", ylim=(1 / reach, reach))
     plain_logarithm(axes.xaxis, _UNITS.get(probe, "B"))
     plain_logarithm(axes.yaxis)
@@ -67,7 +67,7 @@ def _repeated(axes: Axes, fits: Sequence[Fit]) -> None:
     for place, fit in enumerate(fits):
         axes.plot(_ratio(fit), [place] * len(fit.times), "o", markersize=3.5, alpha=0.4)
     axes.axvline(1.0, color="0.6", linewidth=0.8)
-    reach = _reach(fits)
+    reach = _axis_factor(fits)
     axes.set(xscale="log", xlim=(1 / reach, reach), ylim=(len(fits) - 0.5, -0.5))
     plain_logarithm(axes.xaxis)
     axes.set_yticks(range(len(fits)), [fit.subject for fit in fits])
@@ -76,7 +76,7 @@ def _repeated(axes: Axes, fits: Sequence[Fit]) -> None:
     axes.tick_params(labelsize=7)
 
 
-def _reach(fits: Sequence[Fit]) -> float:
+def _axis_factor(fits: Sequence[Fit]) -> float:
     """Return the largest factor, either way, between points and *fits*, with a margin."""
     return 1.15 * max(_LEAST_REACH, *(float(max(_ratio(fit).max(), 1 / _ratio(fit).min())) for fit in fits))
 

@@ -54,13 +54,13 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
             except SpecError as error:
                 notes.append(f"{row['model']}: not predicted: {error}")
                 continue
-            model, batch, ranks, exchange = _described(row)
+            model, batch, ranks, exchange = _labels(row)
             disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
             comparisons.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
     return comparisons, list(dict.fromkeys(notes))
 
 
-def _described(row: AnswerRow) -> tuple[str, int, int, bool]:
+def _labels(row: AnswerRow) -> tuple[str, int, int, bool]:
     """Return name, batch, number of ranks of a measured step, and whether the ranks exchange gradients."""
     if "layout" in row:
         return f"decoder, {Division.model_validate(row['layout']).text}", row["batch"], row["ranks"], True
@@ -85,10 +85,10 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
     lines = [f"{'step':42} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
     for row in rows:
         name = row.model + ("" if row.exchange else ", no exchange")
-        told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
-        lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
-    last = "median error, no step of its own model was fitted"
-    return "\n".join([*lines, f"{last:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
+        cells = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
+        lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{cells}" + "  disturbed" * row.disturbed)
+    label = "median error, no step of its own model was fitted"
+    return "\n".join([*lines, f"{label:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 
 def _times(row: Comparison) -> tuple[float, float, float]:

@@ -213,8 +213,8 @@ def _same_batch(wanted: StepsWanted, model: Any, device: Any) -> NextInputs:
     from sim.extract import target
 
     if len(wanted.inputs) == 1 and wanted.inputs[0].startswith("@"):
-        made = target.find(wanted.inputs[0][1:])(wanted.batch)
-        positional, named = ((), dict(made)) if isinstance(made, Mapping) else (made if isinstance(made, tuple) else (made,), {})
+        inputs = target.find(wanted.inputs[0][1:])(wanted.batch)
+        positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     else:
         shapes = [target.parse_input(text) for text in wanted.inputs]
         target.check_inputs(model.forward, shapes)
@@ -315,16 +315,16 @@ def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[l
         begin = time.perf_counter()
         step()
         wait()
-    count = _agreed(wanted, time.perf_counter() - begin, device)
+    count = _agreed_count(wanted, time.perf_counter() - begin, device)
     if dist.is_initialized():
         dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
-    marks, used = [time.perf_counter()], time.process_time()
+    marks, cpu_time = [time.perf_counter()], time.process_time()
     for _ in range(count):
         step()
         wait()
         marks.append(time.perf_counter())
-    used = (time.process_time() - used) / count
-    return [end - begin for begin, end in pairwise(marks)], used
+    cpu_time = (time.process_time() - cpu_time) / count
+    return [end - begin for begin, end in pairwise(marks)], cpu_time
 
 
 def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[Any], Any]]:
@@ -333,7 +333,7 @@ def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[
     return model, _same_batch(wanted, model, device), _loss
 
 
-def _agreed(wanted: StepsWanted, last: float, device: Any) -> int:
+def _agreed_count(wanted: StepsWanted, last: float, device: Any) -> int:
     """Return the number of steps that all ranks time; the *last* warm-up step took this many seconds on this rank."""
     import torch
     import torch.distributed as dist
@@ -367,20 +367,20 @@ def spawn(
         started: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         try:
             for rank in range(ranks):
-                said: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
+                output: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
                 own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 command = [*before(rank), sys.executable, "-m", program[0], json.dumps(asdict(wanted)), *program[1:]]
-                started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=own), said))
-            _wait([process for process, _ in started], [said for _, said in started], limit)
-            return [_result(said) for _, said in started]
+                started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own), output))
+            _wait([process for process, _ in started], [output for _, output in started], limit)
+            return [_result(output) for _, output in started]
         finally:
-            for process, said in started:
+            for process, output in started:
                 process.kill()
                 process.wait()
-                said.close()
+                output.close()
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]], limit: float) -> None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[IO[bytes]], limit: float) -> None:
     """Wait until all *processes* have succeeded; raise SpecError if one fails or *limit* seconds have passed."""
     end = time.monotonic() + limit
     while None in (codes := [process.poll() for process in processes]):
@@ -392,26 +392,26 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]
     failed = [rank for rank, code in enumerate(codes) if code]
     if failed:  # a rank that a signal ended died first and caused the other failures
         rank = min(failed, key=lambda number: codes[number] or 0)
-        raise SpecError(f"rank {rank} {_ending(codes[rank] or 0)}: {_last_words(said[rank])}")
+        raise SpecError(f"rank {rank} {_ending(codes[rank] or 0)}: {_last_line(outputs[rank])}")
 
 
 def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else "failed"
 
 
-def _last_words(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+def _last_line(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "it said nothing"
 
 
-def _result(said: IO[bytes]) -> RankSteps:
-    said.seek(0)
-    for line in reversed(said.read().decode(errors="replace").splitlines()):
+def _result(output: IO[bytes]) -> RankSteps:
+    output.seek(0)
+    for line in reversed(output.read().decode(errors="replace").splitlines()):
         if line.startswith(DONE):
             fields = json.loads(line.removeprefix(DONE))
             return RankSteps(**fields | {"times": tuple(fields["times"])})
-    raise SpecError(f"a rank ended without a result: {_last_words(said)}")
+    raise SpecError(f"a rank ended without a result: {_last_line(output)}")
 
 
 def read_wanted(text: str) -> StepsWanted:

@@ -70,7 +70,7 @@ class LayoutRank:
         (shape,) = [target.parse_input(text) for text in wanted.inputs]
         self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marker = lambda part: None
-        self.run = self._pipelined() if layout.pipeline > 1 else self._joint()
+        self.run = self._pipeline_step() if layout.pipeline > 1 else self._whole_model_step()
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
 
     def step(self) -> None:
@@ -82,7 +82,7 @@ class LayoutRank:
 
     # --- all of the model on every rank -------------------------------------------------------------------------------
 
-    def _joint(self) -> Callable[[], None]:
+    def _whole_model_step(self) -> Callable[[], None]:
         """Return a function that runs forward and backward of a model that is sharded, split over tensor ranks, or neither."""
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -106,7 +106,7 @@ class LayoutRank:
                 for unit in [model, model.embedding, *model.blocks, model.norm]:
                     unit._set_unshard_async_op(True)
         self.parameters = list(model.parameters())
-        self._marked([model.embedding, *model.blocks])
+        self._mark_units([model.embedding, *model.blocks])
 
         def run() -> None:
             with context():
@@ -117,7 +117,7 @@ class LayoutRank:
 
         return run
 
-    def _marked(self, units: Sequence[Any]) -> None:
+    def _mark_units(self, units: Sequence[Any]) -> None:
         """Mark the end of each unit's forward pass, and of the backward pass of the unit after it."""
         for number, unit in enumerate(units):
 
@@ -130,7 +130,7 @@ class LayoutRank:
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
-    def _pipelined(self) -> Callable[[], None]:
+    def _pipeline_step(self) -> Callable[[], None]:
         """Return a function that runs the pipeline schedule of this rank's stages."""
         import torch
         import torch.distributed as dist
@@ -139,7 +139,7 @@ class LayoutRank:
         layout, rank = self.layout, dist.get_rank()
         count = layout.pipeline * layout.virtual_stages
         own = range(rank, count, layout.pipeline)
-        parts = [self._part(number, count) for number in own]
+        parts = [self._chunk(number, count) for number in own]
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         stages = []
         for number, part in zip(own, parts, strict=True):
@@ -151,7 +151,7 @@ class LayoutRank:
             stage = PipelineStage(part, number, count, self.device, input_args=entering, output_args=leaving)
             if self.alone:  # no other stage takes part in the votes, and the layout determines their result
                 stage._warmup_forward_vote = stage._warmup_backward_result = lambda *given, **named: torch.ones(1, dtype=torch.int32)
-            self._timed(stage)
+            self._mark_passes(stage)
             stages.append(stage)
         loss: Any = lambda scores, targets: _loss(scores)  # noqa: E731
         kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.schedule)
@@ -168,7 +168,7 @@ class LayoutRank:
 
         return run
 
-    def _part(self, number: int, count: int) -> Any:
+    def _chunk(self, number: int, count: int) -> Any:
         """Return the part of the model that chunk *number* of *count* holds."""
         import torch
 
@@ -182,7 +182,7 @@ class LayoutRank:
         part.norm, part.head = (model.norm, model.head) if number == count - 1 else (None, None)
         return part
 
-    def _timed(self, stage: Any) -> None:
+    def _mark_passes(self, stage: Any) -> None:
         """Mark the end of each pass over a micro-batch, and the idle time before it."""
         forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
 
@@ -230,23 +230,23 @@ def _sent(interface: str) -> int:
 
 def parts(rank: LayoutRank, steps: int) -> Mapping[str, float]:
     """Return the time (s) of each part of a step, summed over its passes; the median over *steps* steps."""
-    seen: list[dict[str, float]] = []
+    part_times: list[dict[str, float]] = []
     last = [time.perf_counter()]
 
     def mark(part: str) -> None:
         now = time.perf_counter()
-        seen[-1][part] += now - last[0]
+        part_times[-1][part] += now - last[0]
         last[0] = now
 
     rank.mark = mark
     for _ in range(steps):
-        seen.append(defaultdict(float))
+        part_times.append(defaultdict(float))
         last[0] = time.perf_counter()
         rank.step()
-    return {part: statistics.median(step[part] for step in seen) for part in seen[0]}
+    return {part: statistics.median(step[part] for step in part_times) for part in part_times[0]}
 
 
-def _alone(laid_out: LaidOut) -> None:
+def _join_fake_group(laid_out: LaidOut) -> None:
     """Join a process group in which the other ranks do not exist."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str]) -> int:
         if laid_out.alone is None:
             ddp_steps.join(wanted)  # without leaving the group later: Gloo's threads may abort a process that does
         else:
-            _alone(laid_out)
+            _join_fake_group(laid_out)
         print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out, *arguments[2:]))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)

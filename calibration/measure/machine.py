@@ -89,10 +89,10 @@ def _gpus() -> list[dict[str, Any]]:
 def _topology() -> str:
     """Return the topology of GPUs and NICs as the driver prints it; empty if it does not."""
     try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return COLOUR.sub("", done.stdout) if done.returncode == 0 else ""
+    return COLOUR.sub("", result.stdout) if result.returncode == 0 else ""
 
 
 def version_facts() -> dict[str, str]:

@@ -57,11 +57,11 @@ class MachineRecord:
     def disturbed(self) -> str:
         """Return a text on the probes during which other programs used more than `processor_use.DISTURBED` of the cores; empty if none."""
         cores = self.machine.get("vcpus", 1)
-        busy_beside = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
-        if not busy_beside:
+        busy_cores = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        if not busy_cores:
             return ""
-        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_beside.items())
-        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(busy_beside)}"
+        text = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_cores.items())
+        return f"of {cores} cores other programs kept busy {text}; once they rest: profile --again --only {','.join(busy_cores)}"
 
     def rows(self, probe: str) -> list[AnswerRow]:
         """Return the rows of *probe*; none if it did not run."""

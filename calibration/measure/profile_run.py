@@ -195,9 +195,9 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
     except SystemExit as stopped:
         if stopped.code != _TOLD_TO_END:
             raise
-        told = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
+        message = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
         leads = os.environ.get("RANK", "0") == "0"  # the other ranks of torchrun write no record
-        raise _Ended([told, kept(path)] if leads else told) from None
+        raise _Ended([message, kept(path)] if leads else message) from None
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -223,14 +223,14 @@ class Shown(ProfileProgress):
         """Show the next question."""
         filled = 20 * self._done // max(1, self._count)
         self._done += 1
-        what = " ".join(str(value) for value in question.values())[:50]
-        self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {what}")
+        values = " ".join(str(value) for value in question.values())[:50]
+        self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {values}")
 
     def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        told = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
-        self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {told}")
+        outcome = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
+        self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {outcome}")
 
 
 def listing() -> str:
@@ -244,9 +244,9 @@ def summary(path: Path, record: MachineRecord) -> str:
     for name, probe in record.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
+    texts = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
     lines += [f"  {record.disturbed()}"] if record.disturbed() else []
-    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
+    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(texts)}"] if texts else [])])
 
 
 def kept(path: Path) -> str:

@@ -67,9 +67,9 @@ def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress
     write_record(wishes.path, record)
     failures: list[str] = []
     for probe in wishes.probes:
-        answers = record.probes[probe.name] = _begun(record, probe, wishes.again)
+        answers = record.probes[probe.name] = _started_record(record, probe, wishes.again)
         try:
-            _run(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
+            _run_probe(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
         except Exception as error:
             answers.state, answers.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
             failures.append(f"{probe.name}: {answers.reason}")
@@ -88,13 +88,13 @@ def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress
     return failures
 
 
-def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
+def _started_record(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     """Return the results of *probe* so far, or an empty record if there are none or *again* is set."""
     before = record.probes.get(probe.name)
     return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
 
 
-def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
+def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
     reason = probe.skipped(bench)
     if reason:
         record.state, record.reason = "skipped", reason
@@ -120,21 +120,21 @@ def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgr
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
-    took, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
-    if took > 0:
-        record.others_cores = (record.others_cores * record.duration_s + others * took) / (record.duration_s + took)
-    record.duration_s += took
+    duration, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
+    if duration > 0:
+        record.others_cores = (record.others_cores * record.duration_s + others * duration) / (record.duration_s + duration)
+    record.duration_s += duration
     if too_large and not record.rows:
-        raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
+        raise SpecError(f"no question fits into memory, not even {_question_text(too_large[-1])}")
     record.state, record.reason = "done", _left_out(too_large)
 
 
 def _left_out(questions: Sequence[AnswerRow]) -> str:
     """Return a text on the questions that did not fit into memory."""
-    return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
+    return f"{len(questions)} did not fit into memory: {'; '.join(map(_question_text, questions[:3]))}" if questions else ""
 
 
-def _words(question: AnswerRow) -> str:
+def _question_text(question: AnswerRow) -> str:
     return " ".join(f"{value}" for value in question.values() if value not in ([], ""))
 
 

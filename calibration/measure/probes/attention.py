@@ -46,10 +46,10 @@ def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
     backward = question["way"] == "both"
 
-    def made(count: int) -> Any:
+    def random_tensor(count: int) -> Any:
         return torch.randn(1, count, tokens, size, device=bench.device).to(dtype).requires_grad_(backward)
 
-    queries, shared, values = made(heads), made(keys), made(keys)
+    queries, shared, values = random_tensor(heads), random_tensor(keys), random_tensor(keys)
     options = {"is_causal": question["causal"]} | ({"enable_gqa": True} if keys != heads else {})
 
     def call() -> None:

@@ -41,30 +41,30 @@ def disk_questions(bench: Bench) -> list[AnswerRow]:
 
 def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time reads of the file; each time is of one block, or of one block per thread if there are several threads."""
-    path = bench.once("file", lambda: _file(bench))
+    path = bench.once("file", lambda: _random_file(bench))
     cache = forget(path)
     if question["way"] == "sequential":
-        places = list(range(0, path.stat().st_size - CHUNK + 1, CHUNK))
+        offsets = list(range(0, path.stat().st_size - CHUNK + 1, CHUNK))
     else:
-        places = _random_places(path.stat().st_size, question["block_bytes"], seed=question["block_bytes"] + question["threads"])
-    return {"cache": cache, "times_s": _read_all(path, places, question["block_bytes"], question["threads"], cache, bench.seconds)}
+        offsets = _random_offsets(path.stat().st_size, question["block_bytes"], seed=question["block_bytes"] + question["threads"])
+    return {"cache": cache, "times_s": _read_all(path, offsets, question["block_bytes"], question["threads"], cache, bench.seconds)}
 
 
-def _random_places(size: int, block: int, seed: int) -> list[int]:
+def _random_offsets(size: int, block: int, seed: int) -> list[int]:
     """Return the offsets of blocks in random order, each once, spaced so that reading ahead of one block does not reach another."""
-    places = list(range(0, size - block + 1, max(block, 2**17)))
-    random.Random(seed).shuffle(places)
-    return places
+    offsets = list(range(0, size - block + 1, max(block, 2**17)))
+    random.Random(seed).shuffle(offsets)
+    return offsets
 
 
-def _file(bench: Bench) -> Path:
+def _random_file(bench: Bench) -> Path:
     """Return a new file of random bytes, which is deleted when the probe ends."""
     size, folder = QUICK_SIZE if bench.quick else SIZE, bench.folder
     free = shutil.disk_usage(folder).free
     if free < 2 * size:
         raise SpecError(f"{folder}: {free / 1e6:.0f} MB are free, and {2 * size / 1e6:.0f} are needed; --folder names another disk")
-    made = bench.made.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
-    path = Path(made) / "bytes"
+    temporary = bench.made.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
+    path = Path(temporary) / "bytes"
     with path.open("wb") as file:
         for _ in range(size // CHUNK):
             file.write(os.urandom(CHUNK))
@@ -79,7 +79,7 @@ def forget(*paths: Path) -> Cache:
         os.sync()
         _DROP.write_text("3\n", encoding="ascii")
         return "dropped"
-    if all(_direct(path) for path in paths):
+    if all(_supports_direct(path) for path in paths):
         return "direct"
     for path in paths:
         with path.open("rb") as file:
@@ -87,7 +87,7 @@ def forget(*paths: Path) -> Cache:
     return "advised"
 
 
-def _direct(path: Path) -> bool:
+def _supports_direct(path: Path) -> bool:
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except (OSError, AttributeError):  # the file system or operating system does not support it
@@ -95,7 +95,7 @@ def _direct(path: Path) -> bool:
     return True
 
 
-def _read_all(path: Path, places: Sequence[int], block: int, threads: int, cache: Cache, seconds: float) -> list[float]:
+def _read_all(path: Path, offsets: Sequence[int], block: int, threads: int, cache: Cache, seconds: float) -> list[float]:
     """Return the times (s) of successive rounds of reads, one of *block* bytes by each thread, for about twice *seconds*."""
     flags = os.O_RDONLY | (os.O_DIRECT if cache == "direct" else 0)
     opened = [os.open(path, flags) for _ in range(threads)]
@@ -104,9 +104,9 @@ def _read_all(path: Path, places: Sequence[int], block: int, threads: int, cache
     end = time.perf_counter() + 2 * seconds
     try:
         with ThreadPoolExecutor(threads) as pool:
-            for first in range(0, len(places) - threads + 1, threads):
+            for first in range(0, len(offsets) - threads + 1, threads):
                 start = time.perf_counter()
-                list(pool.map(os.preadv, opened, [[buffer] for buffer in buffers], places[first : first + threads]))
+                list(pool.map(os.preadv, opened, [[buffer] for buffer in buffers], offsets[first : first + threads]))
                 times.append(time.perf_counter() - start)
                 if times[-1] + start > end and len(times) >= 3:
                     break

@@ -79,7 +79,7 @@ def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[
     count = max(1, question["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
     call = _call(question["op"], chosen, count, device, members)
-    repetitions, calls = _agreed(call, device, members, seconds)
+    repetitions, calls = _agreed_counts(call, device, members, seconds)
     times, used = [], time.process_time()
     for _ in range(repetitions):
         dist.barrier(members)
@@ -109,8 +109,8 @@ def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
     edge = PRODUCT[device]
     square = torch.zeros(edge, edge, device=device)
     _elapsed(lambda: dist.all_reduce(gradients), device)
-    one = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
-    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / one])
+    product_time = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
+    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / product_time])
     dist.broadcast(count, src=0)
 
     def products() -> None:
@@ -201,7 +201,7 @@ def _send_recv(tensor: Any, chosen: Sequence[int], members: Any) -> Any:
     return call
 
 
-def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
+def _agreed_counts(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
     """Return the number of repetitions and of calls per repetition that rank 0 chooses for all *members*."""
     import torch
     import torch.distributed as dist
@@ -212,9 +212,9 @@ def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, 
     call()
     synchronize(device)
     once = time.perf_counter() - start
-    wanted = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
-    dist.broadcast(wanted, src=0, group=members)
-    repetitions, calls = (int(value) for value in wanted.tolist())
+    counts = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
+    dist.broadcast(counts, src=0, group=members)
+    repetitions, calls = (int(value) for value in counts.tolist())
     return repetitions, calls
 
 

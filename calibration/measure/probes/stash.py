@@ -61,8 +61,8 @@ def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     if question["run"] == "RUN1":
         return _row(bench.team.ask(step_task, wanted))
     count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * question["workers"])
-    folder = bench.once("pictures", lambda: _pictures(bench, count))
-    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read(folder)
+    folder = bench.once("pictures", lambda: _write_pictures(bench, count))
+    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read_files(folder)
     return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
 
 
@@ -70,16 +70,16 @@ def _row(by_rank: list[RankSteps]) -> AnswerRow:
     return {"times_by_rank_s": [one.times for one in by_rank]}
 
 
-def _pictures(bench: Bench, count: int) -> Path:
+def _write_pictures(bench: Bench, count: int) -> Path:
     """Return a new folder with *count* pictures, which is deleted when the probe ends."""
     folder = Path(bench.made.enter_context(tempfile.TemporaryDirectory(dir=bench.folder, prefix=".stallsim-pictures-")))
-    made = [jpeg(seed) for seed in range(_DISTINCT)]
+    pictures = [jpeg(seed) for seed in range(_DISTINCT)]
     for number in range(count):
-        (folder / f"{number:06}.jpg").write_bytes(made[number % _DISTINCT])
+        (folder / f"{number:06}.jpg").write_bytes(pictures[number % _DISTINCT])
     return folder
 
 
-def _read(folder: Path) -> str:
+def _read_files(folder: Path) -> str:
     for path in folder.iterdir():
         path.read_bytes()
     return "warm"

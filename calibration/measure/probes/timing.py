@@ -61,12 +61,12 @@ def _warmed(call: Call) -> float:
     """Make calls until the GPU's clocks have risen, and return the wall-clock time (s) per call: the longer of host and device time."""
     call()  # initializes libraries, selects algorithms and allocates memory
     synchronize("cuda")
-    made, start = 0, time.perf_counter()
-    while made < 1 or (made < QUEUE and time.perf_counter() - start < WARM):
+    count, start = 0, time.perf_counter()
+    while count < 1 or (count < QUEUE and time.perf_counter() - start < WARM):
         call()
-        made += 1
+        count += 1
     synchronize("cuda")
-    return (time.perf_counter() - start) / made
+    return (time.perf_counter() - start) / count
 
 
 def _cuda_time(call: Call, inner: int, ahead: float) -> float:

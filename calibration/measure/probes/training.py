@@ -51,8 +51,8 @@ def wanted_steps(question: AnswerRow, bench: Bench, exchange: bool) -> StepsWant
     """Return the steps to run for the model of *question*."""
     steps = QUICK_STEPS if bench.quick else STEPS
     inputs, arguments = tuple(question["inputs"]), tuple(question["arguments"])
-    how = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
-    return how if bench.device == "cuda" else replace(how, device="cpu")
+    wanted = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    return wanted if bench.device == "cuda" else replace(wanted, device="cpu")
 
 
 def layer_questions(bench: Bench) -> list[AnswerRow]:
@@ -72,22 +72,22 @@ def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> AnswerRow:
     """Return the times (s) of the passes of each layer and of whole passes, one value per repetition without the first."""
-    watch = _Watch(device)
+    timer = _Watch(device)
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    hooks = [hook for name, module in leaves for hook in watch.around(name, module)]
+    hooks = [hook for name, module in leaves for hook in timer.around(name, module)]
     try:
         for _ in range(REPETITIONS + 1):
             positional, named = next_inputs()
-            watch.turn()
-            watch.begin("", "whole")
+            timer.next_repetition()
+            timer.begin("", "whole")
             loss(model(*positional, **named)).backward()
-            watch.end("", "whole")
+            timer.end("", "whole")
             synchronize(device)
             model.zero_grad(set_to_none=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return {"whole_s": watch.times("", "whole"), "layers": [watch.row(name, type(module).__name__) for name, module in leaves]}
+    return {"whole_s": timer.times("", "whole"), "layers": [timer.row(name, type(module).__name__) for name, module in leaves]}
 
 
 def _wall(begin: float, end: float) -> float:
@@ -113,12 +113,12 @@ class _Watch:
         on_cuda = device == "cuda"
         self._mark: Callable[[], Any] = _cuda_mark if on_cuda else time.perf_counter
         self._between: Callable[[Any, Any], float] = _cuda_between if on_cuda else _wall
-        self._begun: dict[tuple[str, str], Any] = {}
-        self._found: list[dict[tuple[str, str], list[tuple[Any, Any]]]] = []
+        self._started: dict[tuple[str, str], Any] = {}
+        self._repetitions: list[dict[tuple[str, str], list[tuple[Any, Any]]]] = []
 
-    def turn(self) -> None:
+    def next_repetition(self) -> None:
         """Begin another repetition."""
-        self._found.append(defaultdict(list))
+        self._repetitions.append(defaultdict(list))
 
     def around(self, name: str, module: Any) -> list[Any]:
         """Register hooks around the forward pass of *module*, which register those around its backward pass; return their handles."""
@@ -140,17 +140,17 @@ class _Watch:
 
     def times(self, name: str, way: str) -> list[float]:
         """Return the times (s) of one layer's passes, without the first repetition."""
-        return [sum(self._between(*marks) for marks in turn[name, way]) for turn in self._found[1:]]
+        return [sum(self._between(*marks) for marks in repetition[name, way]) for repetition in self._repetitions[1:]]
 
     def begin(self, name: str, way: str) -> None:
         """Record the begin of a pass."""
-        self._begun[name, way] = self._mark()
+        self._started[name, way] = self._mark()
 
     def end(self, name: str, way: str) -> None:
         """Record the end of a pass."""
-        start = self._begun.pop((name, way), None)
+        start = self._started.pop((name, way), None)
         if start is not None:
-            self._found[-1][name, way].append((start, self._mark()))
+            self._repetitions[-1][name, way].append((start, self._mark()))
 
 
 def step_questions(bench: Bench) -> list[AnswerRow]:
