@@ -43,42 +43,42 @@ def own_passes(imported: Imported) -> list[Passes]:
 
 
 def _of_rank(trace: RankTrace) -> Passes:
-    steps, apart = [trace.steps[number] for number in sorted(trace.steps)], _Apart.of(trace)
-    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, apart) for step in steps[1:] or steps), strict=True)))
+    steps, excluded = [trace.steps[number] for number in sorted(trace.steps)], _Excluded.of(trace)
+    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, excluded) for step in steps[1:] or steps), strict=True)))
 
 
-class _Apart(NamedTuple):
+class _Excluded(NamedTuple):
     """Intervals that are not a rank's own work: inside its operators or kernels, and between them."""
 
     inside: Sequence[tuple[float, float]]
     between: Sequence[tuple[float, float]]
 
     @classmethod
-    def of(cls, trace: RankTrace) -> _Apart:
+    def of(cls, trace: RankTrace) -> _Excluded:
         """Return the intervals of *trace*. With Gloo, operators wait inside for collectives but not for messages, which overlap."""
         if trace.gpu != CPU:
             return cls((), ())
         return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
 
 
-def _of_step(trace: RankTrace, step: TraceSpan, apart: _Apart) -> Passes:
+def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> Passes:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:
         raise SpecError(f"{trace.file}: {step.name} shows no backward followed by an optimizer; profile whole steps")
     last = max(end for _, end in backward)
-    taken = dict.fromkeys(Passes._fields, 0.0)
+    times = dict.fromkeys(Passes._fields, 0.0)
     done, on_cpu = step.t0, trace.gpu == CPU
     for span in sorted((span for span in trace.compute if step.t0 <= span.launched < step.t1), key=lambda span: span.t0):
         begin = max(span.t0, done)
-        own = max(0.0, span.t1 - begin) - overlap(apart.inside, begin, span.t1)
+        own = max(0.0, span.t1 - begin) - overlap(excluded.inside, begin, span.t1)
         if on_cpu and span.t0 > done:
-            own += span.t0 - done - overlap(apart.between, done, span.t0)
+            own += span.t0 - done - overlap(excluded.between, done, span.t0)
         done = max(done, span.t1)
-        taken[_pass_of(span.launched, backward, last, update)] += own
+        times[_pass_of(span.launched, backward, last, update)] += own
     if on_cpu and step.t1 > done:
-        taken["update"] += step.t1 - done - overlap(apart.between, done, step.t1)
-    return Passes(**taken)
+        times["update"] += step.t1 - done - overlap(excluded.between, done, step.t1)
+    return Passes(**times)
 
 
 def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: float, update: float) -> str:
@@ -125,11 +125,11 @@ def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: Measur
 
     draft = with_passes(seen)
     scene = scene_of(hardware, draft, prepare(hardware, draft))
-    less = []
+    reduced = []
     for stage, each in enumerate(seen):
         forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
-        less.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
-    return with_passes(less)
+        reduced.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
+    return with_passes(reduced)
 
 
 def timed_layers(

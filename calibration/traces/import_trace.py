@@ -66,15 +66,15 @@ def import_traces(files: Iterable[Path | str]) -> Imported:
     traces = _aligned(traces)
     log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
-    joined = _joined(traces)
+    joined = _join_times(traces)
     tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
     for number, (trace, window) in enumerate(zip(traces, windows, strict=True)):
         log.waits += _waits(trace, number, window)
-        log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange(trace, joined[number], tier))]
-    return _analysed(traces, log, windows)
+        log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange_spans(trace, joined[number], tier))]
+    return _analyzed(traces, log, windows)
 
 
-def _analysed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
+def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
     total = sum(trace.size for trace in traces)
     mean: dict[tuple[Cause, str], float] = defaultdict(float)
     for trace, own in zip(traces, windows, strict=True):
@@ -166,7 +166,7 @@ def _window(trace: RankTrace) -> Window:
 # --- collectives -----------------------------------------------------------------------------------------------------
 
 
-def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
+def _join_times(traces: Sequence[RankTrace]) -> list[list[float]]:
     """Return, by rank, the time (s) at which the last rank joined each of its collectives."""
     simulated = any(trace.bounds for trace in traces)
     counts = {len(trace.collectives) for trace in traces}
@@ -183,7 +183,7 @@ def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
     return [last for _ in traces]
 
 
-def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[WorkSpan]:
+def _exchange_spans(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[WorkSpan]:
     """Return the spans in which the collectives of a rank move data, with their causes."""
     if trace.bounds:
         return trace.bounds

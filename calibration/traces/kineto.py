@@ -251,23 +251,23 @@ def _check_event(path: Path, event: dict[str, Any]) -> None:
     """Raise SpecError if a time of *event* is invalid, or its name or arguments have the wrong type."""
     start, duration, arguments = event.get("ts"), event.get("dur", 0.0), event.get("args")
     if not _is_time(start, -_LATEST, _LATEST):
-        raise _odd(path, event, "ts: expected a time in microseconds")
+        raise _invalid_event(path, event, "ts: expected a time in microseconds")
     if not _is_time(duration, 0.0, _LONGEST):
-        raise _odd(path, event, "dur: expected a time of 0 or more microseconds")
+        raise _invalid_event(path, event, "dur: expected a time of 0 or more microseconds")
     if not isinstance(event.get("name"), str):
-        raise _odd(path, event, "name: expected text")
+        raise _invalid_event(path, event, "name: expected text")
     if arguments is not None and not isinstance(arguments, dict):
-        raise _odd(path, event, "args: expected an object")
+        raise _invalid_event(path, event, "args: expected an object")
     event["args"] = arguments or {}
     if not isinstance(event.get("cat", ""), str) or isinstance(event.get("tid"), dict | list):
-        raise _odd(path, event, "cat and tid: expected text and a number")
+        raise _invalid_event(path, event, "cat and tid: expected text and a number")
 
 
 def _is_time(value: Any, least: float, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
-def _odd(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
+def _invalid_event(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
     return SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {message}")
 
 
@@ -299,13 +299,13 @@ def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[
     launches = _launches(events)
     for event in events:
         try:
-            _sort(trace, event, launches)
+            _add_event(trace, event, launches)
         except (KeyError, TypeError, ValueError) as error:
-            raise _odd(path, event, str(error)) from None
+            raise _invalid_event(path, event, str(error)) from None
     backend = str(shared.get("backend", ""))
     if not trace.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
         _compute_on_cpu(trace, events)
-    _require(trace)
+    _require_complete(trace)
     return trace
 
 
@@ -334,7 +334,7 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0.0)) * 1e-6
 
 
-def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
+def _add_event(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
     """Add *event* to the list of *trace* that it belongs to."""
     category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
@@ -344,7 +344,7 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
         span = TraceSpan(
             name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes")
         )
-        _sort_gpu(trace, category, span)
+        _add_gpu_event(trace, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
         trace.steps[int(step[1])] = TraceSpan(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
@@ -356,7 +356,7 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
     elif category in _CALLS or category == "cpu_op":
         trace.busy.append(TraceSpan(name, start, end))
         if category == "cpu_op":
-            _sort_pass(trace, name, arguments, start, end)
+            _add_operator(trace, name, arguments, start, end)
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
         stream = str(arguments.get("stream_name", "comm"))
         batch = _number(arguments, "batch")
@@ -365,7 +365,7 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
         )
 
 
-def _sort_pass(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
+def _add_operator(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
     """Record an operator of the host if it belongs to backward or accumulates a gradient."""
     if name.startswith(_BACKWARD):
         trace.backward.append(TraceSpan(name.removeprefix(_BACKWARD), start, end))
@@ -395,7 +395,7 @@ def _number(arguments: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
+def _add_gpu_event(trace: RankTrace, category: str, span: TraceSpan) -> None:
     if category != "kernel":
         trace.copies.append(span)
     elif _NCCL.match(span.name):
@@ -406,7 +406,7 @@ def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
         trace.compute.append(span)
 
 
-def _require(trace: RankTrace) -> None:
+def _require_complete(trace: RankTrace) -> None:
     """Raise SpecError if *trace* lacks events that the analysis needs."""
     if not trace.compute:
         raise SpecError(

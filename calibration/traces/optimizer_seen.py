@@ -21,7 +21,7 @@ def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
     rate, seconds = twice - once, seen.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
         return base.training.stack.optimizer_factor
-    return max(_LEAST_FACTOR, (seconds - _extra(base, gpu, ranks) - (once - rate)) / rate)
+    return max(_LEAST_FACTOR, (seconds - _other_time(base, gpu, ranks) - (once - rate)) / rate)
 
 
 def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> Workload:
@@ -30,13 +30,13 @@ def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> W
         return draft
 
     def waits(scale: float) -> float:
-        plan = plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks)
+        plan = plan_step(_with_launch_scale(draft, scale), machine.gpu, machine.cpu_speed, ranks)
         return plan.waits(seen.total("forward").held, seen.total("copies").held + seen.total("optimizer").held)[-1]
 
-    return _relaunched(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
+    return _with_launch_scale(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
 
 
-def _relaunched(draft: Workload, scale: float) -> Workload:
+def _with_launch_scale(draft: Workload, scale: float) -> Workload:
     """Return *draft* with *scale* times its ``launch_cpu`` and 1/*scale* times the launches of its layers."""
 
     def changed(layer: Layer) -> Layer:
@@ -48,7 +48,7 @@ def _relaunched(draft: Workload, scale: float) -> Workload:
     return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.launch_cpu * scale)
 
 
-def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
+def _other_time(base: Workload, gpu: Gpu, ranks: int) -> float:
     """Return the other time in the optimizer's part of a step: clipping, and the stack's overhead of distributed training."""
     plan = plan_step(base, gpu, 1.0, ranks)
     return plan.optimizer.compute - optimizer_work(base, gpu, ranks).time if not base.training.stack.uses_servers else 0.0

@@ -116,22 +116,22 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
     for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
-        _require_alike(trace, own, steps[0][0])
+        _require_equal_gradients(trace, own, steps[0][0])
         beside = union(trace.collectives)
         compute.append([])
         for step in own:
-            taken = _taken(trace, step, beside, slowdown)
+            taken = _pass_times(trace, step, beside, slowdown)
             compute[-1].append(sum(part.seconds for part in taken.values()))
             for key, part in taken.items():
                 scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
                 _add(parts[key], part, scale)
         _stalls(parts, imported, trace, window, own, total)
     first = steps[0][0]
-    copied = fmean(_copied(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
+    copied = fmean(_copied_bytes(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
     waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
     optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
     return Seen(
-        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, imported.traces[0].simulated)
+        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_variation(compute, imported.traces[0].simulated)
     )
 
 
@@ -154,10 +154,10 @@ def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
 def _step(trace: RankTrace, start: float, end: float) -> _Step:
     kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
     if trace.simulated:
-        return _Step([_Item(_named(trace, span), span, False) for span in kernels], (), 1)
+        return _Step([_Item(_pass_key(trace, span), span, False) for span in kernels], (), 1)
     gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
     backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)
-    rounds = _rounds(kernels, backward, gradients)
+    rounds = _backward_passes(kernels, backward, gradients)
     count = len(gradients) // rounds if rounds else 0
     if not count or count * rounds != len(gradients):
         raise SpecError(
@@ -165,10 +165,10 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
             "profile whole training steps, prof.step() after each optimizer step"
         )
     kept = tuple(Gradient(span.ident, span.resource) for span in gradients[:count])
-    return _Step(_sorted_out(kernels, backward, gradients, count), kept, rounds)
+    return _Step(_with_passes(kernels, backward, gradients, count), kept, rounds)
 
 
-def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
+def _pass_key(trace: RankTrace, span: TraceSpan) -> PassKey:
     """Return the pass that a simulated trace names."""
     match = _SIMULATED.match(span.name)
     if match is None:
@@ -176,7 +176,7 @@ def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
     return _PASSES[match[1]], span.ident if match[1] == "backward" else -1
 
 
-def _rounds(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
+def _backward_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
     """Return the number of backward passes of a step; each accumulates gradients, and forward compute separates them."""
     starts = [span.t0 for span in backward]
     forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
@@ -189,7 +189,7 @@ def _within(spans: Sequence[TraceSpan], starts: Sequence[float], time: float) ->
     return place >= 0 and time < spans[place].t1
 
 
-def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
+def _with_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
     """Return *kernels* with their passes; each backward pass accumulates *count* gradients."""
     starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
@@ -206,7 +206,7 @@ def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gra
     return items
 
 
-def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
+def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
     for step in steps:
         if step.gradients != first.gradients or step.micro_batches != first.micro_batches:
             raise SpecError(
@@ -218,7 +218,7 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
+def _pass_times(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
     """Return the times of each part of a step; time in which several kernels run concurrently counts once."""
     parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     done = host = -1.0
@@ -301,7 +301,7 @@ def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> 
 # --- everything else ---------------------------------------------------------------------------------------------------------
 
 
-def _copied(trace: RankTrace, window: Window) -> float:
+def _copied_bytes(trace: RankTrace, window: Window) -> float:
     """Return the bytes per step that are copied from host to device."""
     copies = [span for span in trace.copies if "HtoD" in span.name and window.start <= span.t0 < window.end]
     return sum(max(0, span.nbytes) for span in copies) / window.steps
@@ -311,7 +311,7 @@ _LEAST_STEPS: Final = 3
 _LEAST_RANKS: Final = 4
 
 
-def _spread(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
+def _variation(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
     """Return the coefficients of variation over steps and over ranks; None with too few of them or for a simulated trace."""
     if from_simulation:
         return None, None

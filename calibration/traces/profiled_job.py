@@ -54,10 +54,10 @@ class ProfiledJob:
     def workload(self, *overrides: str) -> Workload:
         """Return the workload that the user named, with the user's description of the job and *overrides* applied."""
         job = self.asked
-        said = [f"training.batch={job.batch}"] if job.batch else []
-        said += [f"training.precision={job.precision}"] if job.precision else []
-        said += [f"training.stack={job.stack}"] if job.stack else []
-        return load_workload(job.workload, (*said, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
+        specified = [f"training.batch={job.batch}"] if job.batch else []
+        specified += [f"training.precision={job.precision}"] if job.precision else []
+        specified += [f"training.stack={job.stack}"] if job.stack else []
+        return load_workload(job.workload, (*specified, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
 
     def measured_on(self, base: Workload) -> MeasuredOn:
         """Return the conditions under which the times of the job's layers were measured: the machine, and batch and precision of *base*."""
@@ -108,11 +108,11 @@ def _machine(job: JobDescription) -> JobMachine:
     for index, group in enumerate(loaded.spec.groups):
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
-            return JobMachine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+            return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
     raise SpecError(f"{job.hardware}: has no GPU on which the trace could have been made; name another --hardware")
 
 
-def _named(node: Node) -> str | None:
+def _catalogue_name(node: Node) -> str | None:
     """Return the catalogue's name of the GPU of *node* if it is equal to that GPU of the catalogue, else None."""
     try:
         return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None

@@ -63,24 +63,24 @@ def replayed(profile: Imported, said: JobDescription, path: Path) -> str:
     """
     job = job_of(profile, said, path)
     if any(trace.divided and not trace.simulated for trace in profile.traces):
-        return workload_text(_of_layout(job), job)
-    return workload_text(_of_table(job) if job.asked.workload else _of_trace(job), job)
+        return workload_text(_from_layout(job), job)
+    return workload_text(_from_table(job) if job.asked.workload else _from_trace(job), job)
 
 
-def _of_table(job: ProfiledJob) -> dict[str, Any]:
+def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
-    told, machine = job.profile.traces[0].described, job.machine
-    set_up = {name: told[name] for name in _SET_UP if name in told}
-    base = job.workload(*(f"training.{name}={value}" for name, value in set_up.items()))
+    described, machine = job.profile.traces[0].described, job.machine
+    setup = {name: described[name] for name in _SET_UP if name in described}
+    base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     seen = passes_seen(job.profile, base.training.stack.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, seen, job.ranks)
     model = base.model.model_copy(update={"layers": timed_layers(base, machine, seen, job.ranks), "measured": job.measured_on(base)})
     draft = launching(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, seen, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
-    return _extended(job, base, draft.model, fitted, set_up | _noise(seen))
+    return _extended(job, base, draft.model, fitted, setup | _noise(seen))
 
 
-def _of_layout(job: ProfiledJob) -> dict[str, Any]:
+def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, which specifies the layout of the job's ranks, with measured times in its layers."""
     base, first = job.workload(), job.profile.traces[0]
     parallel = base.training.parallel
@@ -90,46 +90,46 @@ def _of_layout(job: ProfiledJob) -> dict[str, Any]:
             "example parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
         )
     hardware = load_hardware(job.asked.hardware, library=job.asked.folders.hardware).spec
-    each = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    enough = with_nodes(hardware, math.ceil(job.ranks / each))
-    seen = divided.by_stage(divided.own_passes(job.profile), prepare(enough, base))
+    gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
+    machine = with_nodes(hardware, math.ceil(job.ranks / gpus_per_node))
+    seen = divided.by_stage(divided.own_passes(job.profile), prepare(machine, base))
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = divided.without_copies(base)
-    workload = divided.timed(enough, bare, seen, on, first.gpu != CPU)
-    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(enough, workload, mean(passes.update for passes in seen))}
+    workload = divided.timed(machine, bare, seen, on, first.gpu != CPU)
+    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(machine, workload, mean(passes.update for passes in seen))}
     if bare is not base:
         fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
     return _extended(job, base, workload.model, fitted, {})
 
 
-def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *base* with the measured *model*, the *fitted* constants of its stack, and the fields *told* by the trace for the training."""
+def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *base* with the measured *model*, the *fitted* constants of its stack, and the trace's *settings* of the training."""
     stack = {
         "extends": job.reference(job.asked.stack or base.training.stack.name, "workloads/stacks"),
         **fitted,
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
-    said = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
+    fields = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
     if is_model(job.asked.workload, job.asked.folders.workloads):
-        return said | _around(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(told)}
+        return fields | _run_fields(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(settings)}
     return {
         "extends": job.reference(job.asked.workload, "workloads"),
-        **said,
+        **fields,
         "dropped": ("transformer", "sequence", "lora", "lengths", "frozen") if base.model.transformer is not None else (),
-        "dataset": _cut(base) if base.model.sequence is not None else None,
-        "training": training | dict(told),
+        "dataset": _token_dataset(base) if base.model.sequence is not None else None,
+        "training": training | dict(settings),
     }
 
 
-def _around(base: Workload) -> dict[str, Any]:
+def _run_fields(base: Workload) -> dict[str, Any]:
     """Return the fields that a run adds to a model file, because a workload cannot extend a model file."""
     if base.model.sequence is None:
         return {"dataset": {"extends": SYNTHETIC, "prepared": f"{base.dataset.prepared!r} B"}}
-    return {"dataset": {"extends": TOKENS, **_cut(base)}, "input": dict(LOADER)}
+    return {"dataset": {"extends": TOKENS, **_token_dataset(base)}, "input": dict(LOADER)}
 
 
-def _cut(base: Workload) -> dict[str, Any]:
+def _token_dataset(base: Workload) -> dict[str, Any]:
     """Return the data set of a token stream, cut into the samples of *base*."""
     data = base.dataset
     sizes = {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
@@ -138,19 +138,19 @@ def _cut(base: Workload) -> dict[str, Any]:
 
 def _noise(seen: Seen) -> dict[str, Any]:
     """Return the variation of steps and ranks, if the trace shows it."""
-    told = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
-    spreads = {name: round(min(1.0, value), 5) for name, value in told.items() if value is not None}
+    variations = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
+    spreads = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
     return {"noise": spreads} if spreads else {}
 
 
-def _of_trace(job: ProfiledJob) -> dict[str, Any]:
+def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     """Return a workload that is built from the trace only."""
     profile, options, machine = job.profile, job.asked, job.machine
     on_cpu = profile.traces[0].gpu == CPU
     stack = options.stack or _STACKS[on_cpu]
-    said = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
-    said += [f"training.stack={stack}", "input.loader=synthetic"]
-    base = load_workload("alexnet", said, options.folders.workloads).spec  # only for its setup: the model is replaced
+    overrides = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
+    overrides += [f"training.stack={stack}", "input.loader=synthetic"]
+    base = load_workload("alexnet", overrides, options.folders.workloads).spec  # only for its setup: the model is replaced
     seen = passes_seen(profile, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
         raise SpecError(

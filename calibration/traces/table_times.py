@@ -39,14 +39,14 @@ def timed_layers(base: Workload, machine: JobMachine, seen: Seen, ranks: int) ->
     timeline = Timeline(launch)
     stack = base.training.stack
     forward = _Group(range(count), seen.total("forward"), 0.0, drained=stack.backend == "gloo")
-    ahead = _scaled(forward, times.forward, times.forward_launches, rounds, timeline)
-    again = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
+    ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
+    recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for number, group in enumerate(_backward_groups(base, machine, seen, ranks)):
-        recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
+        recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds
         drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
         group = group._replace(beside=group.beside + recompute, drained=drained)
-        scaled = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
+        scaled = _distributed(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(scaled[0])
         back[1].update(scaled[1])
     return tuple(
@@ -74,8 +74,8 @@ def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int
         cuts.append((until, segment.bucket))
         copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))
         done = until
-    told = {place for which, place in seen.parts if which == "backward"}
-    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != told or len({*cuts}) != len(told):
+    seen_buckets = {place for which, place in seen.parts if which == "backward"}
+    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != seen_buckets or len({*cuts}) != len(seen_buckets):
         rounds = base.training.gradient_accumulation_steps if seen.micro_batches == 1 and not base.training.stack.no_sync else 1
         return [_Group(range(count - 1, -1, -1), seen.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
@@ -85,7 +85,7 @@ def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int
     ]
 
 
-def _scaled(
+def _distributed(
     group: _Group, times: Sequence[float], launches: Sequence[float], rounds: int, timeline: Timeline
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Return time (s) and launches of each layer of *group*, which runs *rounds* times per step, and advance *timeline*."""

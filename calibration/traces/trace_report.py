@@ -85,10 +85,10 @@ def trace_record(
     imported: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
 ) -> dict[str, str | int | float]:
     """Return a row for the file of measured runs: step time and its exposed gradient exchange (see `calibration.run_records`)."""
-    given = imported.traces[0].described
-    simulated = {key: given.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
-    fed = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
-    waits = fed > MUCH_INPUT * imported.step_time
+    described = imported.traces[0].described
+    simulated = {key: described.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
+    input_wait = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
+    waits = input_wait > MUCH_INPUT * imported.step_time
     row: dict[str, str | int | float] = dict.fromkeys(COLUMNS, "")
     row |= {
         "source": "profile",
@@ -103,7 +103,7 @@ def trace_record(
         "exposed_sync_s": imported.exposed_sync,
         "role": "prediction" if waits else "compute",
         "note": f"{imported.windows[0].steps} profiled steps"
-        + (f"; {100 * fed / imported.step_time:.0f}% of a step waits for data" * waits),
+        + (f"; {100 * input_wait / imported.step_time:.0f}% of a step waits for data" * waits),
     }
     return row
 

@@ -89,8 +89,8 @@ def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] 
     for aim in AIMS:
         chosen = [row for row in rows if aim.selects(row)]
         if chosen:
-            lines.append(_errors(aim, len(chosen), scores(chosen)[aim.column]))
-    lines += _whole(rows)
+            lines.append(_error_line(aim, len(chosen), scores(chosen)[aim.column]))
+    lines += _other_aims(rows)
     if source := left_out.get("source"):
         lines += _without_source(source)
     if split := left_out.get("nodes"):
@@ -137,14 +137,14 @@ def _growth(rows: Sequence[Scored]) -> Iterator[str]:
         yield _line("3+ nodes left out, p90 over that within", len(far), f"{growth:.2f}", f"{MOST_GROWTH:g}", growth <= MOST_GROWTH)
 
 
-def _errors(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
+def _error_line(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
     met = score["median"] <= aim.median and (aim.p90 is None or score["p90"] <= aim.p90)
     both = f"{_percent(score['median'])} / {_percent(score['p90'])}%"
     wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'}%"
     return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
 
 
-def _whole(rows: Sequence[Scored]) -> Iterator[str]:
+def _other_aims(rows: Sequence[Scored]) -> Iterator[str]:
     """Yield the lines of aims other than errors: skill, coverage, and exposed communication over PCIe."""
     score = scores(rows)["calibrated"]
     pcie = [row for row in rows if row.asked.record.source == "lambda" and _without_nvlink(row)]

@@ -50,14 +50,14 @@ def carried_over(
     validation: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None
 ) -> Validation:
     """Return *validation* with its rows scored again, once for each of *kinds* (from `KINDS`) left out."""
-    made: dict[str, tuple[Scored, ...]] = {}
+    rows: dict[str, tuple[Scored, ...]] = {}
     processes = processes or os.cpu_count() or 1
     for kind in kinds:
         if kind == "source":
-            made[kind] = _without_sources(validation, folders, processes, say)
+            rows[kind] = _without_sources(validation, folders, processes, say)
         else:
-            made[kind] = _beyond(validation.asked, folders, processes, say, kind)
-    return replace(validation, left_out=made)
+            rows[kind] = _score_split(validation.asked, folders, processes, say, kind)
+    return replace(validation, left_out=rows)
 
 
 def _without_sources(validation: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
@@ -66,7 +66,7 @@ def _without_sources(validation: Validation, folders: Folders, processes: int, s
     rows: dict[tuple[str, int], Scored] = {}
     for source in dict.fromkeys(row.asked.record.source for row in validation.scored):
         if source not in KNOWN:
-            rows |= {_place(row): row for row in validation.scored if row.asked.record.source == source}
+            rows |= {_row_key(row): row for row in validation.scored if row.asked.record.source == source}
             continue
         names = list(dict.fromkeys(row.cluster for row in validation.scored if row.asked.record.source == source))
         here = [row for row in all_rows if row.record.hardware in names]
@@ -75,17 +75,17 @@ def _without_sources(validation: Validation, folders: Folders, processes: int, s
         again = questions([row.record for row in (*here, *there)], without)
         say(f"without {source}: {counted(len(here), 'row')}")
         clusters = validate_clusters(again, without, processes, say, carried_without(validation, source), names)
-        rows |= {_place(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
-    return tuple(replace(rows[_place(row)], novelty=row.novelty) for row in validation.scored)
+        rows |= {_row_key(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
+    return tuple(replace(rows[_row_key(row)], novelty=row.novelty) for row in validation.scored)
 
 
-def _place(row: Scored) -> tuple[str, int]:
+def _row_key(row: Scored) -> tuple[str, int]:
     return row.asked.record.file, row.asked.record.line
 
 
-def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+def _score_split(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
     """Return the scored rows of the split *kind* on both sides, marked as `FAR` or `NEAR` in their ``novelty``."""
-    made: list[Scored] = []
+    scored_rows: list[Scored] = []
     for name in dict.fromkeys(row.record.hardware for row in questions):
         here = [row for row in questions if row.record.hardware == name]
         changed, far = split(here, kind)
@@ -95,8 +95,8 @@ def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, 
         [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
         lines = {row.record.where for row in far}
         scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
-        made += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
-    return tuple(made)
+        scored_rows += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
+    return tuple(scored_rows)
 
 
 FAR: Final = "beyond"
@@ -119,9 +119,9 @@ def carried_without(validation: Validation, source: str) -> Carried:
         return carried
     form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
     narrow = carried._replace(form=form)
-    told = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
-    if told is not None:
-        narrow = narrow._replace(unseen=told * of_few(len({row.asked.record.source for row in unseen})))
+    unseen_width = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
+    if unseen_width is not None:
+        narrow = narrow._replace(unseen=unseen_width * of_few(len({row.asked.record.source for row in unseen})))
     return narrow._replace(widening=widening(others, narrow.form, narrow.unseen))
 
 
@@ -142,7 +142,7 @@ def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float
     Clusters are exchangeable, so each of n clusters has weight 1 / (n + 1), and the new one has the rest, beyond all errors (split
     conformal prediction with hierarchical data: Lee, Barber and Willett, JRSS B 2025). With fewer than 19 clusters it is the largest error.
     """
-    sizes = _misses(rows, form, unseen)
+    sizes = _relative_errors(rows, form, unseen)
     misses = sorted((miss, 1.0 / len(same) / (len(sizes) + 1)) for same in sizes.values() for miss in same)
     passed = 0.0
     for miss, weight in misses:
@@ -154,11 +154,11 @@ def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float
 
 def _covered(rows: Sequence[Scored], form: float, unseen: float) -> float:
     """Return the share of *rows* inside 95% intervals with these widths for model errors, with equal weight per cluster."""
-    by_cluster = _misses(rows, form, unseen)
+    by_cluster = _relative_errors(rows, form, unseen)
     return sum(sum(miss <= 1.0 for miss in same) / len(same) for same in by_cluster.values()) / len(by_cluster)
 
 
-def _misses(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
+def _relative_errors(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
     """Return, by cluster, errors of calibrated predictions over half the 95% interval, with these widths and without widening."""
     usual, by_cluster = ALL_KNOWN, defaultdict[str, list[float]](list)
     for row in rows:

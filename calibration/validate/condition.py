@@ -29,7 +29,7 @@ class Condition(NamedTuple):
 
     def holds(self, document: Mapping[str, Any]) -> bool:
         """Return whether *document* meets the condition. Raise SpecError if the number is blank because no row was scored."""
-        value = _at(document, self.key, self.text)
+        value = _lookup(document, self.key, self.text)
         if value is None:
             raise SpecError(f"--fail-if {self.text}: {self.key} is blank: no row was scored")
         return _SIGNS[self.sign](value, self.bound)
@@ -47,11 +47,11 @@ def read_condition(text: str) -> Condition:
         bound = math.nan
     if not math.isfinite(bound):
         raise SpecError(f"--fail-if {text}: '{limit}' is not a number; write KEY{sign}NUMBER, for example overall.calibrated.median>0.1")
-    _at(validation_document(Validation((), ())), key, text)
+    _lookup(validation_document(Validation((), ())), key, text)
     return Condition(text, key, sign, bound)
 
 
-def _at(document: Mapping[str, Any], key: str, text: str) -> float | None:
+def _lookup(document: Mapping[str, Any], key: str, text: str) -> float | None:
     """Return the number of *document* at the path *key*. Raise SpecError if there is none."""
     value: Any = document
     for step in key.split("."):

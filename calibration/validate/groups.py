@@ -43,15 +43,15 @@ def groups(rows: Sequence[Scored], key: str) -> list[dict[str, Any]]:
 
 def figures(rows: Sequence[Scored]) -> dict[str, Any]:
     """Return the number of *rows* and, by model, their median and 90th percentile error, signed median error, and coverage."""
-    made: dict[str, Any] = {"points": len(rows), "clusters": len({row.cluster for row in rows})}
+    result: dict[str, Any] = {"points": len(rows), "clusters": len({row.cluster for row in rows})}
     for name in MODELS:
-        made[name] = {
+        result[name] = {
             "median": quantile(rows, name, 0.5) if rows else None,
             "p90": quantile(rows, name, 0.9) if rows else None,
             "bias": bias(rows, name),
             "coverage": coverage(rows, name),
         }
-    return made
+    return result
 
 
 def worst(rows: Sequence[Scored]) -> dict[str, Any] | None:

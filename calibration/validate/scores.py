@@ -84,18 +84,18 @@ def _score(
     part: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
     median, p90 = of_all.get(name, (None, None))
-    told = [row for row in rows if name in row.said]
+    predicted = [row for row in rows if name in row.said]
     score: dict[str, Any] = {
-        "points": len(told),
+        "points": len(predicted),
         "median": median,
         "p90": p90,
-        "bias": bias(told, name),
+        "bias": bias(predicted, name),
         "skill": _skill(name, rows, of_all),
     }
     median, p90 = part.get(name, (None, None))
     score["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
-    told = [row for row in exposed if name in row.said]
-    score["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
+    predicted = [row for row in exposed if name in row.said]
+    score["exposed"]["part_median"] = _quantile(predicted, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
     score["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
     if name in MODELS:
         score["coverage"] = coverage(rows, name)
@@ -104,8 +104,8 @@ def _score(
 
 def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
     """Return the median and 90th percentile of absolute errors by model and rule, over the rows that it predicts."""
-    said = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
-    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in said.items() if have}
+    predicted = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
+    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in predicted.items() if have}
 
 
 def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
@@ -159,8 +159,8 @@ def _skill(name: str, rows: Sequence[Scored], errors: Mapping[str, tuple[float, 
     """
     if name in BASELINES or not rows:
         return None
-    spoken = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
-    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in spoken)
+    rule_errors = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
+    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in rule_errors)
     return 1.0 - errors[name][0] / best if best > 0 else None
 
 

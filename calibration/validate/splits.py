@@ -40,7 +40,7 @@ def split(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], li
     Both are empty if no network row is on the near side or there are no rows to score on the far side.
     """
     near = _near(rows, name)
-    changed = [row if near(row) or row.record.role == "prediction" else _scored(row) for row in rows]
+    changed = [row if near(row) or row.record.role == "prediction" else _as_prediction(row) for row in rows]
     far = [row for row in changed if not near(row) and row.record.role == "prediction" and row.job.ranks > 1]
     calibrates = any(row.record.role == "network" for row in changed)
     return (changed, far) if calibrates and far else ([], [])
@@ -55,13 +55,13 @@ def elsewhere(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: st
 def _near(rows: Sequence[RunQuestion], name: str) -> Callable[[RunQuestion], bool]:
     if name == "nodes":
         return lambda row: row.nodes <= MOST_NODES
-    limits = _middles(rows)
+    limits = _middle_batches(rows)
     if name == "large-batches":
         return lambda row: row.batch <= limits.get(_job(row), row.batch)
     return lambda row: row.batch > limits.get(_job(row), 0)
 
 
-def _middles(rows: Sequence[RunQuestion]) -> Mapping[JobName, int]:
+def _middle_batches(rows: Sequence[RunQuestion]) -> Mapping[JobName, int]:
     """Return, by job, the largest batch in the smaller half of its batches, without jobs that have only one batch."""
     batches: dict[JobName, set[int]] = defaultdict(set)
     for row in rows:
@@ -74,5 +74,5 @@ def _job(row: RunQuestion) -> JobName:
     return row.record.workload, training.stack.name, training.precision
 
 
-def _scored(row: RunQuestion) -> RunQuestion:
+def _as_prediction(row: RunQuestion) -> RunQuestion:
     return replace(row, record=replace(row.record, role="prediction", exposed_sync=None))

@@ -82,18 +82,18 @@ def validate(
     missing = [*(one for file in read for one in file.left_out), *undescribed]
     processes = processes or os.cpu_count() or 1
     try:
-        questions, contradictions = _consistent(_some(told, missing))
+        questions, contradictions = _consistent(_require_rows(told, missing))
         clusters = validate_clusters(questions, folders, processes, say, progress=progress)
     except SpecError:
         told, unplayed = playable(told, folders)
         missing += unplayed
-        questions, contradictions = _consistent(_some(told, missing))
+        questions, contradictions = _consistent(_require_rows(told, missing))
         clusters = validate_clusters(questions, folders, processes, say, progress=progress)
-    notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(questions))
+    notes = (*(note for one in read for note in one.notes), *contradictions, *_likely_mistakes(questions))
     return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
 
 
-def _some(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
+def _require_rows(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
     """Return *told*. Raise SpecError with the reasons if it is empty."""
     if not told:
         raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
@@ -204,14 +204,14 @@ def _validate_cluster(
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
     zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, carried=carried)
     calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, carried)
-    calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
+    calibration = _with_compute(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
     # predict both kinds in one call, so that the relevant directions of the covariance are determined only once
     scored = _scored(zero_shot, calibrated, [*predicted, *network], calibration, constants, evaluator)
     return ClusterOutcome(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
 
 
-def _known(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
+def _with_compute(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
     predictions = evaluator.all([model.case(row) for row in rows])
     return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
@@ -229,10 +229,10 @@ def _scored(
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
     described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
     fitted = sum(row.asked.record.role == "network" for row in calibration)
-    made = []
+    rows_scored = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
         measured = Known(row, late.compute / calibrated.slowdown(row))  # as the compute rows measured it
-        said = {
+        predicted = {
             "as_described": bare.step,
             "zero_shot": early.step,
             "calibrated": late.step,
@@ -241,11 +241,11 @@ def _scored(
             "copy_row": copy_row(measured, calibration),
         }
         joins = zero_shot.compute.joins_others(row)
-        made.append(
+        rows_scored.append(
             Scored(
                 row,
                 measured.compute - late.input,
-                {name: value for name, value in said.items() if value is not None},
+                {name: value for name, value in predicted.items() if value is not None},
                 {"zero_shot": early_spread, "calibrated": late_spread},
                 fitted,
                 max(0.0, late.exposed) / late.step,
@@ -255,10 +255,10 @@ def _scored(
                 calibrated.widening,
             )
         )
-    return made
+    return rows_scored
 
 
-def _odd(questions: Sequence[RunQuestion]) -> list[str]:
+def _likely_mistakes(questions: Sequence[RunQuestion]) -> list[str]:
     """Return notes on likely mistakes in the rows: there is nothing to score."""
     scored = any(row.record.role == "prediction" for row in questions)
     return [] if scored else ["no row has the role 'prediction': nothing is scored"]

@@ -105,11 +105,11 @@ def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
 
 
 def _factors(model: ClusterModel) -> list[dict[str, Any]]:
-    made = []
+    rows = []
     for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
         half = 1.96 * math.sqrt(model.covariance[number][number])
-        made.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
-    return made
+        rows.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
+    return rows
 
 
 def beyond_noise(cluster: ClusterOutcome) -> list[Scored]:
@@ -160,11 +160,11 @@ _LEGEND: Final = (
 
 def _unmoved_lines(validation: Validation) -> list[str]:
     """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation."""
-    same = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
-    if not same:
+    unmoved = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
+    if not unmoved:
         return []
-    told = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in same]
-    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *told]
+    lines = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in unmoved]
+    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *lines]
 
 
 def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
@@ -193,8 +193,8 @@ def _group_line(name: str, score: Mapping[str, Any]) -> str:
 
 
 def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
-    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in told]
+    worst_groups = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
+    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in worst_groups]
     return ["", _group_head("the worst group of each source"), *lines] if lines else []
 
 

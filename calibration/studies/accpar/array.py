@@ -89,11 +89,11 @@ def spent(network: LayerNetwork, array: BoardArray, choose: StateChoice) -> Spen
         return Spent(flop / array.side.speed, numpy.zeros(len(network.edges())), ())
     halves = array.halves()
     states = choose(network, halves)
-    alike = halves[0] == halves[1] and all(state.ratio == 0.5 for state in states)
-    inner = [spent(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if alike else 2])]
-    fetched = [_fetched(network, states, side, half.side.bandwidth) for side, half in enumerate(halves)]
-    nodes = numpy.max([own[0] + deep.nodes for own, deep in zip(fetched, inner * (2 if alike else 1), strict=True)], axis=0)
-    edges = numpy.max([own[1] + deep.edges for own, deep in zip(fetched, inner * (2 if alike else 1), strict=True)], axis=0)
+    equal = halves[0] == halves[1] and all(state.ratio == 0.5 for state in states)
+    inner = [spent(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if equal else 2])]
+    transfers = [_transfer_times(network, states, side, half.side.bandwidth) for side, half in enumerate(halves)]
+    nodes = numpy.max([own[0] + below.nodes for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
+    edges = numpy.max([own[1] + below.edges for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
     return Spent(nodes, edges, (tuple(states), *inner[0].levels))
 
 
@@ -101,7 +101,7 @@ def _share(network: LayerNetwork, states: Sequence[SplitState], side: int) -> La
     return network._replace(nodes=tuple(part(node, state, side) for node, state in zip(network.nodes, states, strict=True)))
 
 
-def _fetched(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:
+def _transfer_times(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:
     """Return the times (s) of the transfers of *side*, by node and by edge."""
     nodes = numpy.array([node_bytes(node, [state])[0] for node, state in zip(network.nodes, states, strict=True)])
     edges = [

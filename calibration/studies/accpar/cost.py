@@ -63,15 +63,15 @@ class Side(NamedTuple):
 
 def states_of(node: LayerNode, ways: Sequence[How], ratios: Sequence[float]) -> list[SplitState]:
     """Return the states of *node* in which each side has at least one sample or channel; *ways* do not apply to a join."""
-    wanted = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _ratios(how, ratios)]
-    return [state for state in wanted if _divided(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
+    candidates = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _with_ratios(how, ratios)]
+    return [state for state in candidates if _divisible_size(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
 
 
-def _ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
+def _with_ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
     return [SplitState(how, ratio) for ratio in (ratios if how != "complete" else ratios[:1])]
 
 
-def _divided(node: LayerNode, how: How) -> float:
+def _divisible_size(node: LayerNode, how: How) -> float:
     return {"batch": node.rows, "input": node.inputs, "output": node.outputs, "channel": node.outputs, "complete": numpy.inf}[how]
 
 

@@ -117,13 +117,13 @@ def _assumptions() -> list[str]:
 def verdict_of(document: Mapping[str, Any]) -> str:
     """Return a sentence that compares AccPar's speedup with the published one."""
     means = {(mean["wires"], mean["strategy"]): mean for mean in document["means"]}
-    own = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
+    gains = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
     models = list(dict.fromkeys(row["model"] for row in document["rows"]))
-    of = f"for {models[0]}" if len(models) == 1 else "in the mean"
+    scope = f"for {models[0]}" if len(models) == 1 else "in the mean"
     published = f"the paper says {PUBLISHED['AccPar']:.2f}"
     if not document["as_published"]:
         published = f"the published {PUBLISHED['AccPar']:.2f} is the mean of other networks, or of another array or batch"
-    return f"AccPar is {own} faster than data parallelism {of}; {published}."
+    return f"AccPar is {gains} faster than data parallelism {scope}; {published}."
 
 
 def accpar_text(document: Mapping[str, Any]) -> str:

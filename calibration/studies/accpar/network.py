@@ -68,23 +68,23 @@ class LayerNetwork(NamedTuple):
 def network_of(model: Model, batch: int) -> LayerNetwork:
     """Return the network of *model* for *batch* samples. Raise SpecError if it is not a CNN or layer names do not identify its paths."""
     blocks = tuple(layer.name.removesuffix(".add") for layer in model.layers if layer.name.endswith(".add"))
-    if odd := next((layer.name for layer in model.layers if layer.name.rpartition(".")[2].partition("_")[0] in _MERGES), None):
-        raise SpecError(f"{model.name}: {odd} merges paths in a way that names do not tell; write a chain of layers, or a ResNet")
-    made = _Growing(model.name, batch)
+    if merge := next((layer.name for layer in model.layers if layer.name.rpartition(".")[2].partition("_")[0] in _MERGES), None):
+        raise SpecError(f"{model.name}: {merge} merges paths in a way that names do not tell; write a chain of layers, or a ResNet")
+    builder = _NetworkBuilder(model.name, batch)
     for layer in model.layers:
         block = next((name for name in blocks if layer.name.startswith(f"{name}.")), "")
         if not block:
-            made.follow(layer)
+            builder.follow(layer)
         elif layer.name == f"{block}.add":
-            made.join(layer)
+            builder.join(layer)
         else:
-            made.branch(layer, block)
-    if not any(node.kind == "conv" for node in made.nodes):
+            builder.branch(layer, block)
+    if not any(node.kind == "conv" for node in builder.nodes):
         raise SpecError(f"{model.name}: has no convolution; AccPar's tensors are split for CNNs such as vgg16 or resnet50")
-    return LayerNetwork(tuple(made.nodes), tuple(made.segments))
+    return LayerNetwork(tuple(builder.nodes), tuple(builder.segments))
 
 
-class _Growing:
+class _NetworkBuilder:
     """Builds a network while its layer table is read."""
 
     def __init__(self, name: str, batch: int) -> None:

@@ -62,8 +62,8 @@ def best(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective
 ) -> tuple[float, list[SplitState]]:
     """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError if a node has no state."""
-    if none := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
-        raise SpecError(f"{none}: too few samples and channels for so many boards; write a larger batch")
+    if stateless := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
+        raise SpecError(f"{stateless}: too few samples and channels for so many boards; write a larger batch")
     cost = costs(network, states, sides, objective)
     reached = cost.nodes[network.segments[0].end]
     steps: list[tuple[list[_Chain], CostRow]] = []
@@ -75,7 +75,7 @@ def best(
         reached = numpy.min(total, axis=0)
         steps.append((chains, origin))
         before = end
-    return float(numpy.min(reached)), _traced(network, states, steps, int(numpy.argmin(reached)))
+    return float(numpy.min(reached)), _backtracked(network, states, steps, int(numpy.argmin(reached)))
 
 
 def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
@@ -89,7 +89,7 @@ def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
     return _Chain(total, through)
 
 
-def _traced(
+def _backtracked(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
 ) -> list[SplitState]:
     """Return the states of all nodes on the best path that ends in state *last*."""

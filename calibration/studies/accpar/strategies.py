@@ -37,28 +37,28 @@ def any_ratio(halved: tuple[BoardArray, BoardArray]) -> Sequence[float]:
 
 def data_parallel(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
     """Return states that split every layer by batch in halves."""
-    return _searched(network, halved, ("batch",), HALF, "time")
+    return _search(network, halved, ("batch",), HALF, "time")
 
 
 def data_parallel_by_speed(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
     """Return states that split every layer by batch in the ratio of the sides' speeds."""
-    return _searched(network, halved, ("batch",), by_speed(halved), "time")
+    return _search(network, halved, ("batch",), by_speed(halved), "time")
 
 
 def one_weird_trick(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
     """Return states that split convolutions by batch and matrix products by input channel, in halves."""
     ways: dict[str, tuple[How, ...]] = {"conv": ("batch",), "gemm": ("input",), "join": ("batch",)}
-    return _searched(network, halved, ways, HALF, "time")
+    return _search(network, halved, ways, HALF, "time")
 
 
 def hypar(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
     """Return the states that send the fewest bytes with splits by batch or input channel, in halves."""
-    return _searched(network, halved, ("batch", "input"), HALF, "bytes")
+    return _search(network, halved, ("batch", "input"), HALF, "bytes")
 
 
 def accpar(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
     """Return the states that take the least time with all three ways and all ratios."""
-    return _searched(network, halved, OF_LAYERS, any_ratio(halved), "time")
+    return _search(network, halved, OF_LAYERS, any_ratio(halved), "time")
 
 
 STRATEGIES: Final[Mapping[str, StateChoice]] = {
@@ -70,7 +70,7 @@ STRATEGIES: Final[Mapping[str, StateChoice]] = {
 }
 
 
-def _searched(
+def _search(
     network: LayerNetwork,
     halved: tuple[BoardArray, BoardArray],
     ways: Mapping[str, tuple[How, ...]] | tuple[How, ...],

@@ -58,12 +58,12 @@ def _assumed(study: StashStudy) -> list[str]:
     """Return the assumptions of the study on all or some of its cases."""
     workload = load_workload(SMALL[0]).spec
     machines = [load_hardware(name).spec for name in _machines(study)]
-    given = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
+    assumed_volumes = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
     return [
         f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with as many threads as Stash's run scripts give it",
         f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
         f"layers and gradients: {MICRO_BATCH} samples per GPU, synthetic data",
-        *said_once(given),
+        *said_once(assumed_volumes),
         "the cold epoch finds nothing in the page cache, a warm one what it can hold; figures are those of steady steps",
     ]
 

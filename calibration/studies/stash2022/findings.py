@@ -205,9 +205,9 @@ def fit(rows: Sequence[StashRow]) -> LeastSquares:
     causes = np.array([[1.0, row.tensors, row.gradient_bytes] for row in rows])
     times = np.array([row.communication for row in rows])
     solution, *_ = np.linalg.lstsq(causes, times, rcond=None)
-    rest = times - causes @ solution
+    residuals = times - causes @ solution
     start, per_tensor, per_byte = map(float, solution)
-    return LeastSquares(start, per_tensor, per_byte, 1.0 - float(rest @ rest) / float(((times - times.mean()) ** 2).sum()))
+    return LeastSquares(start, per_tensor, per_byte, 1.0 - float(residuals @ residuals) / float(((times - times.mean()) ** 2).sum()))
 
 
 def more_is_slower(
@@ -242,8 +242,8 @@ def _layers(study: StashStudy) -> Finding:
             f"{1e9 * fitted.per_byte * 1e3:.1f} ms a GB (least squares, R2 {fitted.r2:.2f})"
         )
         figures |= {f"{machine}_us_per_tensor": 1e6 * fitted.per_tensor, f"{machine}_ms_per_gb": 1e12 * fitted.per_byte}
-    said = "communication stalls grow with the number of layers and with the number of gradients"
-    return Finding("A6", said, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
+    claim = "communication stalls grow with the number of layers and with the number of gradients"
+    return Finding("A6", claim, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
 
 
 def _grows(study: StashStudy) -> bool:

@@ -26,7 +26,7 @@ class Measure(NamedTuple):
     lead: str
 
 
-def _whole(value: float) -> str:
+def _integer(value: float) -> str:
     return f"{value:.0f}"
 
 
@@ -35,13 +35,13 @@ def _cents(value: float) -> str:
 
 
 _MEASURES = (
-    Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _whole,
+    Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _integer,
             "What exchanging gradients inside the machine adds, in per cent of RUN1."),
     Measure("network", "network_slowdown", "Over the network", "times as long as one machine", as_tenths,
             "Two instances over the network against one with as many GPUs: how many times as long a step takes."),
-    Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _whole,
+    Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _integer,
             "What decoding adds with a warm page cache, in per cent of RUN3."),
-    Measure("fetch", "fetch_stall_percent", "Fetch stall", "% of RUN2", _whole,
+    Measure("fetch", "fetch_stall_percent", "Fetch stall", "% of RUN2", _integer,
             "What reading from disk adds in the cold epoch, in per cent of RUN2."),
     Measure("cost", "warm_cost_per_epoch_usd", "Cost of a warm epoch", "USD", _cents, "USD of an epoch with a warm page cache."),
 )  # fmt: skip
@@ -77,8 +77,8 @@ def _tiles(figures: Figures) -> Html:
             ((place, row) for place, row in enumerate(figures.value("rows")) if row[measure.key] is not None),
             key=lambda pair: pair[1][measure.key],
         )
-        said = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
-        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), said))
+        caption = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
+        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), caption))
     return tiles(rows)
 
 
@@ -136,9 +136,9 @@ def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -
     value = _cell(row, measure) if row else None
     if value is None:
         return tag("td")
-    says = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
+    tooltip = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
     return tag(
-        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=says, class_="mark",
+        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=tooltip, class_="mark",
         style=f"--heat:{50 * value / most if most else 0.0:.1f}%",
     )  # fmt: skip
 

@@ -190,12 +190,12 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     """Run the whole study on *processes* processes; *progress* is called with the number of finished tasks and of all tasks."""
     main = cases(FAMILIES)
     micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
-    tasks = [*(partial(_measured, case) for case in main), *(partial(_synthetic, case) for case in micro)]
+    tasks = [*(partial(_run_case, case) for case in main), *(partial(_run_synthetic_case, case) for case in micro)]
     outcomes: list[StashRow | str] = []
     searches = 2 * len(P3.batches)
     for outcome in each(_call, tasks, processes):
         outcomes.append(outcome)
-        _tell(progress, len(outcomes), len(tasks) + searches)
+        _report_progress(progress, len(outcomes), len(tasks) + searches)
     main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, StashRow)])
     layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, StashRow)])
     worst = max((row for row in main_rows if row.nodes == 1), key=lambda row: row.interconnect).case
@@ -206,12 +206,12 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     crossings: list[Crossing] = []
     for crossing in each(_cross, questions, processes):
         crossings.append(crossing)
-        _tell(progress, len(tasks) + len(crossings), len(tasks) + searches)
+        _report_progress(progress, len(tasks) + len(crossings), len(tasks) + searches)
     left_out = tuple(problem for problem in outcomes if isinstance(problem, str))
     return StashStudy(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
 
 
-def _tell(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
+def _report_progress(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
     if progress is not None:
         progress(done, of)
 
@@ -231,7 +231,7 @@ def _cross(question: Callable[[], Crossing]) -> Crossing:
 # --- one case --------------------------------------------------------------------------------------------------------
 
 
-def _measured(case: StashCase) -> StashRow | str:
+def _run_case(case: StashCase) -> StashRow | str:
     """Return the results of RUN0 to RUN3 for *case*, or why it cannot run."""
     try:
         return _row(case, runs(case.scenario))
@@ -239,7 +239,7 @@ def _measured(case: StashCase) -> StashRow | str:
         return str(error)
 
 
-def _synthetic(case: StashCase) -> StashRow | str:
+def _run_synthetic_case(case: StashCase) -> StashRow | str:
     """Return the results of RUN0 and RUN1 for *case*, or why it cannot run."""
     try:
         together = synthetic_run(case.scenario)
