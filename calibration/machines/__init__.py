@@ -1,1 +1,1 @@
-"""From the record of one machine to its description: fits, and what they leave unexplained."""
+"""How does the record of one machine become its description? Fits of the constants, and their residuals."""

@@ -1,4 +1,4 @@
-"""How does one call of ``calibration fit`` go? Read records, fit, check descriptions before they stand, show what was found."""
+"""What does one call of ``calibration fit`` do? Read records, fit, check the descriptions before writing them, show the results."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from sim.study.new.hardware import new_hardware
 
 
 class Fitted(NamedTuple):
-    """What a call of ``fit`` found."""
+    """The results of a call of ``fit``."""
 
     measured: Measured
     fits: dict[str, Fit]
     machine: Machine
     ratios: Mapping[str, Sequence[float]]
-    """Of steps over their layers, by model."""
+    """Measured step times over the times of their layers, by model."""
     written: Written
 
 
 def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fitted:
-    """Fit the records at *paths* and write the hardware to *output*, and the stack they tell to the file `stack_file` names.
+    """Fit the records at *paths*, write the hardware to *output*, and write the software stack to the path that `stack_file` returns.
 
-    Raise SpecError, and leave everything as it was, where the records do not tell enough or an output cannot be written.
+    Raise SpecError and leave all files unchanged if the records are insufficient or an output cannot be written.
     """
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: write to a name that ends in .yaml")
@@ -59,31 +59,34 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     with _drafts(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(measured, _written(*drafts, machine))
-        of_steps = step_fit(ratios)
-        if of_steps is not None:
-            fitted[WHOLE] = of_steps
-        if of_steps is not None and stack is not None and tells(of_steps):
+        step_factor = step_fit(ratios)
+        if step_factor is not None:
+            fitted[WHOLE] = step_factor
+        if step_factor is not None and stack is not None and tells(step_factor):
             sources = Sources(measured)
             sources.fitted(
-                FIELD, "steps", f"steps without exchange take {interval(of_steps[FACTOR], 1.0, 'times')} as long as their layers"
+                FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"
             )
-            machine = replace(machine, stack=with_factor(stack, of_steps, sources.texts[FIELD]))
+            machine = replace(machine, stack=with_factor(stack, step_factor, sources.texts[FIELD]))
             _write(machine, *drafts)
-        for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it is what counts
+        for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it matters most
             if draft.exists():
                 write_file(path, draft.read_text(encoding="utf-8"))
     return Fitted(measured, fitted, machine, ratios, _written(output, stack_file(output), machine))
 
 
 def _described_kernels(measured: Measured, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:
-    """Return the classes of kernels whose times are known: measured here, or of a GPU of the catalogue."""
+    """Return the kernel classes that are described: all classes of a GPU in the catalogue, else those that were measured."""
     if measured.machine["gpus"] and gpu_part(measured.machine["gpus"][0]["name"]):
         return {*gpu.efficiency}
     return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in fitted}
 
 
 def wired(measured: Measured, output: Path) -> str | None:
-    """Return the file beside *output* that describes the links of several GPUs as their driver printed them; None where it did not."""
+    """Write the links of several GPUs, as their driver printed them, to a file next to *output* and return its path.
+
+    Return None if there are fewer than two GPUs or the driver printed no topology.
+    """
     text = measured.machine.get("topology", "")
     if len(measured.machine["gpus"]) < 2 or not text:
         return None
@@ -96,7 +99,7 @@ def wired(measured: Measured, output: Path) -> str | None:
 
 
 def _reference(hardware: str | None, output: Path) -> str:
-    """Return how the file *output* names *hardware*, where that is a file: relative to its own place."""
+    """Return the path of *hardware* relative to the folder of *output*; empty if *hardware* is not a file."""
     if hardware is None or not Path(hardware).is_file():
         return ""
     path = os.path.relpath(hardware, output.absolute().parent)
@@ -104,13 +107,13 @@ def _reference(hardware: str | None, output: Path) -> str:
 
 
 def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
-    """Return the fits of collectives; those of NCCL need the links of a known machine."""
-    made: list[Fit | None] = []
+    """Return the fits of collectives; a fit of NCCL needs *hardware*, which describes the links."""
+    candidates: list[Fit | None] = []
     if measured.machine["backend"] == "gloo":
-        made = [*gloo_fits(measured), gloo_processor(measured)]
+        candidates = [*gloo_fits(measured), gloo_processor(measured)]
     elif measured.machine["backend"] == NCCL and hardware is not None:
-        made = [nccl_fit(measured, load_hardware(hardware).spec)]
-    return {each.subject: each for each in made if each is not None}
+        candidates = [nccl_fit(measured, load_hardware(hardware).spec)]
+    return {each.subject: each for each in candidates if each is not None}
 
 
 def _gpu(block: Block, output: Path) -> Gpu:
@@ -122,13 +125,13 @@ def _gpu(block: Block, output: Path) -> Gpu:
 
 
 def _written(hardware: Path, stack: Path, machine: Machine) -> Written:
-    """Return the files of a fit, and how its predictions are made without what whole layers told."""
-    undone = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
-    return Written(hardware, stack if machine.stack else None, undone, {"elementwise_traffic": 1.0})
+    """Return the files of a fit, with the overrides that undo the changes made by the measurements of whole layers."""
+    overrides = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
+    return Written(hardware, stack if machine.stack else None, overrides, {"elementwise_traffic": 1.0})
 
 
 def stack_file(output: Path) -> Path:
-    """Return where the software stack of the hardware at *output* stands."""
+    """Return the path of the software stack that belongs to the hardware at *output*."""
     return output.with_name(f"{output.stem}-stack.yaml")
 
 
@@ -137,7 +140,7 @@ def yaml_text(block: Mapping[str, Any]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes lists in one line, and everything in full."""
+        """Writes lists on one line and uses no aliases."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -148,7 +151,10 @@ def yaml_text(block: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _drafts(output: Path) -> Iterator[tuple[Path, Path]]:
-    """Give names for drafts of hardware and stack, beside *output*, so that what they extend is found; they go when the block ends."""
+    """Yield paths for drafts of hardware and stack and delete the drafts at the end.
+
+    The drafts are in the folder of *output*, so that relative paths in ``extends`` resolve.
+    """
     paths = tuple(path.with_name(f".{path.stem}.{os.getpid()}.part.yaml") for path in (output, stack_file(output)))
     try:
         yield paths[0], paths[1]
@@ -161,7 +167,7 @@ def _drafts(output: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _write(machine: Machine, hardware: Path, stack: Path) -> None:
-    """Write drafts of hardware and stack, and raise SpecError unless they load and pass all checks."""
+    """Write *machine* to the drafts *hardware* and *stack*. Raise SpecError unless they load and the hardware passes all checks."""
     hardware.write_text(yaml_text(machine.hardware), encoding="utf-8")
     loaded = load_hardware(str(hardware.absolute()))
     require(check_hardware(loaded.spec, loaded.document))
@@ -171,14 +177,14 @@ def _write(machine: Machine, hardware: Path, stack: Path) -> None:
 
 
 def fit_table(fitted: Mapping[str, Fit]) -> str:
-    """Return every parameter with its interval, a line each."""
+    """Return a table with one line per parameter, with its interval."""
     lines = [f"{'':34} {'value':>12}   {'95% interval':27} {'points':>6} {'scatter':>8}"]
     for fit in fitted.values():
         for estimate in fit.found.estimates:
             value, low, high, unit = _shown(fit, estimate)
-            told = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
+            interval_text = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
             name = f"{fit.subject}, {unit}"
-            lines.append(f"{name:34} {value:12.4g}   {told:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
+            lines.append(f"{name:34} {value:12.4g}   {interval_text:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
     return "\n".join(lines)
 
 
@@ -186,7 +192,7 @@ _RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "attention": "GFLOP/s", "
 
 
 def _shown(fit: Fit, estimate: PosteriorEstimate) -> tuple[float, float, float, str]:
-    """Return value and interval in the unit that people use for it."""
+    """Return value, lower and upper limit in the customary unit, and the unit."""
     values = (estimate.value, estimate.low, estimate.high)
     if estimate.name == FACTOR or fit.subject == NCCL:
         return *values, "times" if estimate.name == FACTOR else f"{estimate.name} times"
@@ -200,7 +206,7 @@ def _shown(fit: Fit, estimate: PosteriorEstimate) -> tuple[float, float, float, 
 
 
 def fit_document(measured: Measured, fitted: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
-    """Return the JSON document of a fit: seconds, bytes and FLOP."""
+    """Return the JSON document of a fit, in seconds, bytes and FLOP."""
     rows = [
         {
             "subject": fit.subject,

@@ -1,14 +1,13 @@
-"""Which constants of one socket explain a machine's Gloo collectives? Start, latency and bandwidth, with intervals.
+"""Which constants of a socket explain a machine's Gloo collectives? Launch cost, latency and bandwidth, with intervals.
 
-The time of each measured collective is what the simulator takes (`sim.training.collectives.play.gloo`)::
+Each measured collective is modelled as in the simulator (`sim.training.collectives.play.gloo`)::
 
     launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
 
-with two passes of the ring in an all-reduce and one in an all-gather, small or large (probes ``all_reduce`` and ``collectives``; how Gloo
-scatters, sends and exchanges among all is not modelled, and tells nothing here). A ring over several machines waits for its slowest hop,
-which is between them; so records of several machines give these constants twice, and the network is what lies between the two. Priors are
-those of the transport class. Large messages are many segments, of which all but the first take turns alike: their time is carried on from
-a few.
+An all-reduce makes two passes of the ring and an all-gather one (probes ``all_reduce`` and ``collectives``). Other operations are ignored
+because Gloo's algorithms for them are not modelled. A ring over several machines is bound by its slowest hop, which is between machines.
+So records of several machines give two sets of constants, and their difference is the network. The transport class provides the priors.
+A large message consists of many segments whose timing becomes periodic; its time is extrapolated from the first few.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from sim.spec.library import load_part
 from sim.training.collectives.price.gloo_ring import cut, pass_time
 
 LARGE = 2.0**20
-"""Bytes of a collective from which its bytes, not its steps, take the processors' time."""
+"""Size (bytes) from which the processor time of a collective is due to its bytes rather than its steps."""
 PASSES: Final = {"all_reduce": 2, "all_gather": 1}
-"""Passes of the ring by operation."""
+"""Passes around the ring, by operation."""
 INSIDE, BETWEEN = "gloo", "gloo between machines"
-"""Subjects."""
+"""Subjects of the two fits."""
 PROBE = 1e-4
-"""Step of a difference quotient in a log parameter."""
+"""Step of the finite difference in a log parameter."""
 _ENOUGH = 16
-"""Segments after which a ring has found its rhythm, of two."""
+"""Segments after which a ring is periodic, with a period of two segments."""
 
 
 def gloo_class() -> Transport:
-    """Return the transport class whose constants are the prior of sockets."""
+    """Return the transport class whose constants are the priors of a socket."""
     return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
 
 
 def gloo_fits(measured: Measured) -> list[Fit]:
-    """Return launch, latency and bandwidth of a socket inside a machine, and of one between machines, as far as they were measured."""
+    """Return the fits of a socket inside a machine and of one between machines, as far as they were measured."""
     plain = [row for row in (*measured.rows("all_reduce"), *measured.rows("collectives")) if row["op"] in PASSES and "beside" not in row]
     inside, across = ([row for row in plain if (row.get("nodes", 1) > 1) == between] for between in (False, True))
     return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
@@ -55,28 +54,28 @@ def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
     assert prior.flow_cap is not None
     times = np.array([typical(row) for row in rows])
 
-    def model(here: Vector) -> tuple[Vector, Vector]:
-        points = [here, *(here + PROBE * unit for unit in np.eye(3))]
+    def model(center: Vector) -> tuple[Vector, Vector]:
+        points = [center, *(center + PROBE * unit for unit in np.eye(3))]
         logs = np.log([[collective_time(row, *np.exp(point).tolist()) for row in rows] for point in points])
         return logs[0], ((logs[1:] - logs[0]) / PROBE).T
 
     unknowns = [
         Unknown("launch", prior.launch, WIDTHS["launch"]),
         Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
-        Unknown(RATE, 1.0 / prior.flow_cap, VAGUE if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # cards are of any speed
+        Unknown(RATE, 1.0 / prior.flow_cap, VAGUE if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # a NIC can have any speed
     ]
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))
 
 
 def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: float) -> float:
-    """Return the seconds that a measured collective takes with these constants."""
+    """Return the modelled time (s) of a measured collective with these constants."""
     count, segment = cut(float(row["bytes"]), row["ranks"])
     return launch + PASSES[row["op"]] * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
 
 
 def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:
-    """Return `pass_time`, of many segments carried on from the rhythm of the first."""
+    """Return `pass_time`, extrapolated from the periodic timing of the first segments if there are many."""
     if count <= _ENOUGH + 2:
         return pass_time(count, wire, one_way, one_line)
     first = _ENOUGH + count % 2
@@ -85,7 +84,7 @@ def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:
 
 
 def gloo_processor(measured: Measured) -> Fit | None:
-    """Return the core-seconds of a byte sent or received: a rank does both with every byte of the ring."""
+    """Return the fit of the core-seconds per byte sent or received; a rank sends and receives every byte of the ring."""
     rows = [row for row in measured.rows("all_reduce") if row["bytes"] >= LARGE and row.get("cpu_s", 0.0) > 0]
     if not rows:
         return None

@@ -1,10 +1,11 @@
-"""How much slower are layers inside a network than single kernels say? Two factors from the time of whole layers: products, and the rest.
+"""How much slower are layers inside a network than single kernels predict? Two factors from the times of whole layers.
 
-A measured network's convolutions and fully connected layers, forward and backward, are compared with what the simulator's layer model gives
-for them on the device as its kernels describe it; likewise all other layers, which memory bounds. Backward passes, allocation and
-cache misses, which single kernels do not show, are in the factors. One number a network; the typical one of all is used: that of products
-for the device, that of passes for the software stack's element-wise operators, norms and pooling (`Stack.elementwise_traffic`), since what
-these lose is not lost by the optimizer, which has the same memory. A network with layers whose kernels were not measured tells nothing.
+One factor is for layers that compute products, such as convolutions and fully connected layers; the other is for passes: all remaining
+layers, which are memory bound. Each factor is the measured time, forward and backward, over the time that the simulator's layer model
+gives for the device as its kernels describe it. So it covers effects that single kernels do not show: backward passes, allocation and
+cache misses. Each network gives one pair of factors and the fit combines all networks. The factor of products goes to the device. The
+factor of passes goes to the software stack (`Stack.elementwise_traffic`: element-wise operators, norms and pooling), because the optimizer
+uses the same memory without this loss. A network with layers whose kernels were not measured is skipped.
 """
 
 from __future__ import annotations
@@ -27,37 +28,37 @@ from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 PRODUCTS: Final = ("conv", "gemm", "attention", "rnn", "embedding")
-"""Operator classes of layers that compute; all others pass over memory."""
+"""Operator classes of layers that compute products; all others are passes over memory."""
 _COMPUTING: Final = ("Conv", "Linear", "Bilinear", "LSTM", "GRU", "RNN", "Embedding", "MultiheadAttention")
-"""How the names of torch's modules begin that do the same."""
+"""Prefixes of the names of torch modules that compute products."""
 IN_NETWORKS: Final = "products in networks"
 PASSES: Final = "passes in networks"
-"""Subjects."""
+"""Subjects of the two fits."""
 LEAST: Final = 20e-6
-"""Seconds of measured layers of a kind in a network below which their factor is noise."""
+"""Total measured time (s) of one kind of layers in a network below which their factor is noise."""
 
 
 @lru_cache(maxsize=32)
 def traced(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
-    """Return the layer table of a model that was measured. Raise SpecError where it cannot be traced."""
+    """Return the layer table of a measured model. Raise SpecError if it cannot be traced."""
     from sim.extract.target import parse_arguments
 
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 
 
 def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
-    """Return the factors on products and passes, relative to *gpu* as its *kernels* describe it; none where no layer was measured.
+    """Return the factors on products and passes relative to *gpu*, without those for which no layer was measured.
 
-    *kernels* are the classes that were measured, or that the catalogue knows.
+    *kernels* are the kernel classes that were measured or that the catalogue describes.
     """
     values_of: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
     for row in measured.rows("layers"):
         try:
             model = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
         except SpecError:
-            continue  # a model that is not here any more tells nothing
+            continue  # the model is no longer available
         if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCTS):
-            continue  # layers beside kernels that nobody timed
+            continue  # some of its kernels were not measured
         for subject, ratio in zip(values_of, ratios(row, model, gpu), strict=True):
             values_of[subject] += [ratio] if ratio else []
     return {
@@ -68,12 +69,12 @@ def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[s
 
 
 def _kernel(op: str) -> str:
-    """Return the class of kernels by which layers of class *op* are described."""
+    """Return the kernel class that describes layers of class *op*."""
     return "conv" if op == "conv" else "gemm"
 
 
 def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
-    """Return measured over modelled time of the layers that compute, and of the others; None where there is too little."""
+    """Return measured over modelled time of the layers that compute products and of the others; None if they took too little time."""
     measured = [0.0, 0.0]
     for layer in row["layers"]:
         measured[not layer["type"].startswith(_COMPUTING)] += _median(layer["forward_s"]) + _median(layer["backward_s"])
@@ -87,7 +88,7 @@ def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float 
 
 
 def full_precision(stack: Stack) -> Stack:
-    """Return *stack* as layers and steps are measured: products of fp32 without TF32."""
+    """Return *stack* as used when layers and steps are measured: fp32 products without TF32."""
     return stack.model_copy(update={"fp32_convolution": "fp32", "fp32_matmul": "fp32"})
 
 

@@ -1,8 +1,8 @@
-"""What surrounds the device in a description made from records? Host, disk, links, network; from a known machine, or from nothing.
+"""How are the parts around the device described from records? Host, disk, links and network, with or without a reference machine.
 
-With a known machine (``--hardware``), what was measured replaces its numbers and all else stays. Without one, the machine is what the
-record says of processors and memory, its ranks side by side on one host bridge, and everything else is an estimate that says so. Of
-ranks on several machines the description is a cluster of these, with the network that their collectives met.
+With a reference machine (``--hardware``), measured values replace its values and everything else stays. Without one, the description has
+the processors and memory that the record lists, with all ranks on one host bridge, and everything else is marked as an estimate. If
+ranks ran on several machines, the description is a cluster of equal machines with the network that their collectives measured.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from sim.spec.workload import Dataset
 from sim.spec.yaml import SpecError
 
 REFERENCE: Final = "imagenet-1k"
-"""The data set whose preparation the pictures that are decoded stand for; on the reference core a sample takes its ``prep``."""
+"""The data set that the decoded pictures represent; the reference core needs its ``prep`` time per sample."""
 
 
 def described(
     measured: Measured, fitted: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
 ) -> tuple[Block, Block | None]:
-    """Return the machine *name* with its *device*, and its stack: *hardware* with what was measured, or what the records alone say.
+    """Return the description of the machine *name* with its *device*, and its software stack.
 
-    *reference* is how the description is to name *hardware*, where that is a file. Raise SpecError where the records are not enough.
+    The description extends *hardware* if specified, else it is built from the records only. *reference* is the path by which the
+    description refers to *hardware* if that is a file. Raise SpecError if the records are insufficient.
     """
     node: Block = {"gpu": device}
     if (storage := storage_block(measured, fitted)) is not None:
         node["storage"] = storage
     if hardware is not None:
-        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, fitted, hardware)}
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _replacements(measured, fitted, hardware)}
     else:
-        block = _bare(measured, fitted, name, node)
+        block = _from_records(measured, fitted, name, node)
     return block, stack_block(measured, fitted)
 
 
-def _over(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
-    """Return what replaces numbers of host and PCIe of the known machine *hardware*."""
+def _replacements(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
+    """Return the measured values that replace those of *hardware*: host, PCIe and, with NCCL, transport classes."""
     node: Node = load_hardware(hardware).spec.groups[0].node
     count = len(measured.machine["gpus"])
     if count and count != node.gpu_count:
@@ -66,7 +67,7 @@ def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
 
 
 def _speed(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
-    """Return the speed of a core at preparing pictures, relative to the reference core."""
+    """Return the block with the speed of a core at preparing pictures relative to the reference core, and its SMT gain."""
     sources = Sources(measured)
     reference = load_part(Dataset, REFERENCE, "workloads/datasets").prep
     each = fitted["loading"][RATE]
@@ -81,7 +82,10 @@ def _speed(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
 
 
 def threads_gain(measured: Measured) -> float | None:
-    """Return what second hardware threads add to the rate of loaders, where there are any and both were measured; at least 1."""
+    """Return the factor, at least 1, by which second hardware threads raise the rate of loaders.
+
+    Return None if there are no second threads or one of the two rates was not measured.
+    """
     cores, threads = measured.machine["physical_cores"], measured.machine["vcpus"]
     times = {row["workers"]: typical(row) for row in measured.rows("loading") if row["stage"] == "loader"}
     if threads <= cores or cores not in times or threads not in times:
@@ -90,18 +94,18 @@ def threads_gain(measured: Measured) -> float | None:
 
 
 def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
-    """Return the disk that was read; None where none was."""
+    """Return the description of the measured disk; None if no disk was measured."""
     if not {"disk bytes", "disk latency", "disk I/Os"} <= set(fitted):
         return None
     sources = Sources(measured)
-    rate, each, many = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
-    iops = f"{1 / many.value:.4g} IOPS"
+    rate, single, concurrent = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
+    iops = f"{1 / concurrent.value:.4g} IOPS"
     cache = measured.rows("disk")[0]["cache"]
     how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
     sources.fitted("bandwidth", "disk", f"sequential, {how}: {interval(rate, 1e-9, 'GB/s', inverse=True)}")
     for key in ("baseline_iops", "max_iops"):
-        sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(many, 1.0, 'IOPS', inverse=True)}")
-    sources.fitted("latency", "disk", f"4 KiB by one thread: {interval(each, 1e3, 'ms')}")
+        sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(concurrent, 1.0, 'IOPS', inverse=True)}")
+    sources.fitted("latency", "disk", f"4 KiB by one thread: {interval(single, 1e3, 'ms')}")
     sources.estimate("size", "not measured; no effect on rates")
     sources.estimate("io_size", "Linux reads ahead 128 KiB")
     volume = {
@@ -111,13 +115,13 @@ def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None
         "io_size": "128 KiB",
         "baseline_iops": iops,
         "max_iops": iops,
-        "latency": f"{1e3 * each.value:.4g} ms",
+        "latency": f"{1e3 * single.value:.4g} ms",
         "source": sources.texts,
     }
     return {"volume": volume, "source": f"{', '.join(measured.files)}, probe disk, {measured.date}"}
 
 
-def _bare(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
+def _from_records(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
     facts = measured.machine
     count = len(facts["gpus"]) or measured.neighbours
     if len(facts["gpus"]) > 1:
@@ -148,7 +152,7 @@ def _bare(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block)
 
 
 def nic_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
-    """Return the card: as fast as Gloo's ring between machines was, over the share of a line that its payload takes; else a guess."""
+    """Return the NIC: the rate of Gloo's ring between machines over the payload share of the line rate, or an estimate if unmeasured."""
     if (fit := fitted.get(BETWEEN)) is None or not fit[RATE].identified:
         alone = "not measured, as one machine was alone; profile under torchrun on two"
         reason = alone if measured.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
@@ -164,15 +168,15 @@ def nic_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
 
 
 def fabric_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
-    """Return what lies between machines: the latency by which their ring's steps exceed those inside one."""
+    """Return the network: half the latency by which a ring step between machines exceeds one inside a machine."""
     across, inside = fitted.get(BETWEEN), fitted.get(INSIDE)
     if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
         return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
-    further = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
+    extra = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
     sources = Sources(measured)
     steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
     sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
-    return {"latency": f"{1e6 * further:.4g} us", "source": sources.texts}
+    return {"latency": f"{1e6 * extra:.4g} us", "source": sources.texts}
 
 
 def _topology(measured: Measured, fitted: Mapping[str, Fit], count: int) -> Block:
@@ -211,9 +215,9 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
         "socket_link": "upi-skylake",
     }
     speed = _speed(measured, fitted) if "loading" in fitted else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
-    told = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
+    speed_sources = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
     return {
-        "cpu": cpu | speed | {"source": told},
+        "cpu": cpu | speed | {"source": speed_sources},
         "sockets": facts["sockets"],
         "physical_cores": facts["physical_cores"],
         "vcpus": facts["vcpus"],
@@ -223,13 +227,13 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
 
 
 def _host_bandwidth(measured: Measured, sources: Sources) -> str:
-    """Return the bandwidth of a socket's memory: what all ranks reach together, where they did."""
-    beside = next((row for row in measured.rows("memory") if "together" in row), None)
-    if beside is None:
+    """Return the memory bandwidth of a socket: the combined rate of all ranks if it was measured, else an estimate."""
+    concurrent = next((row for row in measured.rows("memory") if "together" in row), None)
+    if concurrent is None:
         sources.estimate("memory_bandwidth", "not measured: a share of one socket of a server")
         return "100 GB/s"
-    rate = beside["bytes"] * beside["together"] / typical(beside) / measured.machine["sockets"]
-    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {beside['together']} ranks at once; more might be reached by more")
+    rate = concurrent["bytes"] * concurrent["together"] / typical(concurrent) / measured.machine["sockets"]
+    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {concurrent['together']} ranks at once; more might be reached by more")
     return f"{rate / 1e9:.4g} GB/s"
 
 
@@ -241,22 +245,22 @@ WANTED: Final = {
     "disk bytes": "disk",
     "loading": "loading",
 }
-"""Subjects that every machine should tell, and the probe that tells them."""
+"""Subjects that every record should determine, with the probe that measures each."""
 
 
 def untold(measured: Measured, fitted: Mapping[str, Fit]) -> list[str]:
-    """Return what the records do not tell, and which run would."""
+    """Return the subjects and parameters that the records do not determine, with the command that would measure each."""
     wanted = WANTED | ({"pinned copy to device": "host_copy"} if measured.machine["gpus"] else {})
     gloo = {(BETWEEN if measured.nodes > 1 else INSIDE): "all_reduce"}
     wanted |= gloo if measured.machine["backend"] == "gloo" else {}
     wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
     missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in fitted]
     weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.found.estimates if not estimate.identified]
-    return missing + [f"{fit.subject}, {estimate.name}: {_identifying(fit, estimate.name)}" for fit, estimate in weak]
+    return missing + [f"{fit.subject}, {estimate.name}: {_identifying_command(fit, estimate.name)}" for fit, estimate in weak]
 
 
-def _identifying(fit: Fit, name: str) -> str:
-    """Return the run that would tell the parameter *name* of *fit*."""
+def _identifying_command(fit: Fit, name: str) -> str:
+    """Return the command that would identify the parameter *name* of *fit*."""
     if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
         return "profile --only all_reduce with another number of ranks (--ranks 4) into a record of its own, and fit both"
     return f"profile --only {fit.probe} --again without --quick, for more sizes"

@@ -1,12 +1,12 @@
-"""Which constants of the simulator do the records of one machine tell? One fit for each subject, over all its sizes.
+"""Which constants of the simulator do the records of one machine determine? One fit per subject, over all its sizes.
 
-Every fit is a sum of parts with a vague prior (`calibration.machines.posterior`), over the logarithm of the median repetition of each
-question: launches (the operator on one element), memory (bytes over bandwidth, beyond caches), products (fixed + FLOP over rate, by class
-and precision), copies (fixed + bytes over bandwidth, by direction and kind of host memory), overlap (products beside an all-reduce over the
-same alone), jitter (scatter of a rank's steps without exchange, over their median), disk (one read; eight side by side), and loading (one
-picture on one core).
+Each fit is a sum of terms with vague priors (`calibration.machines.posterior`) on the logarithm of measured times. The subjects are
+launches (an operator on one element), memory (bytes over bandwidth, beyond the caches), products (fixed time + FLOP over rate, by class
+and precision), copies (fixed time + bytes over bandwidth, by direction and kind of host memory), overlap (time of products during an
+all-reduce over their time in isolation), jitter (scatter of a rank's steps without exchange, relative to their median), disk (single
+reads, and eight at a time) and loading (one picture on one core).
 
-Collectives are fitted by `calibration.machines.gloo_fit` and `calibration.machines.nccl_fit`, whose times are no such sums.
+`calibration.machines.gloo_fit` and `calibration.machines.nccl_fit` fit collectives, whose times are not such sums.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from calibration.measure.machine_record import AnswerRow, MachineRecord, check_r
 from sim.spec.yaml import SpecError
 
 BEYOND_CACHES: Final = 2.0**26
-"""Bytes of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
+"""Size (bytes) of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
 CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
 LEAST_STEPS: Final = 5
-"""Steps of one rank below which their scatter says nothing."""
+"""Least number of steps of one rank from which scatter is estimated."""
 OWN: Final = 0.85
-"""Share of the time that a rank's one thread has its core on a quiet machine, at least: 0.97 to 1 there, less where others run."""
+"""Least share of the time that a rank's thread has its core on a quiet machine: 0.97 to 1 there, less if other programs run."""
 JITTER: Final = "scatter of steps"
 FIXED, RATE, FACTOR = "fixed time", "time per unit", "factor"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One subject: what was found, the points it was found on, and where they come from."""
+    """The fit of one subject, with the points it was fitted to and the probe that measured them."""
 
     subject: str
     probe: str
@@ -51,7 +51,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Measured:
-    """The records of one machine together."""
+    """The merged records of one machine."""
 
     name: str
     machine: dict[str, Any]
@@ -60,16 +60,16 @@ class Measured:
     date: str
     probes: dict[str, list[AnswerRow]]
     disturbed: tuple[str, ...] = ()
-    """In words, beside which probes other programs worked."""
+    """For each disturbed record, a text with the probes during which other programs were busy."""
 
     @property
     def nodes(self) -> int:
-        """Return the machines on which ranks exchanged."""
+        """Return the number of machines over which the ranks were spread."""
         return int(self.machine.get("nodes", 1))
 
     @property
     def neighbours(self) -> int:
-        """Return the ranks of one machine."""
+        """Return the number of ranks on each machine."""
         return int(self.machine["ranks"]) // self.nodes
 
     def rows(self, probe: str) -> list[AnswerRow]:
@@ -78,12 +78,12 @@ class Measured:
 
 
 def together(paths: Sequence[Path]) -> Measured:
-    """Return what the records at *paths* hold; raise SpecError where they are of different machines."""
+    """Return the records at *paths*, merged. Raise SpecError if they are of different machines."""
     if not paths:
         raise SpecError("no record is given: write the file that 'calibration profile' wrote")
     records = [read_record(path) for path in paths]
     for path, record in zip(paths, records, strict=True):
-        _require_whole(path, record)
+        _require_complete(path, record)
     first = records[0]
     for path, record in zip(paths, records, strict=True):
         for fact in ("cpu", "vcpus", "device", "gpus"):
@@ -95,7 +95,7 @@ def together(paths: Sequence[Path]) -> Measured:
     for record in records:
         for name in record.probes:
             probes.setdefault(name, []).extend(record.rows(name))
-    disturbed = tuple(f"{path.name}: {told}" for path, record in zip(paths, records, strict=True) if (told := record.disturbed()))
+    disturbed = tuple(f"{path.name}: {text}" for path, record in zip(paths, records, strict=True) if (text := record.disturbed()))
     most = max(records, key=lambda record: int(record.machine.get("nodes", 1)))
     return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
@@ -104,8 +104,8 @@ _TIMES: Final = ("times_s", "times_by_rank_s")
 _FACTS: Final = ("cpu", "vcpus", "physical_cores", "sockets", "memory_bytes", "device", "gpus", "ranks", "backend")
 
 
-def _require_whole(path: Path, record: MachineRecord) -> None:
-    """Raise SpecError where *record* lacks a fact of the machine, or a row its repetitions."""
+def _require_complete(path: Path, record: MachineRecord) -> None:
+    """Raise SpecError if *record* lacks a fact of the machine, or one of its rows lacks times."""
     for fact in _FACTS:
         if fact not in record.machine:
             raise SpecError(f"{path}: machine.{fact} is missing; give a record as 'calibration profile' writes it")
@@ -122,27 +122,27 @@ def _date(records: Iterable[MachineRecord]) -> str:
 
 
 def typical(row: AnswerRow) -> float:
-    """Return the median repetition of a row, seconds; of several ranks the median of all."""
+    """Return the median time (s) over the repetitions of *row*, and over its ranks if there are several."""
     times = row["times_s"] if "times_s" in row else [time for own in row["times_by_rank_s"] for time in own]
     return float(median(times))
 
 
 def fits(measured: Measured) -> dict[str, Fit]:
-    """Return every fit that the records allow, by subject."""
-    made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
-    made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
-    made += [_overlap(measured), _jitter(measured)]
-    return {each.subject: each for each in made if each is not None}
+    """Return all fits that the records allow, by subject, except those of collectives."""
+    candidates: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
+    candidates += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
+    candidates += [_overlap(measured), _jitter(measured)]
+    return {each.subject: each for each in candidates if each is not None}
 
 
 def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[AnswerRow], float], fixed: bool = True) -> Fit | None:
-    """Return ``fixed + size * time per unit`` over *rows*, or without the fixed part; None where there is no row."""
+    """Fit ``fixed + size * time per unit`` to *rows*, without the first term if not *fixed*. Return None if there are no rows."""
     if not rows:
         return None
     sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([typical(row) for row in rows])
-    usual = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
+    unknowns = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    return Fit(subject, probe, sizes, times, explain(design, times, usual) if fixed else explain(design[:, 1:], times, usual[1:]))
+    return Fit(subject, probe, sizes, times, explain(design, times, unknowns) if fixed else explain(design[:, 1:], times, unknowns[1:]))
 
 
 def _launch(measured: Measured, clock: str) -> Fit | None:
@@ -157,46 +157,46 @@ def _repeated(subject: str, probe: str, times: Sequence[float]) -> Fit | None:
 
 
 def _memory(measured: Measured) -> Fit | None:
-    """Return the bandwidth of one rank: beside the others where they share a processor, else alone."""
+    """Fit the memory time per byte of one rank: with all ranks active if they share a processor, else in isolation."""
     rows = [row for row in measured.rows("memory") if row["bytes"] >= BEYOND_CACHES]
-    beside = [row for row in rows if "together" in row]
-    if beside:
-        row = beside[0]
+    concurrent = [row for row in rows if "together" in row]
+    if concurrent:
+        row = concurrent[0]
         return _repeated("memory", "memory", [time / row["bytes"] for own in row["times_by_rank_s"] for time in own])
     return _line("memory", "memory", rows, lambda row: row["bytes"], fixed=False)
 
 
 def _products(measured: Measured) -> list[Fit | None]:
     products: list[Fit | None] = []
-    alone = [row for row in measured.rows("gemm") if "together" not in row]
-    for precision in dict.fromkeys(row["precision"] for row in alone):
-        rows = [row for row in alone if row["precision"] == precision]
+    single = [row for row in measured.rows("gemm") if "together" not in row]
+    for precision in dict.fromkeys(row["precision"] for row in single):
+        rows = [row for row in single if row["precision"] == precision]
         products.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
     fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
     for precision in dict.fromkeys(row["precision"] for row in fused):
         rows = [row for row in fused if row["precision"] == precision]
         products.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
-    every = measured.rows("convolution")
+    convolutions = measured.rows("convolution")
     for kind in CONVOLUTIONS:
-        for precision in dict.fromkeys(row["precision"] for row in every):
-            rows = [row for row in every if row["precision"] == precision and row["class"] == kind]
+        for precision in dict.fromkeys(row["precision"] for row in convolutions):
+            rows = [row for row in convolutions if row["precision"] == precision and row["class"] == kind]
             products.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
     return products
 
 
 def _copies(measured: Measured) -> list[Fit | None]:
-    alone = [row for row in measured.rows("host_copy") if row["together"] == 1]
+    single = [row for row in measured.rows("host_copy") if row["together"] == 1]
     ways = [(host, way) for host in ("pinned", "pageable") for way in ("to device", "to host")]
     return [
         _line(
-            f"{host} copy {way}", "host_copy", [row for row in alone if (row["host"], row["way"]) == (host, way)], lambda row: row["bytes"]
+            f"{host} copy {way}", "host_copy", [row for row in single if (row["host"], row["way"]) == (host, way)], lambda row: row["bytes"]
         )
         for host, way in ways
     ]
 
 
 def _disk(measured: Measured) -> list[Fit | None]:
-    """Return the fits of reads: seconds of a byte, sequential; of an I/O, one by one and eight at a time."""
+    """Return the fits of reads: time per byte of sequential reads, and time per I/O of small reads, one and several at a time."""
     rows = measured.rows("disk")
     sequential = [time / row["block_bytes"] for row in rows if row["way"] == "sequential" for time in row["times_s"]]
     small = [row for row in rows if row["way"] == "random" and row["block_bytes"] == 4096]
@@ -206,14 +206,14 @@ def _disk(measured: Measured) -> list[Fit | None]:
 
 
 def _loading(measured: Measured) -> Fit | None:
-    """Return the seconds of a picture on one core, from the loaders that have a core for each worker."""
+    """Fit the time per picture on one core, from loaders with at most as many workers as cores."""
     cores = measured.machine["physical_cores"]
     rows = [row for row in measured.rows("loading") if row["stage"] == "loader" and row["workers"] <= cores]
     return _repeated("loading", "loading", [time * row["workers"] for row in rows for time in row["times_s"]])
 
 
 def _overlap(measured: Measured) -> Fit | None:
-    """Return how many times longer kernels take while an all-reduce runs beside them."""
+    """Fit the factor by which kernels slow down while an all-reduce runs."""
     rows = [row for row in measured.rows("all_reduce") if "beside" in row and {"beside_s", "products_s"} <= row.keys()]
     ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=False)]
     if not ratios:
@@ -222,16 +222,16 @@ def _overlap(measured: Measured) -> Fit | None:
 
 
 def is_disturbed(row: AnswerRow) -> bool:
-    """Tell whether ranks that compute alone had their cores for too little of the time."""
+    """Return whether a rank without exchange had its core for less than `OWN` of the time."""
     shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
     return not row["exchange"] and bool(shares) and min(shares) < OWN
 
 
 def _jitter(measured: Measured) -> Fit | None:
-    """Return the coefficient of variation of steps that exchange nothing, one number a rank and model.
+    """Fit the coefficient of variation of steps without exchange, from one value per rank and model.
 
-    By the median distance (times 1.4826 a normal standard deviation), so that a step which other programs disturbed does not decide.
-    Limits: of few steps it comes out low, of six by a quarter; the interval is that of repeated numbers, and does not know of that.
+    Each value is a median absolute deviation times 1.4826 (a normal standard deviation), so that single disturbed steps do not matter.
+    Limits: with few steps the estimate is too low, with six by a quarter; the interval does not account for this.
     """
     rows = [row for row in measured.rows("steps") if not row["exchange"]]
     rows = [row for row in rows if measured.machine["device"] != "cpu" or not is_disturbed(row)]
@@ -242,7 +242,7 @@ def _jitter(measured: Measured) -> Fit | None:
 
 
 def ring(row: AnswerRow) -> tuple[int, float]:
-    """Return the steps around a ring that follow one another, and the bytes over each of its links, of a measured collective."""
+    """Return the number of sequential ring steps of a measured collective, and the bytes that cross each link of the ring."""
     ranks, nbytes = row["ranks"], float(row["bytes"])
     steps = (2 if row["op"] == "all_reduce" else 1) * (ranks - 1)
     return steps, steps * nbytes / ranks

@@ -1,8 +1,8 @@
-"""How do fitted constants become a description that `sim run` takes? A hardware YAML, and a software stack beside it, each with its source.
+"""How do fitted constants become a description that `sim run` accepts? As YAML of hardware and software stack, with a source per value.
 
-A machine whose GPU the catalogue knows keeps its data sheet, and efficiencies are relative to it; a CPU, or another GPU, is described by
-what was measured alone: its peak is the fastest rate met. What no probe tells is an estimate that says so. On a CPU a *GPU* of the
-description is one rank: its share of the cores.
+A GPU in the catalogue keeps its data sheet, and efficiencies are relative to it. A CPU or any other GPU is described by measurements only,
+with the fastest measured rate as its peak. Values that no probe measures are marked as estimates. On a CPU, a *GPU* of the description is
+one rank with its share of the cores.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from sim.spec.yaml import SpecError
 Block = dict[str, Any]
 
 FREE_COPY: Final = "1 TB/s"
-"""Of what does not happen: tensors of a CPU are in host memory already."""
+"""Rate of copies to a CPU device, which do not happen because its tensors are already in host memory."""
 POINTS: Final = 6
-"""Of an efficiency curve."""
+"""Number of points of an efficiency curve."""
 LEAST_SHARE: Final = 0.01
 TENSOR_FACTORS: Final = {"tensor_core_factor": ("conv", "direct_conv", "pointwise_conv"), "tensor_core_gemm_factor": ("gemm", "attention")}
-"""Factors of the catalogue that make up for curves of other GPUs, by the classes whose measured curves take their place."""
+"""Factors of the catalogue that correct for efficiency curves of other GPUs, with the classes whose measured curves replace them."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is written."""
+    """The hardware and software stack to write."""
 
     hardware: Block
     kernels: Block
-    """Of ``hardware``'s ``gpu`` block, what single kernels say of the numbers that whole layers changed."""
+    """Values of the ``gpu`` block before measurements of whole layers changed them, for the changed keys."""
     stack: Block | None
     untold: tuple[str, ...]
-    """What the records do not tell, each with the probe that would."""
+    """What the records do not determine, each with the command that would measure it."""
 
 
 def gpu_part(name: str) -> Gpu | None:
-    """Return the GPU of the catalogue that the driver calls *name*, if there is just one."""
+    """Return the GPU of the catalogue that the driver calls *name*; None unless exactly one matches."""
     from sim.study.new.parts import named_like
 
     stem = named_like(name)
@@ -54,28 +54,28 @@ def gpu_part(name: str) -> Gpu | None:
 
 
 class Sources:
-    """Says where each number of a block comes from."""
+    """Collects the source of each value of a block."""
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
         self.texts: dict[str, str] = {}
 
     def fitted(self, key: str, probe: str, text: str) -> None:
-        """Note that *key* was measured by *probe*."""
+        """Record that *key* was measured by *probe*."""
         files = ", ".join(self._measured.files)
         self.texts[key] = f"{files}, probe {probe}, {self._measured.date}: {text}"
 
     def facts(self, key: str) -> None:
-        """Note that *key* is what the machine says of itself."""
+        """Record that *key* is a fact that the machine reports about itself."""
         self.texts[key] = f"{', '.join(self._measured.files)}, {self._measured.date}: as the machine names itself"
 
     def estimate(self, key: str, reason: str) -> None:
-        """Note that *key* is a guess."""
+        """Record that *key* is an estimate."""
         self.texts[key] = f"estimate ({reason})"
 
 
 def interval(estimate: PosteriorEstimate, scale: float, unit: str, inverse: bool = False) -> str:
-    """Return value and 95% interval in *unit*, of the parameter or of 1 over it."""
+    """Return value and 95% interval of a parameter in *unit* as text; with *inverse*, those of 1 over the parameter."""
     value, low, high = (
         (1 / x for x in (estimate.value, estimate.high, estimate.low)) if inverse else (estimate.value, estimate.low, estimate.high)
     )
@@ -83,12 +83,12 @@ def interval(estimate: PosteriorEstimate, scale: float, unit: str, inverse: bool
 
 
 def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
-    """Return the rate in 1e9 units per second that a time per unit means."""
+    """Return the rate that corresponds to a time per unit, in 1e9 units per second."""
     return f"{1e-9 / estimate.value:.4g} {unit}"
 
 
 def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
-    """Return a parameter without which nothing can be simulated. Raise SpecError with the probe that tells it."""
+    """Return a parameter that every simulation needs. Raise SpecError with the probe that measures it if it was not identified."""
     if subject not in fitted or not fitted[subject][name].identified:
         raise SpecError(f"the records do not tell {subject}: measure it with 'calibration profile --only {probe}'")
     return fitted[subject][name]
@@ -111,21 +111,21 @@ def device_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     if curves := efficiency(fitted, peaks, _kernel_time(fitted)):
         ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
         sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
-        block["efficiency"] = {**_own_curves(part), **curves} if part else filled(curves, sources)
+        block["efficiency"] = {**_catalogue_curves(part), **curves} if part else filled(curves, sources)
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
                 sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
     if part and (shares := product_shares(measured, part)):
-        told = {peak: float(f"{one.share:.3g}") for peak, one in shares.items()}
-        block["kernels"] = {"product_share": {**part.kernels.product_share, **told} if part.kernels else told}
-        sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, one) for peak, one in shares.items()))
+        measured_shares = {peak: float(f"{share_fit.share:.3g}") for peak, share_fit in shares.items()}
+        block["kernels"] = {"product_share": {**part.kernels.product_share, **measured_shares} if part.kernels else measured_shares}
+        sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, share_fit) for peak, share_fit in shares.items()))
     if (launch := fitted.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
-    if (beside := slowdown_beside(measured)) > 1.0:
-        block["vector_factor"] = round(beside, 3)
-        sources.fitted("vector_factor", "gemm", f"products take {beside:.3g} times as long while the other ranks multiply as well")
+    if (slowdown := slowdown_beside(measured)) > 1.0:
+        block["vector_factor"] = round(slowdown, 3)
+        sources.fitted("vector_factor", "gemm", f"products take {slowdown:.3g} times as long while the other ranks multiply as well")
     if (jitter := fitted.get(JITTER)) is not None:
         block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
         sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
@@ -138,7 +138,7 @@ def _share_text(peak: str, product_share: ProductShare) -> str:
 
 
 def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
-    """Return the ``gpu`` *block*, whose ``vector_factor`` was *before*, with what whole layers add to its kernels."""
+    """Return the ``gpu`` *block* with its ``vector_factor``, *before* until now, scaled by the factor that whole layers determined."""
     sources, changed = Sources(measured), dict(block)
     if (products := layers.get(IN_NETWORKS)) is not None:
         changed["vector_factor"] = round(before * products[FACTOR].value, 3)
@@ -147,7 +147,7 @@ def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], bef
     return changed | {"source": block["source"] | sources.texts}
 
 
-def _own_curves(part: Gpu) -> Block:
+def _catalogue_curves(part: Gpu) -> Block:
     return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in part.efficiency.items()}
 
 
@@ -157,7 +157,7 @@ def _kernel_time(fitted: Mapping[str, Fit]) -> float:
 
 
 def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sources) -> Block:
-    """Return what a device that the catalogue lacks needs beside what every device gets."""
+    """Return the fields that a device outside the catalogue needs in addition to those that every device gets."""
     facts = measured.machine
     memory, product = essential(fitted, "memory", "memory"), essential(fitted, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
@@ -188,7 +188,7 @@ def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sour
 
 
 def fastest(fitted: Mapping[str, Fit]) -> dict[str, float]:
-    """Return the highest rate (FLOP/s) met in each precision."""
+    """Return the highest measured rate (FLOP/s) for each precision."""
     rates: dict[str, float] = {}
     for subject, fit in fitted.items():
         kind, _, precision = subject.partition(" ")
@@ -198,7 +198,7 @@ def fastest(fitted: Mapping[str, Fit]) -> dict[str, float]:
 
 
 def efficiency(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
-    """Return, by class and precision, the share of the peak over the time at the peak, without the least time of a kernel."""
+    """Return efficiency curves by class and precision: points of time at peak rate and share of the peak, without *kernel_time*."""
     curves: Block = {}
     for subject, fit in fitted.items():
         kind, _, precision = subject.partition(" ")
@@ -210,9 +210,9 @@ def efficiency(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_tim
 
 
 def filled(curves: Block, sources: Sources) -> Block:
-    """Return *curves* of a device that the catalogue lacks, with convolutions as matrix products where none was measured.
+    """Return *curves* of a device outside the catalogue, with the curve of gemm for classes of convolutions that were not measured.
 
-    A class without a curve would cost nothing but its bytes.
+    A class without a curve would take only the time of its memory traffic.
     """
     missing = [kind for kind in ("conv", "depthwise_conv") if kind not in curves]
     if missing and "gemm" in curves:
@@ -228,27 +228,27 @@ def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
 
 
 def curve_sources(fitted: Mapping[str, Fit]) -> Iterable[str]:
-    """Yield what each class and precision was found to do."""
+    """Yield a text with the fitted rate of each class and precision."""
     for subject, fit in fitted.items():
         if fit.probe in ("gemm", "convolution", "attention"):
             yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
 
 
 def slowdown_beside(measured: Measured) -> float:
-    """Return the time of a product beside other ranks' over the time of the same alone, at least 1; 1 where not both were measured."""
+    """Return the time of a product while other ranks compute products over its time in isolation, at least 1; 1 if either is unmeasured."""
     rows = measured.rows("gemm")
-    beside = next((row for row in rows if "together" in row), None)
-    if beside is None:
+    shared = next((row for row in rows if "together" in row), None)
+    if shared is None:
         return 1.0
-    alone = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (beside["shape"], beside["precision"])]
-    return max(1.0, typical(beside) / typical(alone[0])) if alone else 1.0
+    single = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (shared["shape"], shared["precision"])]
+    return max(1.0, typical(shared) / typical(single[0])) if single else 1.0
 
 
 # --- the software ----------------------------------------------------------------------------------------------------
 
 
 def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
-    """Return the software stack that the records tell; None where they tell nothing of it."""
+    """Return the software stack that the records determine; None if they determine none of its values."""
     sources = Sources(measured)
     block: Block = {"extends": "gloo-ddp" if measured.machine["backend"] == "gloo" else "torch-2.x-ddp", "name": f"{measured.name}-ddp"}
     if measured.machine["device"] == "cpu":
@@ -265,15 +265,15 @@ def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
         block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
         text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
         sources.fitted("elementwise_traffic", "layers", text)
-    if (beside := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
-        block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
-        text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
+    if (overlap := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
+        block["overlap_slowdown"] = round(max(1.0, overlap[FACTOR].value), 3)
+        text = f"products beside an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 
 
 def gloo_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
-    """Return the transport class of Gloo's sockets; constants that were not identified stay as in the class."""
+    """Return the transport class of Gloo's sockets; constants that were not identified keep the values of `gloo_class`."""
     fit, sources = fitted.get(INSIDE) or fitted[BETWEEN], Sources(measured)
     block: Block = {"extends": gloo_class().name, "name": f"gloo-{measured.name}", "flows": 1}
     for name in ("launch", "hop_latency"):

@@ -1,9 +1,9 @@
 """Which constants of a machine's transport classes explain its NCCL collectives? Factors on efficiency, latency and launch, with intervals.
 
-What NCCL chooses for a message decides its time, so the simulator's own plan predicts each measured collective, and the factors by which
-the machine differs from its description are found as in `calibration.machines.posterior`, with the priors of
-`calibration.clusters.network_parameters`. Links and GPUs of the machine are those of its description (``--hardware``). Limits: what all
-flows together reach of a NIC stays as described.
+The time of a message depends on the algorithm and protocol that NCCL chooses, so the simulator's own plan predicts each measured
+collective. The fit (`calibration.machines.posterior`) finds the factors by which the machine differs from its description, with the
+priors of `calibration.clusters.network_parameters`. The description (``--hardware``) provides links and GPUs. Limits: the share of a NIC
+that all flows reach together is not fitted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sim.training.job import job_slots
 
 NCCL: Final = "nccl"
 PROBES: Final = ("all_reduce", "collectives")
-"""Of collectives: all-reduces and small all-gathers; what sharded, expert-parallel and pipelined jobs exchange."""
+"""Probes that measure collectives: all-reduces and small all-gathers, and those of sharded, expert-parallel and pipelined jobs."""
 PROBE: Final = 0.02
-"""Step of a difference quotient in a log factor."""
+"""Step of the finite difference in a log factor."""
 ConstantKey = tuple[str, str]
-"""Field of the node that holds a transport class, ``nic`` for the NIC's, and the constant that is scaled."""
+"""The node's field that holds a transport class (``nic`` for the NIC's), and the constant to scale."""
 
 
 def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
-    """Return the factors on *hardware*'s transport classes that explain the collectives of the records; None where none was measured."""
+    """Fit factors on *hardware*'s transport classes to the collectives of the records. Return None if no collective was measured."""
     rows = _collectives(measured)
     keys = _keys(hardware, rows)
     if not rows or not keys:
@@ -43,13 +43,13 @@ def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
     ordered = sorted(rows, key=_kind)
     times = np.array([typical(row) for row in ordered])
 
-    def modelled(here: Vector) -> Vector:
-        return np.log(predicted(hardware, dict(zip(keys, here.tolist(), strict=True)), ordered))
+    def modelled(point: Vector) -> Vector:
+        return np.log(predicted(hardware, dict(zip(keys, point.tolist(), strict=True)), ordered))
 
-    def model(here: Vector) -> tuple[Vector, Vector]:
-        middle = modelled(here)
-        moved = [(modelled(here + step) - middle) / PROBE for step in PROBE * np.eye(len(keys))]
-        return middle, np.stack(moved, axis=1)
+    def model(point: Vector) -> tuple[Vector, Vector]:
+        center = modelled(point)
+        slopes = [(modelled(point + step) - center) / PROBE for step in PROBE * np.eye(len(keys))]
+        return center, np.stack(slopes, axis=1)
 
     unknowns = [Unknown(name(key), 1.0, _width(hardware, key)) for key in keys]
     sizes = np.array([row["bytes"] for row in ordered], dtype=float)
@@ -57,7 +57,7 @@ def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
 
 
 def _collectives(measured: Measured) -> list[AnswerRow]:
-    """Return the measured collectives of every operation that ran by themselves."""
+    """Return the measured collectives of all operations, without those that ran concurrently with other work."""
     return [row for probe in PROBES for row in measured.rows(probe) if "beside" not in row]
 
 
@@ -71,14 +71,14 @@ def _kind(row: AnswerRow) -> tuple[int, int, str]:
 
 
 def _plan(hardware: Hardware, ranks: int, nodes: int) -> CollectivePlan:
-    """Return how *ranks* exchange: the first GPUs of each of *nodes*."""
+    """Return the plan of collectives of *ranks* on the first GPUs of each of *nodes*."""
     machine = with_nodes(hardware, nodes)
     placed = place(machine, None, "+".join([str(ranks // nodes)] * nodes))
     return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric)
 
 
 def _keys(hardware: Hardware, rows: Sequence[AnswerRow]) -> list[ConstantKey]:
-    """Return the constants on which collectives of *rows* depend."""
+    """Return the constants on which the collectives of *rows* depend."""
     node = hardware.groups[0].node
     plans = [_plan(hardware, *team) for team in sorted({_kind(row)[:2] for row in rows})]
     crossed = {transport.name for plan in plans for part in plan.parts for transport in part.channels.transports}
@@ -96,7 +96,7 @@ def _width(hardware: Hardware, key: ConstantKey) -> float:
 
 
 def predicted(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered: Sequence[AnswerRow]) -> list[float]:
-    """Return the seconds of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
+    """Predict the times (s) of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
     groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
     machine = hardware.model_copy(update={"groups": tuple(groups)})
     seconds: list[float] = []
@@ -107,14 +107,14 @@ def predicted(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered:
 
 
 def moved_node(node: Node, factors: Mapping[ConstantKey, float]) -> Node:
-    """Return *node* with log *factors* on the constants of its transport classes."""
+    """Return *node* with log *factors* applied to the constants of its transport classes."""
     changed: dict[str, Any] = {where: moved_transport(transport, where, factors) for where, transport in transports(node)}
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
     return node.model_copy(update=changed)
 
 
 def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantKey, float]) -> Transport:
-    """Return *transport*, which stands at *where* of its node, with its constants scaled."""
+    """Return *transport*, the field *where* of its node, with its constants scaled by log *factors*."""
     efficiency, latency = (math.exp(factors.get((where, constant), 0.0)) for constant in ("efficiency", "latency"))
     low = transport.hop_latency_ll
     return transport.model_copy(
@@ -128,29 +128,29 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantK
 
 
 def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
-    """Return the part of a ``node`` block that holds the transport classes whose constants the records told."""
-    told = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
-    factors = {key: math.log(estimate.value) for key, estimate in told.items() if estimate.identified}
-    places = {where for where, _ in told if where}
+    """Return the part of a ``node`` block that holds the transport classes with constants identified by the records."""
+    estimates = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
+    factors = {key: math.log(estimate.value) for key, estimate in estimates.items() if estimate.identified}
+    places = {where for where, _ in estimates if where}
     texts = {
-        constant: _text(measured, {key: told[key] for key in factors if key[1] == constant})
+        constant: _source_text(measured, {key: estimates[key] for key in factors if key[1] == constant})
         for constant in ("efficiency", "latency", "launch")
     }
     blocks: dict[str, Any] = {}
     for where, transport in transports(hardware.groups[0].node):
         if where in places and (any(place == where for place, _ in factors) or (EVERYWHERE, "launch") in factors):
-            blocks[where] = _block(transport, moved_transport(transport, where, factors), measured.name, texts)
+            blocks[where] = _transport_block(transport, moved_transport(transport, where, factors), measured.name, texts)
     nic = blocks.pop(NIC, None)
     return blocks | ({"nic": {"transport": nic}} if nic else {})
 
 
-def _text(measured: Measured, told: Mapping[ConstantKey, Any]) -> str:
-    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+def _source_text(measured: Measured, estimates: Mapping[ConstantKey, Any]) -> str:
+    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in estimates.items())
     probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
     return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {factors} of the class" if factors else ""
 
 
-def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:
+def _transport_block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:
     block: dict[str, Any] = {"extends": before.name, "name": f"{before.name}-of-{owner}"}
     source: dict[str, str] = {}
     if after.efficiency != before.efficiency:

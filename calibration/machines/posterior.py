@@ -1,13 +1,12 @@
-"""Which parameters explain measured times, and how sure are they? The most probable ones, with 95% intervals.
+"""Which parameters explain measured times, and how certain are they? The maximum a posteriori, with 95% intervals.
 
-A time is a sum of parts, ``t = sum_k design[k] * exp(x_k)``: a fixed cost and one for each FLOP, byte or step. Measured times scatter about
-it by a factor whose logarithm is normal, with one spread for all points, which is not known. Each ``x_k`` has a normal prior. The maximum
-a posteriori is found by Gauss-Newton steps with damping (Nocedal and Wright, Numerical Optimization, 2006, section 10.3); the covariance is
-that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section 4.4). Points beyond two spreads count by
-their distance, not its square (Huber, Robust Statistics, 1981), so that a kernel that is odd does not decide the others. As the spread is
-estimated from the same points, an interval takes Student's t with as many degrees of freedom as points exceed parameters that data decide.
-
-A parameter that the data do not narrow to half of its prior is *not identified*: its interval is the prior's.
+A time is a sum of terms, ``t = sum_k design[k] * exp(x_k)``: a fixed cost and costs per FLOP, byte or step. Measured times scatter about it
+with a log-normal error; its standard deviation is unknown and equal for all points. Each ``x_k`` has a normal prior. Damped Gauss-Newton
+steps find the maximum a posteriori (Nocedal and Wright, Numerical Optimization, 2006, section 10.3). The covariance is taken from the
+linearized problem (Bishop, Pattern Recognition and Machine Learning, 2006, section 4.4). Residuals beyond two standard deviations have a
+linear instead of a quadratic loss (Huber, Robust Statistics, 1981), which limits the influence of outliers. Because the standard deviation
+is estimated from the same points, intervals use Student's t; its degrees of freedom are the number of points minus the effective number
+of parameters that the data determine. A parameter whose standard deviation is not below half of its prior's is *not identified*.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from sim.spec.yaml import SpecError
 Vector = NDArray[np.float64]
 
 LEAST_NOISE: Final = 0.01
-"""Relative: what a repetition of the same probe on a quiet machine differs by at least."""
+"""Least relative scatter: that of repetitions of one probe on a quiet machine."""
 NARROWED: Final = 0.5
-"""Share of the prior's width below which the data have decided a parameter."""
+"""Share of the prior's width below which a parameter is identified by the data."""
 LEVEL: Final = 0.95
 VAGUE: Final = 3.0
-"""Width of a prior that says little: a factor of 20 either way within one standard deviation."""
+"""Width of a vague prior: one standard deviation is a factor of 20 either way."""
 ROBUST: Final = 2.0
-"""Spreads, by the median distance, from which a point counts by its distance."""
+"""Standard deviations, estimated from the median absolute residual, beyond which the loss is linear."""
 _ROUNDS: Final = 40
 _TURNS: Final = 6
-"""Of parameters, spread and weights by turns."""
+"""Alternating updates of parameters, noise and weights."""
 _CLOSE: Final = 1e-7
 
 
@@ -49,7 +48,7 @@ class Unknown(NamedTuple):
 
 @dataclass(frozen=True)
 class PosteriorEstimate:
-    """One parameter found."""
+    """The estimate of one parameter."""
 
     name: str
     value: float
@@ -57,18 +56,18 @@ class PosteriorEstimate:
     """Ends of the 95% interval."""
     high: float
     identified: bool
-    """Whether the data, and not the prior alone, say so."""
+    """Whether the data, and not only the prior, determine the value."""
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What was found, and how the points lie about it."""
+    """The estimates, and the scatter of the points about the model."""
 
     estimates: tuple[PosteriorEstimate, ...]
     noise: float
-    """Standard deviation of the logarithm of a time about the model."""
+    """Standard deviation of the logarithm of measured over modelled time."""
     residuals: Vector
-    """Logarithm of measured over modelled, one a point."""
+    """Logarithm of measured over modelled time, one value per point."""
 
     def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
@@ -76,13 +75,13 @@ class Posterior:
 
 
 PosteriorModel = Callable[[Vector], tuple[Vector, Vector]]
-"""Of the logarithms of parameters: the logarithms of the times they make, one a point, and their slopes, one row a point."""
+"""Maps logarithms of parameters to logarithms of times, one per point, and their derivatives, one row per point."""
 
 
 def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
-    """Return the parameters that explain *times* (s); row i of *design* holds what each parameter counts for in time i.
+    """Fit the sum of terms to *times* (s); row i of *design* holds the coefficient of each parameter in time i.
 
-    Raise SpecError where there is no time to explain, or one is not positive.
+    Raise SpecError if there are no times or one of them is not positive.
     """
 
     def model(here: Vector) -> tuple[Vector, Vector]:
@@ -94,13 +93,13 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 
 
 def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
-    """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
+    """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: expected times above zero")
-    usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
+    usual, widths = np.log([unknown.usual for unknown in unknowns]), np.array([unknown.width for unknown in unknowns])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
-        values = _climbed(_Points(model, logs, weights / noise**2, usual, widths), values)
+        values = _maximized(_Points(model, logs, weights / noise**2, usual, widths), values)
         modelled, slope = model(values)
         residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
@@ -109,13 +108,14 @@ def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
         weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
     estimates = (
-        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
+        _estimate(unknown, mean, math.sqrt(spread), freedom)
+        for unknown, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
     )
     return Posterior(tuple(estimates), noise, residuals)
 
 
 class _Points(NamedTuple):
-    """What is explained: logarithms of times with their precision, and the priors."""
+    """The logarithms of measured times with their precisions, the model and the priors."""
 
     model: PosteriorModel
     logs: Vector
@@ -124,31 +124,31 @@ class _Points(NamedTuple):
     widths: Vector
 
     def doubt(self, here: Vector, residuals: Vector) -> float:
-        """Return minus twice the logarithm of the probability of *here*, which leaves *residuals*, but for a constant."""
+        """Return minus twice the log posterior at *here*, which leaves *residuals*, up to a constant."""
         return float(residuals @ (self.precision * residuals) + np.sum(((here - self.usual) / self.widths) ** 2))
 
     def at(self, here: Vector) -> tuple[Vector, Vector, float]:
-        """Return residuals, slopes and doubt at *here*."""
+        """Return residuals, derivatives and doubt at *here*."""
         modelled, slope = self.model(here)
         residuals = self.logs - modelled
         return residuals, slope, self.doubt(here, residuals)
 
 
-def _climbed(points: _Points, here: Vector) -> Vector:
-    """Return the most probable parameters of *points*, from *here* on."""
+def _maximized(points: _Points, here: Vector) -> Vector:
+    """Return the most probable parameters of *points*, starting the search at *here*."""
     damping, (residuals, slope, doubt) = 1e-3, points.at(here)
     for _ in range(_ROUNDS):
         weighted = slope * points.precision[:, None]
         curvature = slope.T @ weighted + np.diag(points.widths**-2.0)
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
-        there = here + np.clip(step, -2.0, 2.0)
-        point = points.at(there)
+        candidate = here + np.clip(step, -2.0, 2.0)
+        point = points.at(candidate)
         if point[2] > doubt:
             damping *= 8.0
             continue
         gained = doubt - point[2]
-        here, damping, (residuals, slope, doubt) = there, damping / 4.0, point
+        here, damping, (residuals, slope, doubt) = candidate, damping / 4.0, point
         if gained < _CLOSE:
             break
     return here
@@ -156,19 +156,19 @@ def _climbed(points: _Points, here: Vector) -> Vector:
 
 def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
     identified = spread < NARROWED * unknown.width
-    reach = (student(freedom) if identified else student(math.inf)) * spread
-    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
+    half_width = (student(freedom) if identified else student(math.inf)) * spread
+    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), identified)
 
 
 def student(freedom: float) -> float:
-    """Return the half width of a 95% interval in standard deviations: 1.96, and more where the spread is known from few points."""
+    """Return the half width of a 95% interval in standard deviations: 1.96, and more with few degrees of *freedom*."""
     from scipy.stats import norm, t
 
-    reach: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)
-    return float(reach)
+    half_width: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)
+    return float(half_width)
 
 
 def mean_of(name: str, values: Sequence[float]) -> Posterior:
-    """Return the typical one of repeated positive *values*, as the only parameter *name*."""
+    """Fit the typical value of repeated positive *values* as the only parameter, *name*."""
     usual = float(np.median(values)) if len(values) else 1.0
     return explain(np.ones((len(values), 1)), np.array(values, dtype=float), [Unknown(name, usual)])

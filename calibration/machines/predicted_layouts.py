@@ -1,8 +1,8 @@
-"""What step does the simulator predict of ranks that divide the small decoder? For a measured question of the probe ``layouts``.
+"""What step time does the simulator predict for ranks that divide the small decoder? It predicts one measured row of the probe ``layouts``.
 
-The decoder is described by its shape, so that products, attention and passes are those of the description that a fit wrote; the stack is
-the written one with what torch's `fully_shard`, `parallelize_module` and pipelining do about layouts. Over Gloo no stream of a device
-holds a collective: the host waits for each (`calibration/lab/workloads/stacks/lab-gloo-mesh.yaml`).
+The decoder is described by its shape, so that its products, attention and passes use the constants of the description that a fit wrote.
+The written software stack gets options that match torch's `fully_shard`, `parallelize_module` and pipelining. Over Gloo, collectives do not
+run on a stream of the device: the host waits for each of them (`calibration/lab/workloads/stacks/lab-gloo-mesh.yaml`).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _SOURCE: Final = "calibration/measure/layout_steps.py"
 
 
 def predicted_layout(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
-    """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
+    """Return the predicted step time (s) of *row* on the *written* files, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
     base = synthetic(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
     gloo = base.training.stack.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
-    # the units' measured times hold FSDP's copies as well
+    # the measured times of the units include FSDP's copies
     options = MeshOptions(
         framework="fsdp2", copies=False, forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE
     )
-    divided = {
+    changes = {
         "stack": base.training.stack.model_copy(update={"mesh": options}),
         "parallel": Parallel.model_validate(layout.parallel),
         "gradient_accumulation_steps": layout.micro_batches,
     }
-    workload: Workload = base.model_copy(update={"training": base.training.model_copy(update=divided)})
+    workload: Workload = base.model_copy(update={"training": base.training.model_copy(update=changes)})
     placed = place(machine, row["ranks"])
     return run_layout(with_nodes(machine, len(placed)), workload, len(placed[0].gpus)).step_time
 
 
 def _decoder(row: AnswerRow) -> Model:
-    """Return the description of `calibration.measure.decoder` in the shape that was asked for."""
+    """Return the description of `calibration.measure.decoder` in the measured shape."""
     from calibration.measure.decoder import HEAD_DIM
 
-    said = {name: int(value) for name, value in (text.split("=") for text in row["arguments"])}
-    width, tokens = said["width"], int(row["inputs"][0].partition(":")[0])
+    arguments = {name: int(value) for name, value in (text.split("=") for text in row["arguments"])}
+    width, tokens = arguments["width"], int(row["inputs"][0].partition(":")[0])
     shape = {
-        "layers": said["depth"], "hidden": width, "heads": width // HEAD_DIM, "ffn": 4 * width, "vocab": said["vocabulary"],
+        "layers": arguments["depth"], "hidden": width, "heads": width // HEAD_DIM, "ffn": 4 * width, "vocab": arguments["vocabulary"],
         "activation": "gelu", "norm": "rmsnorm", "positions": "none",
     }  # fmt: skip
     return Model.model_validate({"name": "decoder", "transformer": shape, "sequence": tokens, "source": "calibration/measure/decoder.py"})

@@ -1,7 +1,7 @@
-"""What step does the simulator predict on a description that `calibration.machines.fit_run` wrote? For a measured question, in seconds.
+"""What step time does the simulator predict on a description that `calibration.machines.fit_run` wrote? It predicts one measured row.
 
-A model is traced into a layer table on torch's meta device, and simulated with synthetic data. A step without exchange is one rank's,
-beside ranks that do the same. Measured is the median over steps of the slowest rank.
+A model is traced into a layer table on torch's meta device and simulated with synthetic data. A step without exchange is simulated with a
+single rank; it was measured while the other ranks did the same. The measured step time is the median over steps of the slowest rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.training.job import Job
 
 
 class Written(NamedTuple):
-    """The files of a fit, and what undoes in them what whole layers changed: overrides of the hardware, fields of the stack."""
+    """The files of a fit, with overrides of hardware and stack that undo the changes made by the measurements of whole layers."""
 
     hardware: Path
     stack: Path | None
@@ -30,12 +30,12 @@ class Written(NamedTuple):
 
 
 def measured_step(row: AnswerRow) -> float:
-    """Return the median over steps of the slowest rank, seconds."""
+    """Return the measured step time (s): the median over steps of the slowest rank."""
     return float(median(max(times) for times in zip(*row["times_by_rank_s"], strict=True)))
 
 
 def predicted_step(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
-    """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
+    """Return the predicted step time (s) of *row* on the *written* files, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     table = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
     workload = synthetic(table, row["batch"], written.stack, stack or {})
@@ -44,7 +44,7 @@ def predicted_step(row: AnswerRow, written: Written, overrides: Sequence[str] = 
 
 
 def synthetic(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
-    """Return what the steps of `calibration.measure.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
+    """Return a workload that matches the steps of `calibration.measure.ddp_steps`: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
     workload = load_workload("alexnet", overrides).spec

@@ -1,9 +1,9 @@
-"""Which share of its peak do a GPU's own matrix products reach? One number by precision, beside the constants of its architecture.
+"""Which share of its peak do the matrix products of one GPU reach? One value per precision, with the other constants of its architecture.
 
-Layers that say the shapes of their products are timed by `sim.cluster.kernels`, in which a board differs from others of its architecture
-by ``product_share`` alone: what its power lets through. The measured products of a record tell it (`calibration.kernels.fit.fit_share`,
-least absolute errors). It is taken where shares of one half of the shapes predict the other half better than the described one does, so a
-record never makes products worse than the catalogue has them by what it can tell itself.
+Layers with specified product shapes are timed by `sim.cluster.kernels`. There a GPU model differs from others of its architecture only by
+``product_share``, the share of the peak that its power limit allows. It is fitted to the measured products of a record with least absolute
+errors (`calibration.kernels.fit.fit_share`). A fitted share is used only if cross-validation between two halves of the shapes shows smaller
+errors than the described share.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 
 LEAST_SHAPES: Final = 6
-"""Shapes of one precision below which halves say little."""
+"""Least number of shapes of one precision for a cross-validation of halves."""
 
 
 class ProductShare(NamedTuple):
-    """What products of one precision reach, and how far they are missed (mean absolute error of logarithms) when they are left out."""
+    """The share of the peak that products of one precision reach, with errors (mean absolute error of log times)."""
 
     share: float
     points: int
     described: float
-    """Missed by the share of the description .."""
+    """Error with the share of the description."""
     left_out: float
-    """.. and by that of the other half of the shapes."""
+    """Error with the share fitted to the other half of the shapes."""
 
 
 def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
-    """Return the shares of *gpu*'s peaks that the record's products tell, of precisions whose kernels are described."""
+    """Return the shares of *gpu*'s peaks fitted to the measured products, for the precisions at which they beat the described ones."""
     shares: dict[Peak, ProductShare] = {}
     products = list(_products(measured, gpu))
     for peak in dict.fromkeys(row.peak for row in products):
         rows = [row for row in products if row.peak == peak]
         if len(rows) < LEAST_SHAPES:
             continue
-        usual = _missed(rows, gpu, peak, None)
+        usual = _mean_error(rows, gpu, peak, None)
         halves = rows[::2], rows[1::2]
-        other = sum(len(rest) * _missed(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
-        if other < usual:
-            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
+        held_out = sum(len(rest) * _mean_error(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
+        if held_out < usual:
+            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, held_out)
     return shares
 
 
 def _products(measured: Measured, gpu: Gpu) -> Iterable[KernelRow]:
-    """Yield the measured products whose kernels *gpu* describes, the smallest first; what a launch outlasts tells nothing of the peak."""
+    """Yield the measured products whose kernels *gpu* describes, smallest first, without those too short to be bound by the peak."""
     alone = [row for row in measured.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
     for row in sorted(alone, key=lambda row: (row["flop"], row["shape"])):
         peak = PEAKS[row["precision"]]
@@ -66,6 +66,6 @@ def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
     return fit_share(rows, {gpu.name: gpu})
 
 
-def _missed(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
-    there = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
-    return float(np.mean(np.abs(errors(rows, {gpu.name: there}))))
+def _mean_error(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
+    changed_gpu = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
+    return float(np.mean(np.abs(errors(rows, {gpu.name: changed_gpu}))))

@@ -1,9 +1,9 @@
-"""How far off are training steps that are predicted from kernels, copies and collectives? Each measured step beside its predictions.
+"""How accurate are training steps predicted from kernels, copies and collectives? A table of measured steps and their predictions.
 
-Predictions are made three times: from single kernels alone, with the factors that the time of whole layers adds to them, and with the
-factor that steps of the *other* models add to layers. No step of a model goes into what is said of it. On a CPU, a step without exchange in
-which a rank had its core for less than `calibration.machines.machine_fit.OWN` of the time was disturbed by other programs: it is shown,
-and not counted.
+Each step is predicted in three ways: from single kernels only; also with the factors from the times of whole layers; and also with the
+factor from steps of the *other* models. The steps of a model are never used for its own prediction. On a CPU, a step without exchange is
+disturbed by other programs if a rank had its core for less than `calibration.machines.machine_fit.OWN` of the time. Disturbed steps are
+listed but do not count in the median error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.spec.yaml import SpecError
 
 
 class Comparison(NamedTuple):
-    """One kind of step: seconds measured and predicted."""
+    """Measured and predicted times (s) of one kind of step."""
 
     model: str
     batch: int
@@ -30,21 +30,21 @@ class Comparison(NamedTuple):
     exchange: bool
     measured: float
     kernels: float
-    """Predicted from kernels alone."""
+    """Predicted from kernels only."""
     layers: float
-    """Predicted with what whole layers add."""
+    """Predicted also with the factors from whole layers."""
     predicted: float
-    """Predicted also with what steps of other models add."""
+    """Predicted also with the factor from steps of other models."""
     disturbed: bool = False
 
     @property
     def error(self) -> float:
-        """Return predicted over measured, less 1."""
+        """Return predicted over measured time, minus 1."""
         return self.predicted / self.measured - 1.0
 
 
 def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[float]]) -> tuple[list[Comparison], list[str]]:
-    """Return the steps of the records beside their predictions, and why others have none; *ratios* of `step_factors.step_ratios`."""
+    """Return the measured steps with their predictions, and notes on steps without one; *ratios* are from `step_factors.step_ratios`."""
     comparisons: list[Comparison] = []
     notes: list[str] = []
     for kind, predicted in (("steps", predicted_step), ("layouts", predicted_layout)):
@@ -54,14 +54,14 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
             except SpecError as error:
                 notes.append(f"{row['model']}: not predicted: {error}")
                 continue
-            model, batch, ranks, exchange = _described(row)
+            model, batch, ranks, exchange = _labels(row)
             disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
             comparisons.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
     return comparisons, list(dict.fromkeys(notes))
 
 
-def _described(row: AnswerRow) -> tuple[str, int, int, bool]:
-    """Return the name, the batch and the ranks of a measured step, and whether the ranks exchange."""
+def _labels(row: AnswerRow) -> tuple[str, int, int, bool]:
+    """Return name, batch, number of ranks of a measured step, and whether the ranks exchange gradients."""
     if "layout" in row:
         return f"decoder, {Division.model_validate(row['layout']).text}", row["batch"], row["ranks"], True
     return row["model"].rpartition(":")[2], row["batch"], row["ranks"] if row["exchange"] else 1, row["exchange"]
@@ -70,7 +70,7 @@ def _described(row: AnswerRow) -> tuple[str, int, int, bool]:
 def _predictions(
     row: AnswerRow, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
 ) -> tuple[float, float, float]:
-    """Return the seconds *predicted* from kernels, with layers, and with steps of the other models."""
+    """Return the times (s) that *predicted* gives from kernels, with layers, and with steps of the other models."""
     kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
     layers = predicted(row, written, stack={FIELD: 1.0})
     others = step_fit(ratios, but=row["model"])
@@ -81,14 +81,14 @@ _WAYS = ("from kernels", "and layers", "and other steps")
 
 
 def comparison_table(rows: Sequence[Comparison]) -> str:
-    """Return the comparison, a step a line, and the median error."""
+    """Return a table with one line per step, and the median error."""
     lines = [f"{'step':42} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
     for row in rows:
         name = row.model + ("" if row.exchange else ", no exchange")
-        told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
-        lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
-    last = "median error, no step of its own model was fitted"
-    return "\n".join([*lines, f"{last:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
+        cells = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
+        lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{cells}" + "  disturbed" * row.disturbed)
+    label = "median error, no step of its own model was fitted"
+    return "\n".join([*lines, f"{label:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 
 def _times(row: Comparison) -> tuple[float, float, float]:
@@ -96,7 +96,7 @@ def _times(row: Comparison) -> tuple[float, float, float]:
 
 
 def median_errors(rows: Sequence[Comparison]) -> list[float]:
-    """Return the median error of each way of predicting, over the steps that nothing disturbed."""
+    """Return the median error of each way of predicting, over the undisturbed steps (over all steps if there are none)."""
     counted = [row for row in rows if not row.disturbed] or rows
     return [median(abs(_times(row)[way] / row.measured - 1) for row in counted) for way in range(len(_WAYS))]
 

@@ -1,10 +1,10 @@
-"""How much longer does a step take than its layers? One factor of the software stack, by measured steps without exchange.
+"""How much longer does a step take than its layers? One factor of the software stack, fitted to measured steps without exchange.
 
-A step of one rank is simulated on the description of its kernels and layers; what takes the stack's ``compute_factor`` times as long in it
-is layers, what does not is the optimizer, so two simulations tell both parts. The factor is what makes their sum the measured step; in it
-is what no layer shows by itself: allocation, the framework between layers, caches that other layers emptied. The typical one of all models
-goes into the description where three models or more agree on it and its interval leaves 1 out. A model's own steps are compared with the
-factor of the others (`calibration.machines.step_comparison`).
+A step of one rank is simulated on the description of its kernels and layers. The stack's ``compute_factor`` scales the layers but not the
+optimizer, so two simulations give the time of both parts. The fitted factor is the one that makes their sum equal to the measured step. It
+covers effects that single layers do not show: allocation, framework work between layers, and caches that other layers evicted. The typical
+factor of all models goes into the description if there are at least three measurements and its interval excludes 1. A model's own steps
+are compared with the factor of the others (`calibration.machines.step_comparison`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sim.spec.yaml import SpecError
 WHOLE: Final = "steps over their layers"
 FIELD: Final = "compute_factor"
 LEAST_MODELS: Final = 3
-"""Fewer say nothing of how much models differ."""
+"""With fewer, the variation between models is unknown."""
 
 
 def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
-    """Return by model the factors that its steps without exchange tell, on what was *written* without one."""
+    """Return, by model, the factors of its steps without exchange, relative to the *written* files without a factor."""
     ratios: dict[str, list[float]] = {}
     for row in measured.rows("steps"):
         if row["exchange"] or (measured.machine["device"] == "cpu" and is_disturbed(row)):
@@ -35,7 +35,7 @@ def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
         try:
             ratio = _ratio(row, written)
         except SpecError:
-            continue  # a model that is not here any more tells nothing
+            continue  # the model is no longer available
         if ratio is not None:
             ratios.setdefault(row["model"], []).append(ratio)
     return ratios
@@ -50,17 +50,17 @@ def _ratio(row: AnswerRow, written: Written) -> float | None:
 
 
 def step_fit(ratios: Mapping[str, Sequence[float]], but: str | None = None) -> Fit | None:
-    """Return the factor that steps of all models tell, *but* one's; None where no step does."""
+    """Fit the factor to the steps of all models except *but*. Return None if there are no steps."""
     values = [value for model, own in ratios.items() if model != but for value in own]
     return Fit(WHOLE, "steps", np.ones(len(values)), np.array(values), mean_of(FACTOR, values)) if values else None
 
 
 def tells(fit: Fit) -> bool:
-    """Tell whether *fit* says that steps take another time than layers: three models or more agree, and the interval leaves 1 out."""
+    """Return whether *fit* shows that steps differ from their layers: at least `LEAST_MODELS` measurements, and an interval without 1."""
     return len(fit.times) >= LEAST_MODELS and not fit[FACTOR].low <= 1.0 <= fit[FACTOR].high
 
 
 def with_factor(stack: Mapping[str, Any], fit: Fit, text: str) -> dict[str, Any]:
-    """Return the *stack* block with the factor that *fit* found, and the source *text*."""
+    """Return the *stack* block with the factor of *fit* and its source *text*."""
     source = {**stack["source"], FIELD: text}
     return {**stack, FIELD: float(f"{fit[FACTOR].value:.4g}"), "source": source}

@@ -1,1 +1,1 @@
-"""What a machine does: probes and training steps, timed on every rank, and the record they go into."""
+"""How fast is a machine? Probes and training steps, timed on every rank, and the record that holds the results."""

@@ -1,11 +1,10 @@
-"""How long do training steps of a model take here, on each rank? Warm up, then time whole steps on synthetic data.
+"""How long do training steps of a model take on each rank? Warm up, then time whole steps on synthetic data.
 
-A step is forward, loss, backward and SGD with momentum (or AdamW), wrapped in torch's DistributedDataParallel (Gloo on CPUs, NCCL on
-CUDA) or, without exchange, in nothing. `run_rank` is one rank: its place comes from RANK, WORLD_SIZE and LOCAL_RANK as ``torchrun``
-sets them, its process group is joined if there is one, else made. `spawn` starts all ranks on this machine, each behind a command of
-the caller's choice (``taskset``, ``ip netns exec``). Ranks meet before the first timed step only, so a step includes its wait for
-slower ranks.
-Limits: labels and token numbers are zeros; one GPU per rank.
+A step is forward, loss, backward and SGD with momentum (or AdamW). The model is wrapped in torch's DistributedDataParallel (Gloo on CPUs,
+NCCL on CUDA), or not wrapped if there is no exchange. `run_rank` runs one rank, with RANK, WORLD_SIZE and LOCAL_RANK set as by
+``torchrun``; it uses the existing process group or creates one. `spawn` starts all ranks on this machine, each with a command prefix of
+the caller's choice (``taskset``, ``ip netns exec``). Ranks synchronize only before the first timed step, so a step includes waiting for
+slower ranks. Limits: labels and token ids are zeros; one GPU per rank.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from sim.spec.yaml import SpecError
 StepPrecision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
 
 LIMIT: Final = 300.0
-"""Seconds that a rank waits for another before it gives up."""
+"""Timeout (s) of a rank that waits for another."""
 MOST_STEPS: Final = 200
 _PROFILED: Final = 9
-"""Steps of a profile, of which readers leave the first out."""
+"""Steps of a profile; readers skip the first."""
 _POLL: Final = 0.02
-"""Seconds between two looks at the ranks' processes; nothing is timed with it."""
+"""Interval (s) between polls of the ranks' processes; it does not affect the measured times."""
 DONE: Final = "stallsim-steps:"
-"""What the line begins with on which a rank's process hands over its result; the model may print as well."""
+"""Prefix of the line on which a rank's process prints its result; the model may print other lines."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +45,31 @@ class StepsWanted:
     model: str
     """``module:callable`` or ``file.py:callable``, called with *arguments*."""
     inputs: tuple[str, ...]
-    """``[NAME=]SHAPE[:TYPE]`` each, without the batch, or one ``@module:callable`` that makes them for a batch."""
+    """``[NAME=]SHAPE[:TYPE]`` each, without the batch, or one ``@module:callable`` that returns the inputs for a batch size."""
     batch: int
     """Samples per rank."""
     steps: int = 10
     warmup: int = 3
-    """torch's DDP lays its buckets out anew after the first step."""
+    """torch's DDP rebuilds its buckets after the first step."""
     exchange: bool = True
-    """Exchange gradients; else every rank computes alone, beside the others."""
+    """Exchange gradients; else every rank computes independently, at the same time as the others."""
     precision: StepPrecision = "fp32"
     arguments: tuple[str, ...] = ()
     """``KEY=VALUE`` each."""
     threads: int = 1
-    """Of torch's CPU kernels, per rank."""
+    """Threads of torch's CPU kernels, per rank."""
     seconds: float = 0.0
-    """More steps than asked for are timed until they take about so long."""
+    """If set, time more than *steps* steps, until they take about this long in total, up to `MOST_STEPS`."""
     device: Literal["", "cpu"] = ""
-    """Empty: a GPU where there is one."""
+    """Empty: use a GPU if there is one."""
     bucket_mib: int = 25
-    """``bucket_cap_mb`` of torch's DistributedDataParallel, whose default this is."""
+    """``bucket_cap_mb`` of torch's DistributedDataParallel; this is its default."""
     optimizer: Literal["momentum", "adamw"] = "momentum"
     trace: str = ""
-    """A folder for a profile of each rank, of a few steps after the timed ones; empty: none."""
+    """Folder for a profile of each rank, of a few steps after the timed ones; empty: no profile."""
 
     def __post_init__(self) -> None:
-        """Raise SpecError where a count is none or the precision unknown."""
+        """Raise SpecError if a count is too small or the precision is unknown."""
         for name, least in (("batch", 1), ("steps", 1), ("warmup", 0), ("threads", 1)):
             if getattr(self, name) < least:
                 raise SpecError(f"{name}: {getattr(self, name)} is less than {least}")
@@ -80,37 +79,37 @@ class StepsWanted:
 
 @dataclass(frozen=True)
 class RankSteps:
-    """What one rank measured."""
+    """The measurements of one rank."""
 
     rank: int
     times: tuple[float, ...]
-    """Seconds of each timed step, begin to begin."""
+    """Time (s) of each timed step, from its begin to the begin of the next."""
     cpu_time: float
-    """Seconds of processor time, user and system, of this rank's process in a mean step."""
+    """Mean processor time (s) per step, user and system, of this rank's process."""
     parameters: int
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of each part of a step, where they were told apart."""
+    """Time (s) of each part of a step, if parts were measured."""
     sent: float = 0.0
-    """Bytes of a mean step that left the host, where they were counted."""
+    """Mean bytes per step that left the host, if they were counted."""
 
     @property
     def median(self) -> float:
-        """Return the median step time, seconds."""
+        """Return the median step time (s)."""
         return statistics.median(self.times)
 
 
 NextInputs = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
-"""Returns the positional and named inputs of the next batch, on the host."""
+"""Returns the positional and keyword inputs of the next batch, on the host or the device."""
 
 
 def run_rank(
     wanted: StepsWanted, next_inputs: NextInputs | None = None, afterwards: Callable[[Callable[[], None]], None] = lambda step: None
 ) -> RankSteps:
-    """Run the steps *wanted* as one rank; *next_inputs* gives batches, by default one synthetic batch again and again.
+    """Run the steps *wanted* as one rank; *next_inputs* provides batches, by default the same synthetic batch for every step.
 
-    *afterwards* is given what runs one more step, when all have been timed.
+    When all steps have been timed, *afterwards* is called with a function that runs one more step.
 
-    Raise SpecError where the model cannot be made or run, or a rank goes missing.
+    Raise SpecError if the model cannot be built or run, or if another rank fails.
     """
     import torch
     import torch.distributed as dist
@@ -139,7 +138,7 @@ def run_rank(
 
 
 def gathered(own: RankSteps) -> list[RankSteps]:
-    """Return what every rank of the caller's process group measured, in order of rank; without a group, *own* alone."""
+    """Return the measurements of all ranks of the process group, in order of rank; only *own* if there is no group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -150,7 +149,7 @@ def gathered(own: RankSteps) -> list[RankSteps]:
 
 
 def device_of(wanted: StepsWanted) -> Any:
-    """Return the device that a rank's steps run on; a GPU is made the current one."""
+    """Return the device on which this rank's steps run; a GPU also becomes the current device."""
     import torch
 
     if wanted.device == "cpu" or not torch.cuda.is_available():
@@ -162,7 +161,7 @@ def device_of(wanted: StepsWanted) -> Any:
 
 @contextmanager
 def _process_group(device: Any) -> Iterator[None]:
-    """Join the other ranks, if not yet done, and part at the end."""
+    """Join the process group unless this process has joined one already, and leave it at the end."""
     import torch.distributed as dist
 
     joined = _join(device)
@@ -174,7 +173,7 @@ def _process_group(device: Any) -> Iterator[None]:
 
 
 def _join(device: Any) -> bool:
-    """Join the ranks that the environment tells of, where there are others and no group yet; tell whether that was so."""
+    """Join the ranks that the environment specifies, if there are others and no group yet; return whether it joined."""
     import datetime
 
     import torch.distributed as dist
@@ -210,12 +209,12 @@ def _model(wanted: StepsWanted) -> Any:
 
 
 def _same_batch(wanted: StepsWanted, model: Any, device: Any) -> NextInputs:
-    """Return what gives one synthetic batch on *device* again and again."""
+    """Return a function that returns the same synthetic batch on *device* every time."""
     from sim.extract import target
 
     if len(wanted.inputs) == 1 and wanted.inputs[0].startswith("@"):
-        made = target.find(wanted.inputs[0][1:])(wanted.batch)
-        positional, named = ((), dict(made)) if isinstance(made, Mapping) else (made if isinstance(made, tuple) else (made,), {})
+        inputs = target.find(wanted.inputs[0][1:])(wanted.batch)
+        positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     else:
         shapes = [target.parse_input(text) for text in wanted.inputs]
         target.check_inputs(model.forward, shapes)
@@ -249,7 +248,7 @@ def _wrapped(model: Any, device: Any, bucket_mib: int) -> Any:
 
 
 def profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
-    """Write the profile of a few steps of this rank into *folder*."""
+    """Write a profile of a few steps of this rank into *folder*."""
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile, schedule
 
@@ -263,7 +262,7 @@ def profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
 
 
 def _step(model: Any, wanted: StepsWanted, next_inputs: NextInputs, device: Any) -> Callable[[], None]:
-    """Return what runs one step of *model*."""
+    """Return a function that runs one step of *model*."""
     import torch
 
     precision = wanted.precision
@@ -288,7 +287,7 @@ def _step(model: Any, wanted: StepsWanted, next_inputs: NextInputs, device: Any)
 
 
 def _loss(output: Any) -> Any:
-    """Return what the model returned if that is a loss, else cross-entropy over the last dimension of its outputs, as layer tables do."""
+    """Return the model's output if it is a loss, else cross-entropy over the last dimension of its outputs, as layer tables do."""
     import torch
 
     from sim.extract.trace import differentiable
@@ -303,7 +302,7 @@ def _loss(output: Any) -> Any:
 
 
 def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[list[float], float]:
-    """Return the seconds of each timed step, and the processor time of a mean one."""
+    """Return the time (s) of each timed step, and the mean processor time (s) per step."""
     import torch
     import torch.distributed as dist
 
@@ -316,26 +315,26 @@ def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[l
         begin = time.perf_counter()
         step()
         wait()
-    count = _agreed(wanted, time.perf_counter() - begin, device)
+    count = _agreed_count(wanted, time.perf_counter() - begin, device)
     if dist.is_initialized():
         dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
-    marks, used = [time.perf_counter()], time.process_time()
+    marks, cpu_time = [time.perf_counter()], time.process_time()
     for _ in range(count):
         step()
         wait()
         marks.append(time.perf_counter())
-    used = (time.process_time() - used) / count
-    return [end - begin for begin, end in pairwise(marks)], used
+    cpu_time = (time.process_time() - cpu_time) / count
+    return [end - begin for begin, end in pairwise(marks)], cpu_time
 
 
 def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[Any], Any]]:
-    """Return the model on *device*, what gives its batches there, and the loss of what it returns, for who runs steps in another way."""
+    """Return the model on *device*, a function that returns its batches, and its loss function, for callers that run steps themselves."""
     model = _model(wanted).to(device)
     return model, _same_batch(wanted, model, device), _loss
 
 
-def _agreed(wanted: StepsWanted, last: float, device: Any) -> int:
-    """Return how many steps all ranks time, when the *last* of the warm-up took so many seconds on this one."""
+def _agreed_count(wanted: StepsWanted, last: float, device: Any) -> int:
+    """Return the number of steps that all ranks time; the *last* warm-up step took this many seconds on this rank."""
     import torch
     import torch.distributed as dist
 
@@ -357,10 +356,10 @@ def spawn(
     limit: float = 2 * LIMIT,
     program: Sequence[str] = ("calibration.measure.ddp_steps",),
 ) -> list[RankSteps]:
-    """Run *wanted* in *ranks* processes of this machine, each behind the command *before* gives for its rank; return all results.
+    """Run *wanted* in *ranks* processes on this machine and return their results; *before* gives the command prefix of each rank.
 
-    *program* is the module that runs a rank, with what it is told besides. Without MASTER_ADDR in *environment* the ranks meet over a
-    file. Raise SpecError, with all processes ended, where a rank fails or *limit* seconds pass.
+    *program* is the module that runs a rank, followed by additional arguments. Without MASTER_ADDR in *environment* the ranks rendezvous
+    over a file. Raise SpecError, with all processes ended, if a rank fails or *limit* seconds pass.
     """
     with tempfile.TemporaryDirectory() as folder:
         meeting = {} if environment and "MASTER_ADDR" in environment else {"STALLSIM_MEETING": f"file://{folder}/ranks"}
@@ -368,21 +367,21 @@ def spawn(
         started: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         try:
             for rank in range(ranks):
-                said: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
+                output: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
                 own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 command = [*before(rank), sys.executable, "-m", program[0], json.dumps(asdict(wanted)), *program[1:]]
-                started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=own), said))
-            _wait([process for process, _ in started], [said for _, said in started], limit)
-            return [_result(said) for _, said in started]
+                started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own), output))
+            _wait([process for process, _ in started], [output for _, output in started], limit)
+            return [_result(output) for _, output in started]
         finally:
-            for process, said in started:
+            for process, output in started:
                 process.kill()
                 process.wait()
-                said.close()
+                output.close()
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]], limit: float) -> None:
-    """Return when all *processes* have ended well; raise SpecError when one has not, or *limit* seconds have passed."""
+def _wait(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[IO[bytes]], limit: float) -> None:
+    """Wait until all *processes* have succeeded; raise SpecError if one fails or *limit* seconds have passed."""
     end = time.monotonic() + limit
     while None in (codes := [process.poll() for process in processes]):
         if any(codes):
@@ -391,46 +390,46 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]
             raise SpecError(f"rank {codes.index(None)} was not done after {limit:g} s")
         time.sleep(_POLL)
     failed = [rank for rank, code in enumerate(codes) if code]
-    if failed:  # whom a signal ended died first, and took the others along
+    if failed:  # a rank that a signal ended died first and caused the other failures
         rank = min(failed, key=lambda number: codes[number] or 0)
-        raise SpecError(f"rank {rank} {_ending(codes[rank] or 0)}: {_last_words(said[rank])}")
+        raise SpecError(f"rank {rank} {_ending(codes[rank] or 0)}: {_last_line(outputs[rank])}")
 
 
 def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else "failed"
 
 
-def _last_words(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+def _last_line(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "it said nothing"
 
 
-def _result(said: IO[bytes]) -> RankSteps:
-    said.seek(0)
-    for line in reversed(said.read().decode(errors="replace").splitlines()):
+def _result(output: IO[bytes]) -> RankSteps:
+    output.seek(0)
+    for line in reversed(output.read().decode(errors="replace").splitlines()):
         if line.startswith(DONE):
             fields = json.loads(line.removeprefix(DONE))
             return RankSteps(**fields | {"times": tuple(fields["times"])})
-    raise SpecError(f"a rank ended without a result: {_last_words(said)}")
+    raise SpecError(f"a rank ended without a result: {_last_line(output)}")
 
 
 def read_wanted(text: str) -> StepsWanted:
-    """Return the steps that the JSON document *text* wants."""
+    """Return the steps that the JSON document *text* requests."""
     fields = json.loads(text)
     return StepsWanted(**fields | {"inputs": tuple(fields["inputs"]), "arguments": tuple(fields.get("arguments", ()))})
 
 
 def join(wanted: StepsWanted) -> None:
-    """Join the ranks that the environment tells of, where there are others and no group yet."""
+    """Join the ranks that the environment specifies, if there are others and no group yet."""
     _join(device_of(wanted))
 
 
 def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int:
-    """Run as one rank what the JSON document *arguments*[0] wants, fed by *next_inputs*, and hand the result over on stdout."""
+    """Run the steps of the JSON document *arguments*[0] as one rank, with batches from *next_inputs*, and print the result on stdout."""
     try:
         wanted = read_wanted(arguments[0])
-        join(wanted)  # and never part: Gloo's threads may abort a process that does
+        join(wanted)  # without leaving the group later: Gloo's threads may abort a process that does
         print(DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)
@@ -439,7 +438,7 @@ def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank's process at once, without the destructors of communication threads."""
+    """End this rank's process at once, without running the destructors of communication threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Which model do points with a layout train? A small decoder that splits over tensor ranks, shards and stages as torch's own examples do.
+"""Which model do measured layouts train? A small decoder that is split over tensor ranks, shards and stages as in torch's own examples.
 
 Its description is the ``transformer`` block of ``calibration/lab/workloads/lab-decoder.yaml``: RMS norms, one product for queries, keys and
-values, GELU, no biases, no positions, a head with weights of its own. `split_plan` is the tensor plan of torchtitan's llama3.
+values, GELU, no biases, no positions, an untied head. `split_plan` is the tensor-parallel plan of torchtitan's llama3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEAD_DIM: Final = 64
 
 
 class DecoderBlock(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Attention and a feed-forward network, each behind a norm and added to its input."""
+    """Attention and a feed-forward network, each with a norm before it and a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class DecoderBlock(nn.Module):  # type: ignore[misc, unused-ignore]
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the block's output; the product for attention says how many heads this rank has, and how long its sequence is."""
+        """Return the output of the block; heads and sequence length of this rank follow from the shape of the attention product."""
         joined = self.qkv(self.attention_norm(hidden))
         batch, length = joined.shape[:2]
         split = joined.view(batch, length, -1, 3, HEAD_DIM).permute(3, 0, 2, 1, 4)
@@ -40,7 +40,7 @@ class DecoderBlock(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Embedding, blocks, norm and head: all of the model, or the part of it that one stage holds."""
+    """Embedding, blocks, norm and head: the whole model, or the part that one stage holds."""
 
     def __init__(self, width: int, depth: int, vocabulary: int, first: bool = True, last: bool = True) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
         self.head = nn.Linear(width, vocabulary, bias=False) if last else None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the next token at every place, or what the next stage goes on with."""
+        """Return the scores of the next token at every position, or the hidden states for the next stage."""
         if self.embedding is not None:
             hidden = self.embedding(hidden)
         for block in self.blocks:
@@ -66,7 +66,7 @@ def decoder(width: int = 256, depth: int = 4, vocabulary: int = 2048) -> Decoder
 
 
 def split_plan(model: Decoder, sequence: bool) -> Mapping[str, Any]:
-    """Return how ``parallelize_module`` splits *model* over tensor ranks; with *sequence* norms work on parts of the sequence."""
+    """Return the plan by which ``parallelize_module`` splits *model* over tensor ranks; with *sequence*, norms use sequence parallelism."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 

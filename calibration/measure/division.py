@@ -1,4 +1,4 @@
-"""How do the ranks of a measured step divide the model? One axis beside data parallelism, in the words of ``training.parallel``."""
+"""How do the ranks of a measured step divide the model? Along one axis, with the field names of ``training.parallel``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sim.spec.fields import Count, Spec
 
 
 class Division(Spec):
-    """How ranks divide the model, by torch's own means; names are those of ``training.parallel``."""
+    """How ranks divide the model with torch's own libraries; field names are those of ``training.parallel``."""
 
     shard: Literal["none", "parameters"] = "none"
-    """``fully_shard`` (FSDP2): embedding, each block, and norm with head are units."""
+    """``fully_shard`` (FSDP2); the units are the embedding, each block, and norm with head."""
     reshard_after_forward: bool = True
     asynchronous: bool = False
-    """Gathers are issued asynchronously (``_set_unshard_async_op``), so that in backward one travels while a unit computes."""
+    """Gathers are issued asynchronously (``_set_unshard_async_op``), so that in backward they overlap with compute."""
     tensor: Count = 1
-    """``parallelize_module``, with the loss over split scores (``loss_parallel``)."""
+    """``parallelize_module``, with the loss on sharded scores (``loss_parallel``)."""
     sequence: bool = False
     pipeline: Count = 1
     """``torch.distributed.pipelining``."""
@@ -37,7 +37,7 @@ class Division(Spec):
 
     @property
     def text(self) -> str:
-        """Return the layout in a few words."""
+        """Return a short description of the layout."""
         if self.pipeline > 1:
             return f"pipeline {self.pipeline} {self.schedule}, {self.micro_batches} micro-batches"
         if self.tensor > 1:
@@ -46,7 +46,7 @@ class Division(Spec):
 
     @property
     def parallel(self) -> Mapping[str, object]:
-        """Return the fields of ``training.parallel`` that say the same."""
+        """Return the equivalent fields of ``training.parallel``."""
         if self.pipeline > 1:
             return {"pipeline": self.pipeline, "schedule": self.schedule, "virtual_stages": self.virtual_stages}
         if self.tensor > 1:

@@ -1,12 +1,12 @@
-"""How long are the steps of one rank that shards, splits or pipelines the model? torch's own FSDP2, DTensor and pipelining.
+"""How long are the steps of one rank that shards, splits or pipelines the model? With torch's own FSDP2, DTensor and pipelining.
 
     python -m calibration.measure.layout_steps STEPS LAYOUT
 
-runs one rank, STEPS as of `calibration.measure.ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone*
-the process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is
-left of a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of
-`calibration.measure.ddp_steps`; one axis beside data parallelism at a time; losses are cross-entropy, over tensor ranks by
-``loss_parallel``.
+runs one rank. STEPS is the document of a `StepsWanted`, with one micro-batch as its batch, and LAYOUT the document of a `LaidOut`. With
+*alone* the process runs its rank in isolation: a process group that sends nothing (torch's fake backend) replaces the other ranks. The
+step then consists of the rank's own work only, and the printed result includes the time of each part of the model. Limits: those of
+`calibration.measure.ddp_steps`; at most one axis in addition to data parallelism; the loss is cross-entropy, with ``loss_parallel``
+for tensor ranks.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from sim.extract import target
 from sim.spec.yaml import SpecError
 
 Marker = Callable[[str], None]
-"""Is told of each part of a step when it is over."""
+"""Called with the name of each part of a step when that part ends."""
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """How the ranks of a point divide the model, and which of them this process is."""
+    """How the ranks divide the model, and which rank this process runs if it runs in isolation."""
 
     layout: Division
     ranks: int
     alone: int | None = None
-    """The rank that this process plays by itself; None: it has others."""
+    """The rank that this process runs in isolation; None if the other ranks exist."""
 
     @classmethod
     def read(cls, text: str) -> LaidOut:
-        """Return what the JSON document *text* says."""
+        """Return the object that the JSON document *text* describes."""
         fields = json.loads(text)
         return cls(Division.model_validate(fields["layout"]), fields["ranks"], fields["alone"])
 
@@ -54,7 +54,7 @@ class LaidOut:
 
 
 class LayoutRank:
-    """One rank of a layout: what it trains, and how it runs a step."""
+    """One rank of a layout, with its part of the model and the function that runs a step."""
 
     def __init__(self, wanted: StepsWanted, laid_out: LaidOut, device: Any) -> None:
         import torch
@@ -63,14 +63,14 @@ class LayoutRank:
         self.device = device
         self.wanted, self.layout, self.ranks, self.alone = wanted, layout, laid_out.ranks, laid_out.alone is not None
         torch.set_num_threads(wanted.threads)
-        torch.set_flush_denormal(True)  # alone, weights of others are whatever lies in memory
+        torch.set_flush_denormal(True)  # in isolation, weights from other ranks are uninitialized memory
         torch.manual_seed(0)
         arguments = target.parse_arguments(wanted.arguments)
         self.whole = target.find(wanted.model)(**arguments).to(device)
         (shape,) = [target.parse_input(text) for text in wanted.inputs]
         self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marker = lambda part: None
-        self.run = self._pipelined() if layout.pipeline > 1 else self._joint()
+        self.run = self._pipeline_step() if layout.pipeline > 1 else self._whole_model_step()
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
 
     def step(self) -> None:
@@ -82,8 +82,8 @@ class LayoutRank:
 
     # --- all of the model on every rank -------------------------------------------------------------------------------
 
-    def _joint(self) -> Callable[[], None]:
-        """Return what runs forward and backward of a model that is sharded, split over tensor ranks, or neither."""
+    def _whole_model_step(self) -> Callable[[], None]:
+        """Return a function that runs forward and backward of a model that is sharded, split over tensor ranks, or neither."""
         from torch.distributed.device_mesh import init_device_mesh
 
         model, layout = self.whole, self.layout
@@ -106,7 +106,7 @@ class LayoutRank:
                 for unit in [model, model.embedding, *model.blocks, model.norm]:
                     unit._set_unshard_async_op(True)
         self.parameters = list(model.parameters())
-        self._marked([model.embedding, *model.blocks])
+        self._mark_units([model.embedding, *model.blocks])
 
         def run() -> None:
             with context():
@@ -117,8 +117,8 @@ class LayoutRank:
 
         return run
 
-    def _marked(self, units: Sequence[Any]) -> None:
-        """Tell of the end of each unit's forward, and of the backward of the unit behind it."""
+    def _mark_units(self, units: Sequence[Any]) -> None:
+        """Mark the end of each unit's forward pass, and of the backward pass of the unit after it."""
         for number, unit in enumerate(units):
 
             def ended(module: Any, inputs: Any, output: Any, number: int = number) -> None:
@@ -130,8 +130,8 @@ class LayoutRank:
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
-    def _pipelined(self) -> Callable[[], None]:
-        """Return what runs the schedule of this rank's stages."""
+    def _pipeline_step(self) -> Callable[[], None]:
+        """Return a function that runs the pipeline schedule of this rank's stages."""
         import torch
         import torch.distributed as dist
         from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
@@ -139,7 +139,7 @@ class LayoutRank:
         layout, rank = self.layout, dist.get_rank()
         count = layout.pipeline * layout.virtual_stages
         own = range(rank, count, layout.pipeline)
-        parts = [self._part(number, count) for number in own]
+        parts = [self._chunk(number, count) for number in own]
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         stages = []
         for number, part in zip(own, parts, strict=True):
@@ -149,9 +149,9 @@ class LayoutRank:
             entering = self.inputs[: self.wanted.batch] if number == 0 else hidden
             leaving = scores if number == count - 1 else hidden
             stage = PipelineStage(part, number, count, self.device, input_args=entering, output_args=leaving)
-            if self.alone:  # nobody answers: what stages agree on, the layout says
+            if self.alone:  # no other stage takes part in the votes, and the layout determines their result
                 stage._warmup_forward_vote = stage._warmup_backward_result = lambda *given, **named: torch.ones(1, dtype=torch.int32)
-            self._timed(stage)
+            self._mark_passes(stage)
             stages.append(stage)
         loss: Any = lambda scores, targets: _loss(scores)  # noqa: E731
         kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.schedule)
@@ -168,7 +168,7 @@ class LayoutRank:
 
         return run
 
-    def _part(self, number: int, count: int) -> Any:
+    def _chunk(self, number: int, count: int) -> Any:
         """Return the part of the model that chunk *number* of *count* holds."""
         import torch
 
@@ -182,8 +182,8 @@ class LayoutRank:
         part.norm, part.head = (model.norm, model.head) if number == count - 1 else (None, None)
         return part
 
-    def _timed(self, stage: Any) -> None:
-        """Tell of the ends of each pass over a micro-batch, and of what lies between two."""
+    def _mark_passes(self, stage: Any) -> None:
+        """Mark the end of each pass over a micro-batch, and the idle time before it."""
         forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
 
         def marked(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,9 +206,9 @@ def _loss(scores: Any) -> Any:
 
 
 def run_rank(wanted: StepsWanted, laid_out: LaidOut, interface: str = "") -> RankSteps:
-    """Run the steps *wanted* as one rank of a layout; alone also the median seconds of each part of a step.
+    """Run the steps *wanted* as one rank of a layout; in isolation, also measure the median time (s) of each part of a step.
 
-    *interface* is the one whose bytes are counted.
+    Sent bytes are counted on the network *interface*.
     """
     device = ddp_steps.device_of(wanted)
     rank = LayoutRank(wanted, laid_out, device)
@@ -223,31 +223,31 @@ def run_rank(wanted: StepsWanted, laid_out: LaidOut, interface: str = "") -> Ran
 
 
 def _sent(interface: str) -> int:
-    """Return the bytes that have left this host by *interface*; 0 where it has none of the name."""
+    """Return the bytes that this host has sent on *interface*; 0 if there is no interface of that name."""
     counter = Path(f"/sys/class/net/{interface}/statistics/tx_bytes")
     return int(counter.read_text(encoding="ascii")) if counter.exists() else 0
 
 
 def parts(rank: LayoutRank, steps: int) -> Mapping[str, float]:
-    """Return the seconds of each part of a step, the median over *steps* steps of what all its passes take."""
-    seen: list[dict[str, float]] = []
+    """Return the time (s) of each part of a step, summed over its passes; the median over *steps* steps."""
+    part_times: list[dict[str, float]] = []
     last = [time.perf_counter()]
 
     def mark(part: str) -> None:
         now = time.perf_counter()
-        seen[-1][part] += now - last[0]
+        part_times[-1][part] += now - last[0]
         last[0] = now
 
     rank.mark = mark
     for _ in range(steps):
-        seen.append(defaultdict(float))
+        part_times.append(defaultdict(float))
         last[0] = time.perf_counter()
         rank.step()
-    return {part: statistics.median(step[part] for step in seen) for part in seen[0]}
+    return {part: statistics.median(step[part] for step in part_times) for part in part_times[0]}
 
 
-def _alone(laid_out: LaidOut) -> None:
-    """Join a process group of ranks that are not there."""
+def _join_fake_group(laid_out: LaidOut) -> None:
+    """Join a process group in which the other ranks do not exist."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -255,13 +255,13 @@ def _alone(laid_out: LaidOut) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one rank; see the module."""
+    """Run one rank; see the module's docstring."""
     try:
         wanted, laid_out = ddp_steps.read_wanted(arguments[0]), LaidOut.read(arguments[1])
         if laid_out.alone is None:
-            ddp_steps.join(wanted)  # and never part: Gloo's threads may abort a process that does
+            ddp_steps.join(wanted)  # without leaving the group later: Gloo's threads may abort a process that does
         else:
-            _alone(laid_out)
+            _join_fake_group(laid_out)
         print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out, *arguments[2:]))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Which machine is this, and which software? What it says of itself; neither its name nor its address.
+"""Which machine is this, and which software does it run? Facts that the machine reports, without its host name or address.
 
-Linux tells processors and memory under /proc; elsewhere fewer facts are known. The GPU's name is the driver's.
+Linux reports processors and memory under /proc; other systems provide fewer facts. The name of the GPU comes from the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES: Final = ("numpy", "pillow", "torchvision")
 
 
 def machine_facts(device: str, ranks: int, backend: str, nodes: int = 1) -> dict[str, Any]:
-    """Return processors, memory and GPUs; *ranks* processes on *nodes* such machines exchange gradients over *backend*."""
+    """Return processors, memory and GPUs of this machine, with *device*, *ranks*, *nodes* and the communication *backend*."""
     return {
         **processor_facts(_read("/proc/cpuinfo"), cores()),
         "memory_bytes": _memory(_read("/proc/meminfo")),
@@ -35,7 +35,10 @@ def machine_facts(device: str, ranks: int, backend: str, nodes: int = 1) -> dict
 
 
 def processor_facts(cpuinfo: str, usable: int) -> dict[str, Any]:
-    """Return model, clock, sockets, physical cores and hardware threads that the text of /proc/cpuinfo tells; *usable* are given us."""
+    """Return model, clock, sockets, physical cores and hardware threads from the text of /proc/cpuinfo.
+
+    *usable* is the number of hardware threads that this process may use.
+    """
     fields = [(match[1].strip(), match[2].strip()) for match in re.finditer(r"^([^:\n]+):(.*)$", cpuinfo, re.MULTILINE)]
     models = [value for key, value in fields if key == "model name"]
     vendors = [value for key, value in fields if key == "vendor_id"]
@@ -54,7 +57,7 @@ def processor_facts(cpuinfo: str, usable: int) -> dict[str, Any]:
 
 
 def _places(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return (socket, core) of every hardware thread that tells both."""
+    """Return (socket, core) of every hardware thread that lists its core; the socket is 0 if it is not listed."""
     places, socket = [], "0"
     for key, value in fields:
         if key == "physical id":
@@ -84,16 +87,16 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _topology() -> str:
-    """Return how the driver prints the wiring of GPUs and network cards; empty where it does not."""
+    """Return the topology of GPUs and NICs as the driver prints it; empty if it does not."""
     try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return COLOUR.sub("", done.stdout) if done.returncode == 0 else ""
+    return COLOUR.sub("", result.stdout) if result.returncode == 0 else ""
 
 
 def version_facts() -> dict[str, str]:
-    """Return the versions of what measures and of what is measured."""
+    """Return the versions of stallsim, Python and the libraries that are measured."""
     versions = {"stallsim": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -119,7 +122,7 @@ def _torch_versions() -> dict[str, str]:
 
 
 def neutral_name(facts: dict[str, Any]) -> str:
-    """Return a name made of what the machine is, such as ``epyc-2-cores`` or ``2x-tesla-v100``, that says not whose it is."""
+    """Return a name built from the hardware, such as ``epyc-2-cores`` or ``2x-tesla-v100``, that does not reveal the owner."""
     if facts["gpus"]:
         gpu = re.sub(r"[^a-z0-9]+", "-", facts["gpus"][0]["name"].lower().removeprefix("nvidia ")).strip("-")
         return f"{len(facts['gpus'])}x-{gpu}"

@@ -1,8 +1,8 @@
 """What was measured on one machine? One JSON document: the machine, versions, and for each probe its raw repetitions.
 
-The file is written whole or not at all, after every few answers, and says ``"state": "partial"`` until every probe asked for has
-ended: whatever stops a measurement, what stands there can be read and continued. Times are seconds, one number a repetition; a row
-holds what was asked beside what was measured.
+The file is written atomically after every few answers, with ``"state": "partial"`` until all requested probes have ended. So after any
+interruption the file can be read and the measurement continued. Times are in seconds, one value per repetition. A row holds a question
+together with its answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sim.spec.yaml import SpecError
 SCHEMA: Final = 1
 KIND: Final = "stallsim machine record"
 DIGITS: Final = 5
-"""Significant digits that are kept of a measured number; repetitions differ by more."""
+"""Significant digits kept of a measured number; repetitions differ by more."""
 
 ProbeState = Literal["done", "partial", "skipped", "failed"]
 AnswerRow = dict[str, Any]
@@ -32,7 +32,7 @@ AnswerRow = dict[str, Any]
 
 @dataclass
 class ProbeRecord:
-    """What one probe found; *reason* says why it was skipped, failed or stopped."""
+    """The results of one probe; *reason* explains why it was skipped, failed or stopped."""
 
     state: ProbeState
     date: str
@@ -40,7 +40,7 @@ class ProbeRecord:
     reason: str = ""
     duration_s: float = 0.0
     others_cores: float = 0.0
-    """Cores that other programs kept busy beside it, on average."""
+    """Mean number of cores that other programs kept busy during the probe."""
     rows: list[AnswerRow] = field(default_factory=list)
 
 
@@ -55,21 +55,21 @@ class MachineRecord:
     probes: dict[str, ProbeRecord] = field(default_factory=dict)
 
     def disturbed(self) -> str:
-        """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy; empty for none."""
+        """Return a text on the probes during which other programs used more than `processor_use.DISTURBED` of the cores; empty if none."""
         cores = self.machine.get("vcpus", 1)
-        busy_beside = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
-        if not busy_beside:
+        busy_cores = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        if not busy_cores:
             return ""
-        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_beside.items())
-        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(busy_beside)}"
+        text = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_cores.items())
+        return f"of {cores} cores other programs kept busy {text}; once they rest: profile --again --only {','.join(busy_cores)}"
 
     def rows(self, probe: str) -> list[AnswerRow]:
-        """Return the rows of *probe*; none where it did not run."""
+        """Return the rows of *probe*; none if it did not run."""
         return self.probes[probe].rows if probe in self.probes else []
 
 
 def record_text(record: MachineRecord) -> str:
-    """Return the JSON text of *record*, one row a line."""
+    """Return the JSON text of *record*, with one row per line."""
     head = {"schema": SCHEMA, "kind": KIND, "name": record.name, "state": record.state}
     lines = [f'"{key}": {json.dumps(value)},' for key, value in (*head.items(), ("machine", record.machine), ("versions", record.versions))]
     probes = ",\n".join(_probe_text(name, probe) for name, probe in record.probes.items())
@@ -84,7 +84,7 @@ def _probe_text(name: str, probe: ProbeRecord) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Return *value* with every fraction in it at the digits that are kept."""
+    """Return *value* with every float in it rounded to `DIGITS` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -93,12 +93,12 @@ def rounded(value: Any) -> Any:
 
 
 def write_record(path: Path, record: MachineRecord) -> None:
-    """Write *record* to *path*; what stood there stays until all is written. Raise SpecError where that fails."""
+    """Write *record* to *path* atomically. Raise SpecError if that fails."""
     write_file(path, record_text(record))
 
 
 def read_record(path: Path) -> MachineRecord:
-    """Return the record at *path*. Raise SpecError where it cannot be read, is cut off, or is of another schema."""
+    """Return the record at *path*. Raise SpecError if it cannot be read, is truncated, or has another schema."""
     document = read_json(path, "give a record that 'calibration profile' wrote")
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise SpecError(f"{path}: is not a record of a machine; give a file that 'calibration profile' wrote")
@@ -114,7 +114,7 @@ def _record(path: Path, content: dict[str, Any]) -> MachineRecord:
 
 
 def check_rows(path: Path, record: MachineRecord) -> None:
-    """Raise SpecError where a row of *record*, read from *path*, is not what its probe writes, so that no fit can read it."""
+    """Raise SpecError if a row of *record*, read from *path*, does not have the form that its probe writes and fits need."""
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):
             for kind in (_Measured, *_ROWS.get(name, ())):
@@ -171,7 +171,7 @@ class _Document(TypedDict):
 
 
 class _Measured(TypedDict, total=False):
-    """What any row may hold."""
+    """Keys that any row may have."""
 
     times_s: _Times
     times_by_rank_s: _ByRank
@@ -280,4 +280,4 @@ _ROWS: Final[Mapping[str, Any]] = {
     "layouts": (_LaidOut,),
     "disk": (_Read,), "loading": (_Loading,),
 }  # fmt: skip
-"""What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""
+"""Keys that the rows of each probe must have for a fit; additional keys are kept but not read."""

@@ -1,4 +1,4 @@
-"""How much did other programs work beside a measurement? What the processors did, less what this process and those it asks took."""
+"""How busy were other programs during a measurement? The busy time of the processors minus that of the measuring processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 DISTURBED: Final = 0.1
-"""Share of the cores from which other programs' work is to be seen in what is measured: estimate (repetitions scatter by as much)."""
+"""Share of the cores from which other programs affect measurements: estimate (repetitions scatter by as much)."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """A moment: its time, and core-seconds used until then by everybody, and by those who measure."""
+    """A point in time, with the core-seconds used so far by all processes and by the measuring processes."""
 
     time: float
     everybody: float
@@ -25,31 +25,31 @@ class Used:
 
     @classmethod
     def now(cls, beside: float = 0.0) -> Used:
-        """Return the present; own are this process, the children it has waited for, and *beside*, seconds that others took for it."""
+        """Return the current values; ``own`` covers this process, the children it has waited for, and *beside* seconds of its ranks."""
         own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
         with suppress(OSError):
             everybody = busy_of(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")
             return cls(time.monotonic(), everybody, own + beside)
-        return cls(time.monotonic(), own + beside, own + beside)  # an operating system that does not tell
+        return cls(time.monotonic(), own + beside, own + beside)  # the operating system does not provide it
 
     def others_since(self, before: Used) -> float:
-        """Return the cores that other programs, and other guests of the machine, took since *before*; network interrupts are left out."""
+        """Return the mean number of cores that other programs and other virtual machines used since *before*, without interrupts."""
         return max(0.0, self.everybody - before.everybody - (self.own - before.own)) / max(1e-9, self.time - before.time)
 
 
 def busy_of(stat: str, cores: Collection[int]) -> int:
-    """Return the ticks that *cores*, those that this process may use, were busy by the text of /proc/stat (proc(5))."""
+    """Return the ticks for which *cores* were busy, from the text *stat* of /proc/stat (proc(5))."""
     lines = (line.split() for line in stat.splitlines() if line.startswith("cpu"))
     return sum(busy(list(map(int, ticks))) for name, *ticks in lines if name[3:].isdigit() and int(name[3:]) in cores)
 
 
 def busy(ticks: list[int]) -> int:
-    """Return of one line of /proc/stat the ticks of user, nice, system, and steal."""
+    """Return the sum of user, nice, system and steal ticks of one line of /proc/stat."""
     return sum(ticks[:3]) + (ticks[7] if len(ticks) > 7 else 0)
 
 
 def of_processes(pids: Iterable[int]) -> float:
-    """Return the core-seconds that processes, and the children they have waited for, took until now; those that are gone count nothing."""
+    """Return the core-seconds used so far by processes and the children they have waited for; processes that are gone count as 0."""
     ticks = 0
     for pid in pids:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How does one call of ``calibration profile`` go? Find device and ranks, open the record, measure, show progress, tell what failed."""
+"""What does one call of ``calibration profile`` do? Find device and ranks, open the record, measure, show progress, report failures."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sim.study.pool import cores
 from sim.terminal import Talk
 
 SECONDS, QUICK_SECONDS = 0.25, 0.04
-"""Aim for one question; the probes ask about 150 of this machine."""
+"""Target time for one question; there are about 150."""
 MEMORY_SHARE = 0.25
-"""Of DRAM or of a GPU, that probes may use together."""
+"""Share of DRAM, or of a GPU's free memory, that probes may use."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the command line said."""
+    """The options of the command line."""
 
     path: Path
     only: str | None = None
@@ -46,9 +46,9 @@ class Wishes:
 
 
 def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
-    """Measure this machine as *wishes* say, and return its record; None on ranks that only take part.
+    """Measure this machine as *wishes* specify and return its record; return None on ranks that only take part.
 
-    Raise SpecError where something cannot be measured at all, or where a probe failed: the record is then partial.
+    Raise SpecError if the measurement cannot start, or if a probe failed; in the latter case the record is partial.
     """
     probes = chosen(wishes.only)
     device = _device(wishes.device, any(probe.needs_torch for probe in probes))
@@ -67,7 +67,7 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
 
 
 def _facts(team: Team, device: str) -> dict[str, Any]:
-    """Return what this machine says of itself; raise SpecError where the ranks' machines are not alike."""
+    """Return the facts of this machine. Raise SpecError if the machines of the ranks differ."""
     facts = machine_facts(device, team.ranks, _backend(team.ranks, device), team.nodes)
     if team.nodes > 1:
         for number, there in enumerate(team.ask(facts_task)):
@@ -81,12 +81,12 @@ def _facts(team: Team, device: str) -> dict[str, Any]:
 
 
 def facts_task(rank: TeamRank) -> dict[str, Any]:
-    """Return what the machine of one rank says of itself."""
+    """Return the facts of the machine of one rank."""
     return machine_facts(rank.device, rank.ranks, "")
 
 
 def _check_model(model: JobModel) -> None:
-    """Raise SpecError where the user's model is not there, before anything is measured."""
+    """Raise SpecError, before anything is measured, if the user's model does not exist or its inputs are invalid."""
     from sim.extract import target
 
     target.find(model.target)
@@ -115,7 +115,7 @@ def _backend(ranks: int, device: str) -> str:
 
 @contextmanager
 def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
-    """Yield the team that this process leads; None once it has served as a rank of another's."""
+    """Yield the team that this process leads; yield None after it has served as a rank of another process's team."""
     if under_torchrun():
         if wishes.ranks is not None:
             raise SpecError("--ranks: torchrun has started the ranks already; leave it out")
@@ -141,13 +141,13 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
 
 
 def _check_ranks(ranks: int, device: str) -> None:
-    """Raise SpecError where there are more ranks than GPUs: NCCL takes one rank a GPU."""
+    """Raise SpecError if there are more ranks than GPUs, because NCCL needs one GPU per rank."""
     if device == "cuda" and ranks > _usual_ranks(device):
         raise SpecError(f"{ranks} ranks for {_usual_ranks(device)} GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu")
 
 
 def _usual_ranks(device: str) -> int:
-    """Return one rank for each GPU; on a CPU two, which is what an exchange takes."""
+    """Return the default number of ranks: one per GPU; on a CPU two, the least that can exchange."""
     if device == "cpu":
         return 2
     import torch
@@ -172,7 +172,7 @@ def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Be
 
 
 def _free(memory: int) -> float:
-    """Return the bytes of a GPU of *memory* that nobody else has taken."""
+    """Return the free bytes of a GPU with *memory* bytes."""
     import torch
 
     return float(min(memory, torch.cuda.mem_get_info()[0]))
@@ -184,7 +184,7 @@ class _Ended(SpecError):
 
 @contextmanager
 def _ending_by_signal(path: Path) -> Iterator[None]:
-    """Let a request to end (SIGTERM), or a terminal that closes (SIGHUP), leave by way of what tidies up and keeps the record at *path*."""
+    """Turn SIGTERM and SIGHUP (a closed terminal) into a SpecError, so that cleanup runs and the record at *path* is kept."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(_TOLD_TO_END)
@@ -195,9 +195,9 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
     except SystemExit as stopped:
         if stopped.code != _TOLD_TO_END:
             raise
-        told = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
-        leads = os.environ.get("RANK", "0") == "0"  # the others of torchrun write no record
-        raise _Ended([told, kept(path)] if leads else told) from None
+        message = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
+        leads = os.environ.get("RANK", "0") == "0"  # the other ranks of torchrun write no record
+        raise _Ended([message, kept(path)] if leads else message) from None
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -207,7 +207,7 @@ _TOLD_TO_END = "told to end by a signal"
 
 
 class Shown(ProfileProgress):
-    """Progress on stderr: on a terminal a bar, and everywhere a line for each probe that has ended."""
+    """Progress on stderr: a bar if it is a terminal, and always a line for each probe that has ended."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -216,41 +216,41 @@ class Shown(ProfileProgress):
         self._name = ""
 
     def begin(self, probe: Probe, count: int) -> None:
-        """Show that *probe* asks *count* questions."""
+        """Show that *probe* begins and will ask *count* questions."""
         self._name, self._count, self._done = probe.name, count, 0
 
     def step(self, question: AnswerRow) -> None:
-        """Show which question comes."""
+        """Show the next question."""
         filled = 20 * self._done // max(1, self._count)
         self._done += 1
-        what = " ".join(str(value) for value in question.values())[:50]
-        self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {what}")
+        values = " ".join(str(value) for value in question.values())[:50]
+        self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {values}")
 
     def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        told = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
-        self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {told}")
+        outcome = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
+        self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {outcome}")
 
 
 def listing() -> str:
-    """Return what can be asked, a probe a line."""
+    """Return a list of the probes, one per line."""
     return "\n".join(f"{probe.name:12} {probe.about}" for probe in chosen(None))
 
 
 def summary(path: Path, record: MachineRecord) -> str:
-    """Return what a record holds, a probe a line."""
+    """Return a summary of *record*, with one line per probe."""
     lines = [f"{path}: {record.name}, {record.state}"]
     for name, probe in record.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
+    texts = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
     lines += [f"  {record.disturbed()}"] if record.disturbed() else []
-    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
+    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(texts)}"] if texts else [])])
 
 
 def kept(path: Path) -> str:
-    """Return a sentence on what an interrupted run leaves at *path*."""
+    """Return a sentence on the answers that an interrupted run leaves at *path*."""
     try:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())
     except SpecError:

@@ -1,7 +1,7 @@
-"""How is a machine measured? Each probe's questions one by one, the record written as answers come, progress shown.
+"""How is a machine measured? Ask the questions of each probe one at a time, write the record as answers arrive, and show progress.
 
-A question that the record answers is not asked again. Ctrl-C, a signal, a full disk or a rank that dies end the question or the run; what
-was measured stays, and the record says that it is partial and why.
+Questions that the record already answers are skipped. Ctrl-C, a signal, a full disk or a rank that dies end the question or the run. All
+answers so far are kept, and the record states that it is partial and why.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from calibration.measure.team import TorchrunTeam
 from sim.spec.yaml import SpecError
 
 EVERY: Final = 2.0
-"""Seconds after which answers are written, where a probe takes longer."""
+"""Interval (s) at which answers are written while a probe runs."""
 STOPPED: Final = "stopped before its end"
 
 
 class ProfileProgress:
-    """What is shown of a run; this shows nothing."""
+    """Shows the progress of a run; this base class shows nothing."""
 
     def begin(self, probe: Probe, count: int) -> None:
-        """Show that *probe* asks *count* questions."""
+        """Show that *probe* begins and will ask *count* questions."""
 
     def step(self, question: AnswerRow) -> None:
-        """Show that a question comes."""
+        """Show the next question."""
 
     def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
@@ -39,7 +39,7 @@ class ProfileProgress:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """What the user wants measured, and where it is kept."""
+    """The probes to run and the path of the record; *again* discards earlier answers of these probes."""
 
     path: Path
     probes: Sequence[Probe]
@@ -47,15 +47,15 @@ class MeasuringPlan:
 
 
 def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> MachineRecord:
-    """Return the record at *path*, to go on with, or *fresh* where there is none.
+    """Return the record at *path*, to be continued, or *fresh* if there is no such file.
 
-    Raise SpecError where it is of another machine or other versions, in anything *but* these facts.
+    Raise SpecError if the record is of another machine or other versions; facts named in *but* are not compared.
     """
     if not path.exists():
         return fresh
     record = read_record(path)
     for name, here in (fresh.machine | fresh.versions).items():
-        there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
+        there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # older records do not have nodes
         if name not in ("clock_hz", *but) and there != rounded(here):
             raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
     record.state = "partial"
@@ -63,18 +63,18 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
 
 
 def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress: ProfileProgress) -> list[str]:
-    """Ask what *wishes* wants of this machine into *record*, and return what failed; the file is written as answers come."""
+    """Run the probes of *wishes* and add the answers to *record*. Return failures. The file is written as answers arrive."""
     write_record(wishes.path, record)
     failures: list[str] = []
     for probe in wishes.probes:
-        answers = record.probes[probe.name] = _begun(record, probe, wishes.again)
+        answers = record.probes[probe.name] = _started_record(record, probe, wishes.again)
         try:
-            _run(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
+            _run_probe(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
         except Exception as error:
             answers.state, answers.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
             failures.append(f"{probe.name}: {answers.reason}")
             if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
-                break  # who is left has nobody to measure with
+                break  # the remaining ranks cannot measure without it
         except BaseException as error:
             answers.state, answers.reason = "partial", str(error) or "interrupted"
             raise
@@ -88,13 +88,13 @@ def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress
     return failures
 
 
-def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
-    """Return what *probe* has found so far."""
+def _started_record(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
+    """Return the results of *probe* so far, or an empty record if there are none or *again* is set."""
     before = record.probes.get(probe.name)
     return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
 
 
-def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
+def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
     reason = probe.skipped(bench)
     if reason:
         record.state, record.reason = "skipped", reason
@@ -120,31 +120,31 @@ def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgr
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
-    took, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
-    if took > 0:
-        record.others_cores = (record.others_cores * record.duration_s + others * took) / (record.duration_s + took)
-    record.duration_s += took
+    duration, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
+    if duration > 0:
+        record.others_cores = (record.others_cores * record.duration_s + others * duration) / (record.duration_s + duration)
+    record.duration_s += duration
     if too_large and not record.rows:
-        raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
+        raise SpecError(f"no question fits into memory, not even {_question_text(too_large[-1])}")
     record.state, record.reason = "done", _left_out(too_large)
 
 
 def _left_out(questions: Sequence[AnswerRow]) -> str:
-    """Return in words what did not fit into memory."""
-    return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
+    """Return a text on the questions that did not fit into memory."""
+    return f"{len(questions)} did not fit into memory: {'; '.join(map(_question_text, questions[:3]))}" if questions else ""
 
 
-def _words(question: AnswerRow) -> str:
+def _question_text(question: AnswerRow) -> str:
     return " ".join(f"{value}" for value in question.values() if value not in ([], ""))
 
 
 def unanswered(questions: Sequence[AnswerRow], rows: Sequence[AnswerRow]) -> list[AnswerRow]:
-    """Return the *questions* that no row answers: one that says the same of everything that any of them says something of."""
+    """Return the *questions* that no row answers. A row answers a question if they agree in all keys that occur in any question."""
     names = {name for question in questions for name in question}
     answered: list[AnswerRow] = [{name: row[name] for name in names & row.keys()} for row in rows]
     return [question for question in questions if rounded(question) not in answered]
 
 
 def now() -> str:
-    """Return day and time in UTC."""
+    """Return the current date and time in UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,8 @@
-"""Which processes measure together, and how are they asked? One rank a GPU, or a share of the cores, each doing what it is told.
+"""Which processes measure together, and how are tasks run on them? One rank per GPU, or per share of the cores.
 
-Under ``torchrun`` its processes are the ranks and rank 0 asks; started alone, the ranks are children of this process that meet over a
-file. Either way `Team.ask` runs one function on every rank and returns what each returned. A rank that raises, dies or says nothing for
-`LIMIT` seconds ends the question with a SpecError that names it.
+Under ``torchrun``, its processes are the ranks and rank 0 leads. Otherwise the ranks are children of this process that rendezvous over a
+file. In both cases `Team.ask` runs one function on every rank and returns the results. If a rank raises, dies or does not answer for
+`LIMIT` seconds, the question ends with a SpecError that names it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from calibration.measure.processor_use import of_processes
 from sim.spec.yaml import SpecError
 
 LIMIT: Final = 180.0
-"""Seconds without an answer after which a rank is given up; the longest question takes less than a minute."""
+"""Time (s) without an answer after which a rank counts as failed; the longest question takes less than a minute."""
 
 
 class TeamRank(NamedTuple):
-    """One of the processes: its place, the threads its kernels may use, and over how many machines the ranks are spread evenly."""
+    """One of the processes: its rank, the threads that its kernels may use, and the number of machines with equal shares of the ranks."""
 
     rank: int
     ranks: int
@@ -36,9 +36,9 @@ class TeamRank(NamedTuple):
 
 
 Task = Callable[..., Any]
-"""Called with the `TeamRank` and the arguments of the question; found by name, so it stands at the top of a module."""
+"""Called with the `TeamRank` and the arguments of the question; it must be a module-level function so that it can be pickled."""
 RankAnswer = tuple[bool, Any]
-"""Whether a rank succeeded, and what it returned or why it did not."""
+"""Whether a rank succeeded, and its result or the reason for its failure."""
 
 
 class Team(Protocol):
@@ -46,37 +46,37 @@ class Team(Protocol):
 
     ranks: int
     nodes: int
-    """Machines over which they are spread, the same number on each."""
+    """Number of machines; each has the same number of ranks."""
 
     def ask(self, task: Task, *arguments: Any) -> list[Any]:
-        """Return what *task* returned on each rank; raise SpecError where one failed."""
+        """Run *task* on each rank and return the results. Raise SpecError if one failed."""
         ...
 
     def used(self) -> float:
-        """Return the core-seconds that the ranks of this machine, this process left out, have taken until now."""
+        """Return the core-seconds used so far by the ranks on this machine, without this process."""
         ...
 
     def close(self) -> None:
-        """Let the ranks go."""
+        """Release the ranks."""
         ...
 
 
 def present(rank: TeamRank) -> None:
-    """Answer at once, as a task: while one rank measures by itself, the others' wait for the next question must not run out."""
+    """Answer at once, as a task: it keeps ranks that wait for a question from timing out while one rank measures on its own."""
 
 
 def used_task(rank: TeamRank) -> float:
-    """Return the core-seconds of this process and of the children it has waited for."""
+    """Return the core-seconds of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
 
 
 def under_torchrun() -> bool:
-    """Tell whether ``torchrun`` started this process beside others."""
+    """Return whether ``torchrun`` started this process together with others."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def attempt(task: Task, rank: TeamRank, arguments: tuple[Any, ...]) -> RankAnswer:
-    """Return whether *task* succeeded on *rank*, and what came of it."""
+    """Run *task* on *rank*; return whether it succeeded, and its result or error."""
     try:
         return True, task(rank, *arguments)
     except Exception as error:
@@ -84,7 +84,7 @@ def attempt(task: Task, rank: TeamRank, arguments: tuple[Any, ...]) -> RankAnswe
 
 
 def results(answers: list[RankAnswer]) -> list[Any]:
-    """Return what the ranks returned; raise SpecError with the first failure, and whose it is."""
+    """Return the results of the ranks. Raise SpecError with the first failure and its rank."""
     for rank, (fine, value) in enumerate(answers):
         if not fine:
             raise SpecError(f"rank {rank} of {len(answers)}: {value}")
@@ -92,7 +92,7 @@ def results(answers: list[RankAnswer]) -> list[Any]:
 
 
 def join(rank: TeamRank, meeting: str) -> None:
-    """Make this process *rank* of the group that meets at the URL *meeting*; a GPU's tensors go over NCCL, all else over Gloo."""
+    """Join the process group at the URL *meeting* as *rank*; tensors of a GPU use NCCL, all others Gloo."""
     import torch
     import torch.distributed as dist
 
@@ -105,7 +105,7 @@ def join(rank: TeamRank, meeting: str) -> None:
 
 
 class SpawnedTeam:
-    """Children of this process, started at the first question."""
+    """Ranks that are children of this process, started at the first question."""
 
     nodes = 1
 
@@ -116,7 +116,7 @@ class SpawnedTeam:
         self._children: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
 
     def ask(self, task: Task, *arguments: Any) -> list[Any]:
-        """Return what *task* returned on each rank; a rank that fails ends all of them, the next question starts anew."""
+        """Run *task* on each rank and return the results; if a rank fails, all of them end and the next question starts new ones."""
         try:
             if not self._children:
                 self._start()
@@ -128,14 +128,14 @@ class SpawnedTeam:
             raise
 
     def used(self) -> float:
-        """Return the core-seconds of the children that live."""
+        """Return the core-seconds of the children that are alive."""
         return of_processes(child.pid for child, _ in self._children if child.pid is not None)
 
     def close(self) -> None:
-        """End the children, and the loaders that they may have started."""
+        """End the children and any loader processes that they started."""
         for child, line in self._children:
             if child.pid is not None:
-                with suppress(ProcessLookupError):  # it has not come so far as to lead a group, or is gone
+                with suppress(ProcessLookupError):  # it does not lead a process group yet, or is gone
                     os.killpg(child.pid, signal.SIGKILL)
             child.kill()
             child.join()
@@ -157,7 +157,7 @@ class SpawnedTeam:
             self._children.append((child, ours))
 
     def _answers(self) -> list[RankAnswer]:
-        """Return the ranks' answers, in order; raise SpecError as soon as one has died or failed."""
+        """Return the answers in order of rank. Raise SpecError as soon as a rank has died or failed."""
         answers: dict[int, RankAnswer] = {}
         numbers = {line: number for number, (_, line) in enumerate(self._children)}
         while len(answers) < self.ranks:
@@ -180,7 +180,7 @@ class SpawnedTeam:
         return answer
 
     def _dead(self, rank: int | None = None) -> str:
-        """Return which rank has ended, and how: what the others say then is only that they miss it. Empty while all live."""
+        """Return which rank has ended and how, because errors of the others only follow from that; empty if all are alive."""
         for number, (child, _) in enumerate(self._children):
             child.join(timeout=1.0 if number == rank else 0.1)
             if (code := child.exitcode) is not None:
@@ -190,10 +190,10 @@ class SpawnedTeam:
 
 
 def serve_line(rank: TeamRank, meeting: str, line: Connection) -> None:
-    """Be *rank* of a spawned team: answer what comes over *line* until it closes."""
-    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which ends this rank and the loaders it may have started
+    """Serve as *rank* of a spawned team: answer the questions that arrive on *line* until it closes."""
+    os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which ends this rank and any loaders that it started
     os.environ |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": str(rank.ranks)}
-    sys.stdout = sys.stderr  # stdout is the parent's, for its result
+    sys.stdout = sys.stderr  # stdout is reserved for the result of the parent
     joined = attempt(join_task, rank, (meeting,))
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -202,19 +202,19 @@ def serve_line(rank: TeamRank, meeting: str, line: Connection) -> None:
 
 
 def join_task(rank: TeamRank, meeting: str) -> None:
-    """Join the group, as a task, so that a failure is told like any other."""
+    """Join the group, as a task, so that a failure is reported like any other."""
     join(rank, meeting)
 
 
 class TorchrunTeam:
-    """The processes that ``torchrun`` started; this one is rank 0, the others run `serve`."""
+    """Ranks that ``torchrun`` started; this process is rank 0, the others run `serve`."""
 
     def __init__(self, rank: TeamRank) -> None:
         self.ranks, self.nodes = rank.ranks, rank.nodes
         self._rank = rank
 
     def ask(self, task: Task, *arguments: Any) -> list[Any]:
-        """Return what *task* returned on each rank."""
+        """Run *task* on each rank and return the results."""
         import torch.distributed as dist
 
         try:
@@ -226,12 +226,12 @@ class TorchrunTeam:
         return results(answers)
 
     def used(self) -> float:
-        """Return the core-seconds of the other ranks of this machine."""
+        """Return the core-seconds of the other ranks on this machine."""
         seconds: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
         return sum(seconds)
 
     def close(self) -> None:
-        """Let the others end."""
+        """Tell the other ranks to end."""
         import torch.distributed as dist
 
         with suppress(RuntimeError):
@@ -239,9 +239,10 @@ class TorchrunTeam:
 
 
 def serve(rank: TeamRank) -> None:
-    """Be *rank* of a team under ``torchrun``: answer what rank 0 asks until it ends the team.
+    """Serve as *rank* of a team under ``torchrun``: answer the questions of rank 0 until it closes the team.
 
-    Nobody leaves the group: Gloo's threads may abort a process that does, or that ends with destructors (`calibration.__main__`).
+    Ranks do not leave the process group: Gloo's threads may abort a process that does, or that ends with destructors
+    (`calibration.__main__`).
     """
     import torch.distributed as dist
 

@@ -1,11 +1,11 @@
-"""Stacks of published measurements, by name: software releases and settings that one benchmark ran, which few would run today."""
+"""Which software stacks did published measurements use? Releases and settings of single benchmarks that are rarely used today, by name."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
 
 
 class Stacks(NamedTuple):
-    """A folder of stacks, as `sim.spec.extensions` knows it (entry points ``stallsim.stacks``)."""
+    """A folder of stacks, registered with `sim.spec.extensions` through an entry point of ``stallsim.stacks``."""
 
     name: str
     folder: Path

@@ -1,1 +1,1 @@
-"""Published studies, done again in simulation: on the simulator's public parts, found by ``sim study`` through entry points."""
+"""Which published studies are repeated in simulation? They use only public parts of the simulator and register through entry points."""

@@ -1,1 +1,1 @@
-"""Profiles of training jobs: read, reported, and replayed elsewhere."""
+"""What does the profile of a training job show? It is read, reported, and replayed on other hardware."""

@@ -1,7 +1,7 @@
-"""Does what the user says of a profiled job agree with what its trace says?
+"""Does the user's description of a profiled job agree with its trace?
 
-A trace that stallsim wrote names its job: another machine, model, stack, batch or precision contradicts it. Names that the catalogue does
-not know, and the name that a driver gives a GPU, leave doubts, which are said.
+A trace that stallsim wrote names its job: a different machine, model, stack, batch or precision is a contradiction. Names that are not in
+the catalogue, and the name that a driver gives a GPU, leave doubts, which are reported.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-_TOLD: Final = {"hardware": "hardware", "workload": "workload", "stack": "stack", "batch": "batch_per_gpu", "precision": "precision"}
-"""Where a simulated trace says what an option says."""
+_TRACE_KEYS: Final = {"hardware": "hardware", "workload": "workload", "stack": "stack", "batch": "batch_per_gpu", "precision": "precision"}
+"""Key of a simulated trace that corresponds to each option."""
 _MODEL_OF_GPU: Final = re.compile(r"\b(?!SXM|GB)(?=[A-Z]*\d)[A-Z]{1,3}\d{1,4}[A-Z]?\b|\b\d{4}\b")
-"""What tells one GPU from another in its name: V100, A100, L40S, 3090."""
+"""The model designation in the name of a GPU: V100, A100, L40S, 3090."""
 
 
 def agreed(profile: Imported, job: JobDescription) -> tuple[JobDescription, list[str]]:
-    """Return *job* with what the trace tells beside it, and the doubts that remain. Raise SpecError where they contradict each other."""
+    """Return *job* completed with the facts of the trace, and the remaining doubts. Raise SpecError if they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
-        return job, _of_gpu(first.gpu, first.file, job)
-    told = {name: first.described.get(key) for name, key in _TOLD.items()}
-    said = {name: getattr(job, name) for name, value in told.items() if value and getattr(job, name)}
-    verdicts = {name: _same(name, said[name], told[name], job) for name in said}
-    other = [f"{name} {told[name]} (--{name} {said[name]})" for name, same in verdicts.items() if same is False]
+        return job, _gpu_doubts(first.gpu, first.file, job)
+    shown = {name: first.described.get(key) for name, key in _TRACE_KEYS.items()}
+    specified = {name: getattr(job, name) for name, value in shown.items() if value and getattr(job, name)}
+    verdicts = {name: _matches(name, specified[name], shown[name], job) for name in specified}
+    other = [f"{name} {shown[name]} (--{name} {specified[name]})" for name, same in verdicts.items() if same is False]
     if other:
         raise SpecError(
             f"{first.file}: is of another job than is said: it shows {', '.join(other)}; leave out what differs, or give that job's trace"
         )
     doubts = [
-        f"{first.file}: shows {name} {told[name]}, which is not known here; {said[name]} is taken for it"
+        f"{first.file}: shows {name} {shown[name]}, which is not known here; {specified[name]} is taken for it"
         for name, same in verdicts.items()
         if same is None
     ]
-    return replace(job, **{name: value for name, value in told.items() if value and not getattr(job, name)}), doubts
+    return replace(job, **{name: value for name, value in shown.items() if value and not getattr(job, name)}), doubts
 
 
-def _same(name: str, said: Any, told: Any, job: JobDescription) -> bool | None:
-    """Return whether what is *said* is what the trace *told*; None where nobody knows what that is."""
-    if said == told or name not in _ALIKE:
-        return bool(said == told)
-    load, alike = _ALIKE[name]
-    mine = load(str(said), job)
-    if told in (mine.name, *getattr(mine, "aliases", ())) or (isinstance(mine, Workload) and told == mine.model.name):
+def _matches(name: str, specified: Any, shown: Any, job: JobDescription) -> bool | None:
+    """Return whether the option *specified* is equivalent to the trace's value *shown*; None if the latter is not in the catalogue."""
+    if specified == shown or name not in _EQUIVALENCE:
+        return bool(specified == shown)
+    load, equivalent = _EQUIVALENCE[name]
+    mine = load(str(specified), job)
+    if shown in (mine.name, *getattr(mine, "aliases", ())) or (isinstance(mine, Workload) and shown == mine.model.name):
         return True
     try:
-        theirs = load(str(told), job)
+        theirs = load(str(shown), job)
     except SpecError:
         return None
-    return alike(mine, theirs)
+    return equivalent(mine, theirs)
 
 
 def _hardware(name: str, job: JobDescription) -> Hardware:
@@ -84,22 +84,22 @@ def _same_model(mine: Workload, theirs: Workload) -> bool:
     return [layer.gradients for layer in mine.model.layers] == [layer.gradients for layer in theirs.model.layers]
 
 
-_ALIKE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callable[[Any, Any], bool]]]] = {
+_EQUIVALENCE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callable[[Any, Any], bool]]]] = {
     "hardware": (_hardware, _same_gpus),
     "workload": (_workload, _same_model),
     "stack": (_stack, lambda mine, theirs: bool(mine == theirs)),
 }
-"""How what a name stands for is loaded, and when two of them are alike as far as a trace can tell."""
+"""For each option with a catalogue name, how to load it, and whether two loaded objects are equivalent as far as a trace shows."""
 
 
-def _of_gpu(device: str, file: str, job: JobDescription) -> list[str]:
-    """Return the doubt whether *device*, as its driver calls it, is the GPU of the machine that is said."""
+def _gpu_doubts(device: str, file: str, job: JobDescription) -> list[str]:
+    """Return a doubt if *device*, the driver's name of the GPU, does not match the GPUs of the specified machine."""
     shown = set(_MODEL_OF_GPU.findall(device.upper()))
     if device == CPU or not shown or not job.hardware:
         return []
     try:
         names = [group.node.gpu.name for group in _hardware(job.hardware, job).groups if group.node.gpu_count]
-    except SpecError:  # told of by whoever needs the machine
+    except SpecError:  # reported by the code that needs the machine
         return []
     if any(shown & set(_MODEL_OF_GPU.findall(name.upper())) for name in names):
         return []

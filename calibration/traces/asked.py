@@ -1,4 +1,4 @@
-"""What does a user say of a profiled job?"""
+"""How does a user describe a profiled job?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calibration.questions import Folders
 
 @dataclass(frozen=True)
 class JobDescription:
-    """What a user says of a profiled job, where the trace does not; empty and None: nothing."""
+    """The user's description of a profiled job, for facts that are not in the trace; empty or None if not specified."""
 
     hardware: str = ""
     workload: str = ""

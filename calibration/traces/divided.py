@@ -1,10 +1,10 @@
-"""What does a rank that shards, splits or pipelines the model compute in a profile? Its steps without its collectives.
+"""How long does a rank that shards, splits or pipelines the model compute in a profile? Its steps without its collectives.
 
-On a GPU these are its kernels; on processors, over Gloo, its operators and what the host does between them while no collective goes on.
-Each belongs to the pass in which the host launched it: backward where autograd runs, and from the last of that to the optimizer; the
-optimizer from its step on; forward else. The times of a stage are shared among its layers in the ratio of what is computed for them,
-less what the simulator adds by itself: forward run again, gradients added up.
-Limits: kernels beside a collective count as long as they took; copies of FSDP count with the layers.
+On a GPU this is the time of its kernels. On CPUs, with Gloo, it is the time of its operators and the host time between them while no
+collective is active. Work belongs to the pass in which the host launched it: to backward while autograd runs and from its end to the
+optimizer; to the optimizer from its step on; otherwise to forward. The times of a stage are distributed over its layers in proportion to
+their computed times, minus the work that the simulator adds itself: recomputed forward passes and gradient accumulation.
+Limits: kernels that overlap with a collective count with their full time; FSDP's copies count with the layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sim.spec.yaml import SpecError
 
 
 class Passes(NamedTuple):
-    """Seconds of a rank's own work in a step."""
+    """Times (s) of a rank's own work in a step."""
 
     forward: float
     backward: float
@@ -38,51 +38,54 @@ class Passes(NamedTuple):
 
 
 def own_passes(imported: Imported) -> list[Passes]:
-    """Return what each rank computes in a step: medians over steps. Raise SpecError where the profile cannot tell."""
+    """Return the times of each rank's own work, as medians over steps. Raise SpecError if the profile does not show the passes."""
     return [_of_rank(trace) for trace in imported.traces]
 
 
 def _of_rank(trace: RankTrace) -> Passes:
-    steps, apart = [trace.steps[number] for number in sorted(trace.steps)], _Apart.of(trace)
-    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, apart) for step in steps[1:] or steps), strict=True)))
+    steps, excluded = [trace.steps[number] for number in sorted(trace.steps)], _Excluded.of(trace)
+    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, excluded) for step in steps[1:] or steps), strict=True)))
 
 
-class _Apart(NamedTuple):
-    """When what goes on is not a rank's own work: inside its operators or kernels, and between them."""
+class _Excluded(NamedTuple):
+    """Intervals that are not a rank's own work: inside its operators or kernels, and between them."""
 
     inside: Sequence[tuple[float, float]]
     between: Sequence[tuple[float, float]]
 
     @classmethod
-    def of(cls, trace: RankTrace) -> _Apart:
-        """Return what *trace* shows: over Gloo operators wait inside for collectives, but not for messages, which travel beside them."""
+    def of(cls, trace: RankTrace) -> _Excluded:
+        """Return the intervals of *trace*. With Gloo, operators wait inside for collectives but not for messages, which overlap."""
         if trace.gpu != CPU:
             return cls((), ())
         return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
 
 
-def _of_step(trace: RankTrace, step: TraceSpan, apart: _Apart) -> Passes:
+def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> Passes:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:
         raise SpecError(f"{trace.file}: {step.name} shows no backward followed by an optimizer; profile whole steps")
     last = max(end for _, end in backward)
-    taken = dict.fromkeys(Passes._fields, 0.0)
+    times = dict.fromkeys(Passes._fields, 0.0)
     done, on_cpu = step.t0, trace.gpu == CPU
     for span in sorted((span for span in trace.compute if step.t0 <= span.launched < step.t1), key=lambda span: span.t0):
         begin = max(span.t0, done)
-        own = max(0.0, span.t1 - begin) - overlap(apart.inside, begin, span.t1)
+        own = max(0.0, span.t1 - begin) - overlap(excluded.inside, begin, span.t1)
         if on_cpu and span.t0 > done:
-            own += span.t0 - done - overlap(apart.between, done, span.t0)
+            own += span.t0 - done - overlap(excluded.between, done, span.t0)
         done = max(done, span.t1)
-        taken[_pass_of(span.launched, backward, last, update)] += own
+        times[_pass_of(span.launched, backward, last, update)] += own
     if on_cpu and step.t1 > done:
-        taken["update"] += step.t1 - done - overlap(apart.between, done, step.t1)
-    return Passes(**taken)
+        times["update"] += step.t1 - done - overlap(excluded.between, done, step.t1)
+    return Passes(**times)
 
 
 def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: float, update: float) -> str:
-    """Return the pass of what the host launched then, with autograd's operators *backward*, the *last* of them over before *update*."""
+    """Return the pass of work that the host launched at *launched*.
+
+    *backward* are the intervals of autograd's operators, *last* is the end of the last one, and *update* the begin of the optimizer's step.
+    """
     if launched >= update:
         return "update"
     place = bisect_right(backward, (launched, float("inf"))) - 1
@@ -90,7 +93,7 @@ def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: flo
 
 
 def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
-    """Return what a rank of each stage of *layout* computes for a micro-batch and in an update, from *passes* of each rank in a step."""
+    """Return the times of a rank of each stage of *layout*, per micro-batch and per update, from the *passes* of each rank in a step."""
     stages = []
     for stage in range(layout.mesh.stages):
         own = [each for rank, each in enumerate(passes) if layout.mesh.stage_of(rank) == stage]
@@ -100,7 +103,7 @@ def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
 
 
 def without_copies(base: Workload) -> Workload:
-    """Return *base* without FSDP's copies, which the measured times of passes hold."""
+    """Return *base* without FSDP's copies, which the measured times of passes include."""
     stack = base.training.stack
     if stack.mesh is None or not stack.mesh.copies:
         return base
@@ -109,9 +112,9 @@ def without_copies(base: Workload) -> Workload:
 
 
 def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: MeasuredOn, launches: bool) -> Workload:
-    """Return *base* with the times *seen* of each stage's rank on *hardware*; with *launches* kernels cost the host what is described.
+    """Return *base* with the times *seen* for a rank of each stage on *hardware*; with *launches*, layers have their computed launches.
 
-    The simulator adds to a pass what its layers do not hold, and its layers get so much less.
+    The simulator adds work to a pass that is not in its layers; the times of the layers are reduced by this amount.
     """
     layout = prepare(hardware, base)
 
@@ -122,19 +125,20 @@ def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: Measur
 
     draft = with_passes(seen)
     scene = scene_of(hardware, draft, prepare(hardware, draft))
-    less = []
+    reduced = []
     for stage, each in enumerate(seen):
         forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
-        less.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
-    return with_passes(less)
+        reduced.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
+    return with_passes(reduced)
 
 
 def timed_layers(
     base: Workload, gpu: Gpu, passes: Sequence[tuple[Sequence[int], Mapping[str, float]]], launches: bool = False
 ) -> tuple[Layer, ...]:
-    """Return the layers of *base* with measured times: for units (numbers) the seconds of F and B that they take together.
+    """Return the layers of *base* with measured times: *passes* holds, for each set of units (numbers), their total times (s) of F and B.
 
-    The seconds are shared in the ratio of what is computed on *gpu* for one rank's part of each layer; with *launches* so are its own.
+    A total is distributed in proportion to the times computed on *gpu* for one rank's part of each layer. With *launches* each layer has
+    its computed number of launches, else none.
     """
     training, members = base.training, [layers for _, _, layers in units(base.model)]
     again = mesh_options(base).gathers_again
@@ -153,7 +157,7 @@ def timed_layers(
 
 
 def optimizer_factor(hardware: Hardware, workload: Workload, seconds: float) -> float:
-    """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* in the mean over stages."""
+    """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* on average over stages."""
     scene = scene_of(hardware, workload, prepare(hardware, workload))
     computed = sum(time for time, _ in scene.updates) / len(scene.updates)
     return workload.training.stack.optimizer_factor * seconds / computed

@@ -1,4 +1,4 @@
-"""How many launches make the GPU wait for the host as long as it did? Found by halving, as waits only grow with launches."""
+"""How many launches make the GPU wait for the host as long as measured? Found by bisection, because waits never fall with more launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_SCALE: Final = 1e6
 
 
 def scale_reaching(wanted: float, waits: Callable[[float], float], least: float = 0.0) -> float:
-    """Return the scale, *least* or more, at which *waits* of it, which never falls, is *wanted*; 1 where it is that already."""
+    """Return the scale, at least *least*, at which the non-decreasing function *waits* reaches *wanted*; 1 if it does so there."""
     if abs(waits(1.0) - wanted) <= 1e-9 + 1e-6 * wanted:
         return 1.0
     low, high = least, 1.0
@@ -25,9 +25,9 @@ def scale_reaching(wanted: float, waits: Callable[[float], float], least: float 
 
 
 def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: Timeline) -> float:
-    """Return how many times their launches *kernels* (seconds, launches) must have, so that the GPU waits *stall* seconds for them.
+    """Return the factor on the launches of *kernels* (seconds, launches) with which the GPU waits for the host for *stall* seconds.
 
-    *timeline* is where host and GPU are before; it stays there.
+    *timeline* is the state of host and GPU before; it is not changed.
     """
 
     def waits(scale: float) -> float:

@@ -1,13 +1,13 @@
-"""Where did the time of a measured job go? Profiles of its ranks become the spans that a simulation writes, and are analysed as those are.
+"""Where did the time of a measured job go? Profiles of its ranks become the spans of an event log, which is analyzed like a simulation's.
 
-On each rank, moment by moment, in this order: a kernel of a compute stream runs: compute. The host is inside an operator or a launch, the
-next kernel is not launched yet, and neither a copy nor the loader holds the host: launch. A collective runs: the gradient exchange,
-blamed on its tier from the moment at which the last rank has joined it, before that on the straggler. The host waits in the loader's
-``__next__``: input (prep, as a profile cannot tell disk from decode). A copy runs: copy. Nothing at all: launch. A step ends when
-the host has begun the next one and the GPU has done what was launched before; so the first step that a profiler records is left out where
-there are more, as the GPU was still busy with what it did not record. Clocks of hosts are aligned by the ends of collectives.
-Limits: all ranks take part in the same collectives, or send each other messages; of these a rank does not tell who came late, and their
-clocks are taken as they are.
+Each moment of a rank has the first cause that applies. Compute: a kernel of a compute stream runs. Launch: the host is in an operator or a
+call, the next kernel is not launched yet, and the host waits neither for the GPU nor the loader nor a copy. Gradient exchange: a collective
+runs; it is blamed on the straggler until the last rank has joined and then on its tier. Input (prep, because a profile cannot separate disk
+from decode): the host waits in the loader's ``__next__``. Copy: a copy runs. Otherwise launch. A step ends when the host has begun the next
+one and the GPU has finished all work launched before. If there are several steps, the first is skipped, because the GPU is still busy with
+unrecorded work. Clocks of hosts are aligned at the ends of collectives.
+Limits: all ranks take part in the same collectives, or send each other messages; for messages, late ranks are not identified and clocks are
+not aligned.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from sim.spec.yaml import SpecError
 
 _INSTANT = 1e-9  # seconds: Kineto's resolution
 MESSAGE = re.compile(r"^gloo:(?:send|recv)|^nccl.*SendRecv")
-"""Collectives that stages of a pipeline send each other."""
+"""Messages between the stages of a pipeline."""
 EXCHANGE = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
-"""What a rank waits for when it waits for gradients."""
+"""Causes of waiting for gradients."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A measured job: its log, the window of each rank, and what is seconds per step in it."""
+    """A measured job: its event log, the window of each rank, and the resulting times per step (s)."""
 
     traces: Sequence[RankTrace]
     log: EventLog
     windows: Sequence[Window]
     step_time: float
     resources: Sequence[Blame]
-    """Seconds per step, mean over ranks, largest first."""
+    """Time per step (s) by cause and resource, mean over ranks, largest first."""
     by_rank: Sequence[dict[Cause, float]]
 
     @property
     def stalls(self) -> dict[Cause, float]:
-        """Return seconds per step by cause; they sum to ``step_time``."""
+        """Return the time per step (s) by cause; the values sum to ``step_time``."""
         table = dict.fromkeys(STALLS, 0.0)
         for row in self.resources:
             table[row.cause] += row.seconds
@@ -55,26 +55,26 @@ class Imported:
 
     @property
     def exposed_sync(self) -> float:
-        """Return the seconds of a step that waited for the gradient exchange."""
+        """Return the time per step (s) spent waiting for the gradient exchange."""
         return sum(self.stalls[cause] for cause in EXCHANGE)
 
 
 def import_traces(files: Iterable[Path | str]) -> Imported:
-    """Return the job whose ranks *files* show, one file a rank. Raise SpecError where a rank or a step is missing."""
+    """Return the job with the ranks in *files*, one file per rank. Raise SpecError if a rank or a step is missing."""
     traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
     _require_all(traces)
     traces = _aligned(traces)
     log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
-    joined = _joined(traces)
+    joined = _join_times(traces)
     tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
     for number, (trace, window) in enumerate(zip(traces, windows, strict=True)):
         log.waits += _waits(trace, number, window)
-        log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange(trace, joined[number], tier))]
-    return _analysed(traces, log, windows)
+        log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange_spans(trace, joined[number], tier))]
+    return _analyzed(traces, log, windows)
 
 
-def _analysed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
+def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
     total = sum(trace.size for trace in traces)
     mean: dict[tuple[Cause, str], float] = defaultdict(float)
     for trace, own in zip(traces, windows, strict=True):
@@ -120,12 +120,12 @@ def _require_all(traces: Sequence[RankTrace]) -> None:
 
 
 def _staged(traces: Sequence[RankTrace]) -> bool:
-    """Tell whether ranks send each other messages, as stages of a pipeline do: no rank takes part in all of them."""
+    """Return whether ranks send each other messages, as stages of a pipeline do; then not all ranks take part in all of them."""
     return any(MESSAGE.match(span.name) for trace in traces for span in trace.collectives)
 
 
 def _aligned(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return *traces* with the clocks of other hosts set to the first's: a collective ends on all ranks at once."""
+    """Return *traces* with the clocks of other hosts aligned to the first, because a collective ends on all ranks at the same time."""
     first = traces[0]
     if _staged(traces):
         return list(traces)
@@ -152,9 +152,9 @@ def _shifted(trace: RankTrace, by: float) -> RankTrace:
 
 
 def _window(trace: RankTrace) -> Window:
-    """Return the steps that count, from where the host is there and the GPU has done what was launched before."""
+    """Return the window of the steps that count; it begins when the GPU has finished all work launched before the first of them."""
     numbers = sorted(trace.steps)
-    first = 0 if trace.described.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace shows all that its steps meet
+    first = 0 if trace.described.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace includes all work before its steps
     work = [*trace.compute, *trace.collectives, *trace.copies]
 
     def done(when: float) -> float:
@@ -166,8 +166,8 @@ def _window(trace: RankTrace) -> Window:
 # --- collectives -----------------------------------------------------------------------------------------------------
 
 
-def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
-    """Return by rank when the last rank joined each of its collectives (s)."""
+def _join_times(traces: Sequence[RankTrace]) -> list[list[float]]:
+    """Return, by rank, the time (s) at which the last rank joined each of its collectives."""
     simulated = any(trace.bounds for trace in traces)
     counts = {len(trace.collectives) for trace in traces}
     if simulated or len(traces) == 1 or _staged(traces):
@@ -183,8 +183,8 @@ def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
     return [last for _ in traces]
 
 
-def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[WorkSpan]:
-    """Return what is to blame while the collectives of a rank move data."""
+def _exchange_spans(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[WorkSpan]:
+    """Return the spans in which the collectives of a rank move data, with their causes."""
     if trace.bounds:
         return trace.bounds
     spans = sorted(trace.collectives, key=lambda span: span.t0)
@@ -196,11 +196,11 @@ def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Wo
     return works
 
 
-# --- what a rank waits for -------------------------------------------------------------------------------------------
+# --- waits of a rank -------------------------------------------------------------------------------------------------
 
 
 def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
-    """Return what *rank* waits for in *window*, without gaps."""
+    """Return the waits of *rank* in *window*, without gaps."""
     waits: list[WaitSpan] = []
     for start, end, running, place in _moments(trace, window):
         cause, resource, ident = _cause(trace, start, end, running, place)
@@ -213,11 +213,11 @@ def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
 
 
 _Moment = tuple[float, float, dict[str, int], tuple[int, int]]
-"""From, to, how many spans of each kind go on, and the places of the next kernel and of the present or next loader wait."""
+"""Begin, end, number of active spans of each kind, and the indices of the current or next kernel and of the current or next loader wait."""
 
 
 def _moments(trace: RankTrace, window: Window) -> Iterable[_Moment]:
-    """Cut *window* wherever something begins or ends, or a kernel is launched."""
+    """Yield the intervals of *window* between events: the begin or end of a span, or the launch of a kernel."""
     kinds = {
         "compute": trace.compute, "exchange": trace.collectives, "copy": trace.copies, "input": trace.inputs, "busy": trace.busy,
         "blocked": trace.blocked,
@@ -242,7 +242,7 @@ def _moments(trace: RankTrace, window: Window) -> Iterable[_Moment]:
 
 
 def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
-    """Return cause, resource and batch of what a rank waits for from *start* to *end*."""
+    """Return cause, resource and batch of a rank's wait from *start* to *end*."""
     kernel = trace.compute[place[0]] if place[0] < len(trace.compute) else None
     if running["compute"]:
         return Cause.COMPUTE, (kernel.resource if kernel and kernel.resource else f"{trace.gpu} compute"), -1
@@ -259,7 +259,7 @@ def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], 
 
 
 def kernel_times(imported: Imported, most: int = 20) -> list[dict[str, Any]]:
-    """Return the kernels, collectives and copies that take most of the first rank's time: name, calls and seconds per step."""
+    """Return the kernels, collectives and copies that take most of the first rank's time, with calls and time (s) per step."""
     trace, window = imported.traces[0], imported.windows[0]
     times_of: dict[tuple[str, str], list[float]] = defaultdict(list)
     for kind, spans in (("compute", trace.compute), ("exchange", trace.collectives), ("copy", trace.copies)):

@@ -1,11 +1,11 @@
-"""What does a trace of PyTorch's profiler hold? The kernels, copies, steps and waits of one rank; anything missing is said in a sentence.
+"""What does a trace of PyTorch's profiler contain? The kernels, copies, steps and waits of one rank; missing parts raise a SpecError.
 
-Kineto writes one JSON object a process: ``traceEvents`` (Chrome's Trace Event Format, times in microseconds) and ``distributedInfo`` with
-rank and world size. Read are complete events (``ph: X``): ``kernel``, ``gpu_memcpy``, ``gpu_memset`` with stream and correlation id,
-``cuda_runtime`` and ``cuda_driver`` calls, ``cpu_op``, and ``user_annotation`` (``ProfilerStep#N``, the loader's ``__next__``). What
-`sim.report.trace.run_trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it
-stands. A job that trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:``
-annotations, which Gloo's own threads leave, are its collectives.
+Kineto writes one JSON object per process: ``traceEvents`` (Chrome's Trace Event Format, times in microseconds) and ``distributedInfo`` with
+rank and world size. The reader uses complete events (``ph: X``): ``kernel``, ``gpu_memcpy``, ``gpu_memset`` with stream and correlation id,
+``cuda_runtime`` and ``cuda_driver`` calls, ``cpu_op``, and ``user_annotation`` (``ProfilerStep#N``, the loader's ``__next__``). It also
+reads the additions of `sim.report.trace.run_trace`: several ranks in one file, loader workers, and causes inside a collective. A job that
+trained on CPUs has no kernels. There the outermost operators of each thread count as compute, and the ``gloo:`` annotations of Gloo's
+threads are its collectives.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,12})$")
 _NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
 _NCCL = re.compile(r"^nccl.*Kernel|^gloo:|^parameter server: ")
 CPU = "CPU"
-"""What a rank without a GPU computes on."""
+"""Device name of a rank without a GPU."""
 _GLOO = re.compile(r"^gloo:")
 _OUTSIDE = re.compile(r"^enumerate\(DataLoader\)|^c10d::")
-"""Operators in which a CPU does not compute: it waits for a batch, or hands a collective to Gloo's threads."""
+"""Operators in which a CPU does not compute: it waits for a batch, or passes a collective to Gloo's threads."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _DIVIDED = re.compile(
     r"^FSDP::|^_c10d_functional::|^gloo:(?:all_gather|reduce_scatter|all_to_all|send|recv)|^nccl.*(?:AllGather|ReduceScatter|SendRecv)"
 )
-"""What sharded, tensor-parallel and pipelined jobs leave (torch/distributed: fsdp/_fully_shard, tensor, pipelining)."""
+"""Events of sharded, tensor-parallel and pipelined jobs (torch/distributed: fsdp/_fully_shard, tensor, pipelining)."""
 _OPTIMIZER = re.compile(r"^Optimizer\.step#([A-Za-z0-9_]{1,40})\.step$")
 _DECODE = re.compile(r"nvjpeg|dali", re.IGNORECASE)
 _WAITS_FOR_GPU = re.compile(r"Synchronize|^cudaMemcpy$|^cuMemcpy[A-Za-z]*$")
-"""Calls in which the host waits for the GPU, so that it launches nothing (CUDA Runtime API)."""
+"""Calls in which the host waits for the GPU and so launches nothing (CUDA Runtime API)."""
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 
 
 class TraceSpan(NamedTuple):
-    """*name* from *t0* to *t1* (s); on the GPU *launched* is when the host began to launch it, *queued* when it was done with that."""
+    """An event *name* from *t0* to *t1* (s); on the GPU, the host began its launch at *launched* and finished it at *queued*."""
 
     name: str
     t0: float
@@ -59,12 +59,12 @@ class TraceSpan(NamedTuple):
     ident: int = -1
     resource: str = ""
     nbytes: int = -1
-    """Of a copy; -1 where the trace does not tell."""
+    """Size of a copy in bytes; -1 if the trace does not contain it."""
 
 
 @dataclass
 class RankTrace:
-    """What one rank's profile shows, times in seconds; *size* ranks are alike and shown once."""
+    """The profile of one rank, with times in seconds; it represents *size* equal ranks."""
 
     file: str
     rank: int
@@ -73,7 +73,7 @@ class RankTrace:
     gpu: str
     size: int = 1
     described: Mapping[str, Any] = field(default_factory=dict)
-    """What a simulated trace says of the job."""
+    """The description of the job in a simulated trace."""
     steps: dict[int, TraceSpan] = field(default_factory=dict)
     compute: list[TraceSpan] = field(default_factory=list)
     collectives: list[TraceSpan] = field(default_factory=list)
@@ -81,35 +81,36 @@ class RankTrace:
     inputs: list[TraceSpan] = field(default_factory=list)
     """Waits for the next batch."""
     busy: list[TraceSpan] = field(default_factory=list)
-    """The host in an operator or a call."""
+    """Times at which the host is in an operator or a call."""
     blocked: list[TraceSpan] = field(default_factory=list)
-    """The host waiting for the GPU."""
+    """Times at which the host waits for the GPU."""
     bounds: list[WorkSpan] = field(default_factory=list)
     loader: list[WorkSpan] = field(default_factory=list)
     backward: list[TraceSpan] = field(default_factory=list)
-    """The host in an operator of the backward pass."""
+    """Times at which the host is in an operator of the backward pass."""
     gradients: list[TraceSpan] = field(default_factory=list)
-    """The host keeps the gradient of one parameter: *ident* its elements (-1: not recorded), *resource* the type of one."""
+    """Times at which the host accumulates the gradient of a parameter; *ident* is its number of elements (-1: not recorded), *resource* its
+    data type."""
     optimizer: list[TraceSpan] = field(default_factory=list)
-    """The host in an optimizer's step; *name* is its class."""
+    """Times at which the host is in an optimizer's step; *name* is the class of the optimizer."""
     divided: str = ""
-    """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
+    """Name of an event that shows that ranks divide the model, such as ``FSDP::all_gather``; empty with data parallelism."""
 
     @property
     def simulated(self) -> bool:
-        """Whether stallsim wrote the trace, which then says what job it shows."""
+        """Return whether stallsim wrote the trace; if so, the trace describes its job."""
         return "pid" in self.described
 
 
 MAX_BYTES: Final = 512 * 2**20
-"""Of an unpacked trace: about a million events, some hundred steps of a large model."""
+"""Largest size of an uncompressed trace: about a million events, or some hundred steps of a large model."""
 MAX_EVENTS: Final = 2_000_000
 _DENSITY: Final = 8
-"""Bytes of text for each value, at least: a trace of PyTorch's profiler has about 20."""
+"""Least bytes of text per value; a trace of PyTorch's profiler has about 20."""
 _LATEST: Final = 1e17
-"""Microseconds: 3 000 years."""
+"""Upper limit of times in microseconds: 3,000 years."""
 _LONGEST: Final = 1e13
-"""Microseconds: 115 days."""
+"""Upper limit of durations in microseconds: 115 days."""
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 _Rank = Annotated[int, Field(ge=0, lt=1_000_000)]
@@ -148,7 +149,7 @@ class _Ranks(TypedDict):
 
 
 def read_trace(path: Path) -> list[RankTrace]:
-    """Return the ranks whose profile *path* (plain or gzip) holds. Raise SpecError where it is no trace, or lacks what it takes."""
+    """Return the ranks in the trace at *path* (plain or gzip). Raise SpecError if it is not a trace or lacks required parts."""
     document, events = _document(path)
     if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
@@ -172,7 +173,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the trace at *path* without its events, and its complete events; they are read one by one, so that others take no memory."""
+    """Return the trace at *path* without its events, and its complete events. Events are decoded one by one; others use no memory."""
     text = decoded(read_bytes(path, MAX_BYTES), str(path), _HINT)
     check_density(text, str(path), max(4_000_000, len(text) // _DENSITY))
     try:
@@ -217,7 +218,7 @@ def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]
 
 
 def _events(path: Path, text: str, place: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the complete events of the list that begins at *place*, and the place behind it."""
+    """Return the complete events of the list that begins at *place*, and the place after the list."""
     events: list[dict[str, Any]] = []
     place = _after_space(text, place + 1)
     while text[place : place + 1] != "]":
@@ -239,7 +240,7 @@ def _after_space(text: str, place: int) -> int:
 
 
 def _after(text: str, place: int, mark: str) -> int:
-    """Return where the next value begins after *mark*. Raise JSONDecodeError where another character is there."""
+    """Return where the next value after *mark* begins. Raise JSONDecodeError if another character is found."""
     place = _after_space(text, place)
     if text[place : place + 1] != mark:
         raise json.JSONDecodeError(f"Expecting '{mark}' delimiter", text, place)
@@ -247,26 +248,26 @@ def _after(text: str, place: int, mark: str) -> int:
 
 
 def _check_event(path: Path, event: dict[str, Any]) -> None:
-    """Raise SpecError where a time of *event* is no time, or its name or arguments are of another type."""
+    """Raise SpecError if a time of *event* is invalid, or its name or arguments have the wrong type."""
     start, duration, arguments = event.get("ts"), event.get("dur", 0.0), event.get("args")
     if not _is_time(start, -_LATEST, _LATEST):
-        raise _odd(path, event, "ts: expected a time in microseconds")
+        raise _invalid_event(path, event, "ts: expected a time in microseconds")
     if not _is_time(duration, 0.0, _LONGEST):
-        raise _odd(path, event, "dur: expected a time of 0 or more microseconds")
+        raise _invalid_event(path, event, "dur: expected a time of 0 or more microseconds")
     if not isinstance(event.get("name"), str):
-        raise _odd(path, event, "name: expected text")
+        raise _invalid_event(path, event, "name: expected text")
     if arguments is not None and not isinstance(arguments, dict):
-        raise _odd(path, event, "args: expected an object")
+        raise _invalid_event(path, event, "args: expected an object")
     event["args"] = arguments or {}
     if not isinstance(event.get("cat", ""), str) or isinstance(event.get("tid"), dict | list):
-        raise _odd(path, event, "cat and tid: expected text and a number")
+        raise _invalid_event(path, event, "cat and tid: expected text and a number")
 
 
 def _is_time(value: Any, least: float, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
-def _odd(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
+def _invalid_event(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
     return SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {message}")
 
 
@@ -298,18 +299,18 @@ def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[
     launches = _launches(events)
     for event in events:
         try:
-            _sort(trace, event, launches)
+            _add_event(trace, event, launches)
         except (KeyError, TypeError, ValueError) as error:
-            raise _odd(path, event, str(error)) from None
+            raise _invalid_event(path, event, str(error)) from None
     backend = str(shared.get("backend", ""))
     if not trace.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
         _compute_on_cpu(trace, events)
-    _require(trace)
+    _require_complete(trace)
     return trace
 
 
 def _compute_on_cpu(trace: RankTrace, events: Sequence[Mapping[str, Any]]) -> None:
-    """Take the outermost operators of each thread as what the processor computes, and Gloo's annotations as collectives."""
+    """Add the outermost operators of each thread to *trace* as compute, and Gloo's annotations as collectives."""
     ends: dict[Any, float] = {}
     operators = [(*_times(event), str(event["name"]), event.get("tid")) for event in events if event.get("cat") == "cpu_op"]
     for start, end, name, thread in sorted(operators, key=lambda one: (one[0], -one[1])):
@@ -323,7 +324,7 @@ def _compute_on_cpu(trace: RankTrace, events: Sequence[Mapping[str, Any]]) -> No
 
 
 def _launches(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Return when the host began and ended each launch (s), by correlation id."""
+    """Return the begin and end (s) of each launch on the host, by correlation id."""
     calls = (event for event in events if event.get("cat") in _CALLS and "correlation" in event["args"])
     return {str(event["args"]["correlation"]): _times(event) for event in calls}
 
@@ -333,8 +334,8 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0.0)) * 1e-6
 
 
-def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
-    """Put *event* where it belongs in *trace*."""
+def _add_event(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
+    """Add *event* to the list of *trace* that it belongs to."""
     category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
     trace.divided = trace.divided or (name if _DIVIDED.match(name) else "")
@@ -343,7 +344,7 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
         span = TraceSpan(
             name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes")
         )
-        _sort_gpu(trace, category, span)
+        _add_gpu_event(trace, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
         trace.steps[int(step[1])] = TraceSpan(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
@@ -355,7 +356,7 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
     elif category in _CALLS or category == "cpu_op":
         trace.busy.append(TraceSpan(name, start, end))
         if category == "cpu_op":
-            _sort_pass(trace, name, arguments, start, end)
+            _add_operator(trace, name, arguments, start, end)
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
         stream = str(arguments.get("stream_name", "comm"))
         batch = _number(arguments, "batch")
@@ -364,8 +365,8 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
         )
 
 
-def _sort_pass(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
-    """Note where an operator of the host belongs to backward, and which gradient it keeps."""
+def _add_operator(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
+    """Record an operator of the host if it belongs to backward or accumulates a gradient."""
     if name.startswith(_BACKWARD):
         trace.backward.append(TraceSpan(name.removeprefix(_BACKWARD), start, end))
     elif name == _GRADIENT:
@@ -373,7 +374,7 @@ def _sort_pass(trace: RankTrace, name: str, arguments: Mapping[str, Any], start:
 
 
 def _elements(arguments: Mapping[str, Any]) -> int:
-    """Return the elements of the operator's first input; -1 where the profiler recorded no shapes."""
+    """Return the number of elements of the operator's first input; -1 if the profiler recorded no shapes."""
     shapes = arguments.get("Input Dims")
     if not isinstance(shapes, list) or not shapes or not isinstance(shapes[0], list):
         return -1
@@ -394,7 +395,7 @@ def _number(arguments: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
+def _add_gpu_event(trace: RankTrace, category: str, span: TraceSpan) -> None:
     if category != "kernel":
         trace.copies.append(span)
     elif _NCCL.match(span.name):
@@ -405,8 +406,8 @@ def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
         trace.compute.append(span)
 
 
-def _require(trace: RankTrace) -> None:
-    """Raise SpecError where a trace cannot tell where time went."""
+def _require_complete(trace: RankTrace) -> None:
+    """Raise SpecError if *trace* lacks events that the analysis needs."""
     if not trace.compute:
         raise SpecError(
             f"{trace.file}: holds no GPU kernels of rank {trace.rank}; profile with ProfilerActivity.CUDA on a machine with a GPU"

@@ -1,4 +1,4 @@
-"""Which constants of a software stack make the optimizer take, and wait for the host, as long as it did?"""
+"""Which constants of a software stack reproduce the measured time of the optimizer and its wait for the host?"""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _LEAST_FACTOR: Final = 1e-6
 
 
 def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
-    """Return the stack's ``optimizer_factor`` with which the optimizer takes as long as seen."""
+    """Return the stack's ``optimizer_factor`` that reproduces the measured time of the optimizer."""
     once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
     rate, seconds = twice - once, seen.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
         return base.training.stack.optimizer_factor
-    return max(_LEAST_FACTOR, (seconds - _extra(base, gpu, ranks) - (once - rate)) / rate)
+    return max(_LEAST_FACTOR, (seconds - _other_time(base, gpu, ranks) - (once - rate)) / rate)
 
 
 def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> Workload:
-    """Return *draft* with the ``launch_cpu`` for which the optimizer waits for the host as long as was seen; what layers cost it stays."""
+    """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
     if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
         return draft
 
     def waits(scale: float) -> float:
-        plan = plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks)
+        plan = plan_step(_with_launch_scale(draft, scale), machine.gpu, machine.cpu_speed, ranks)
         return plan.waits(seen.total("forward").held, seen.total("copies").held + seen.total("optimizer").held)[-1]
 
-    return _relaunched(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
+    return _with_launch_scale(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
 
 
-def _relaunched(draft: Workload, scale: float) -> Workload:
-    """Return *draft* with *scale* times its ``launch_cpu``, and as many launches less in its layers."""
+def _with_launch_scale(draft: Workload, scale: float) -> Workload:
+    """Return *draft* with *scale* times its ``launch_cpu`` and 1/*scale* times the launches of its layers."""
 
     def changed(layer: Layer) -> Layer:
         times = layer.measured or MeasuredTimes()
@@ -48,7 +48,7 @@ def _relaunched(draft: Workload, scale: float) -> Workload:
     return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.launch_cpu * scale)
 
 
-def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
-    """Return what the optimizer's part of a step holds beside the optimizer: the stack's overhead of going distributed, clipping."""
+def _other_time(base: Workload, gpu: Gpu, ranks: int) -> float:
+    """Return the other time in the optimizer's part of a step: clipping, and the stack's overhead of distributed training."""
     plan = plan_step(base, gpu, 1.0, ranks)
     return plan.optimizer.compute - optimizer_work(base, gpu, ranks).time if not base.training.stack.uses_servers else 0.0

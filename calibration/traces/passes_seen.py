@@ -1,9 +1,9 @@
-"""What did the passes of a profiled step take? Kernels of each rank, by their pass, the gradient they lead to, and their class.
+"""How long did the passes of a profiled step take? Kernels of each rank, by pass, by the gradient that they lead to, and by class.
 
-A kernel belongs to the pass in which the host launched it: to backward where autograd ran, up to the gradient that was kept next; to the
-optimizer after that; to forward else. On a CPU the outermost operators stand for kernels, and what the host does between them counts
-with the operator that follows. A simulated trace names the pass and the bucket of each kernel. Compute beside a collective is slower by a
-given factor, which is taken out: elsewhere other work runs beside other collectives.
+A kernel belongs to the pass in which the host launched it: to backward while autograd ran, and there to the gradient accumulated next; to
+the optimizer after the last operator of autograd; otherwise to forward. On a CPU the outermost operators count as kernels, and host time
+between them counts with the next operator. A simulated trace names the pass and the bucket of each kernel. Compute that overlaps with a
+collective is slower by a specified factor. This factor is removed, because the overlap is different on other hardware.
 """
 
 from __future__ import annotations
@@ -25,41 +25,44 @@ from sim.spec.yaml import SpecError
 
 Pass = Literal["forward", "backward", "copies", "optimizer"]
 PassKey = tuple[Pass, int]
-"""A pass, and in backward the gradient (of a simulated trace: bucket) that its work leads to, in the order they become ready; -1: none."""
+"""A pass, and in backward the index of the gradient (in a simulated trace: bucket) that the work leads to, in ready order; -1: none."""
 
 _CLASSES: Final[tuple[tuple[OperatorClass, re.Pattern[str]], ...]] = (
     ("attention", re.compile(r"flash|fmha|attention", re.IGNORECASE)),
     ("conv", re.compile(r"conv|cudnn.*(?:grad|fprop)|fprop|dgrad|wgrad|winograd|implicit_", re.IGNORECASE)),
     ("gemm", re.compile(r"gemm|gemv|cutlass|nvjet|cublas|addmm|::b?mm$|matmul|linear|BmmBackward|MmBackward", re.IGNORECASE)),
 )
-"""By what kernels and operators of cuDNN, cuBLAS, CUTLASS and torch are called; everything else moves memory."""
+"""Patterns for the names of kernels and operators of cuDNN, cuBLAS, CUTLASS and torch; all others count as memory bound."""
 _WAITS: Final = (Cause.LAUNCH, Cause.GRADIENT, *EXCHANGE)
 _INSTANT: Final = 1e-9
-"""Seconds: Kineto's resolution."""
+"""Kineto's resolution (s)."""
 _SIMULATED: Final = re.compile(r"^(forward|backward|gradient copies|optimizer)(?: bucket \d+)?$")
 _PASSES: Final[Mapping[str, Pass]] = {"forward": "forward", "backward": "backward", "gradient copies": "copies", "optimizer": "optimizer"}
 
 
 @dataclass
 class PassSeconds:
-    """What one part of a pass took in one step: seconds of the GPU by class, those that no batch changes, and waiting for the host."""
+    """The times (s) of one part of a pass in one step."""
 
     by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
+    """GPU time by class, without *upkeep*."""
     upkeep: float = 0.0
+    """GPU time that does not depend on the batch: accumulating gradients."""
     stall: float = 0.0
+    """Time for which its kernels waited for the host."""
     held: float = 0.0
-    """Seconds for which its kernels waited for other ranks."""
+    """Time for which its kernels waited for other ranks."""
     host: float = 0.0
-    """Seconds that the host spent on launches; 0 where the trace does not tell."""
+    """Time that the host spent on launches; 0 if the trace does not contain it."""
 
     @property
     def seconds(self) -> float:
-        """All GPU time."""
+        """Return the total GPU time (s)."""
         return sum(self.by_class.values()) + self.upkeep
 
 
 class Gradient(NamedTuple):
-    """The gradient of one parameter: elements (-1: not recorded) and torch's name of their type."""
+    """The gradient of one parameter: number of elements (-1: not recorded) and torch's name of their type."""
 
     elements: int
     dtype: str
@@ -67,25 +70,26 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """Mean of the profiled steps over steps and ranks."""
+    """The profiled steps, averaged over steps and ranks."""
 
     parts: Mapping[PassKey, PassSeconds]
     gradients: tuple[Gradient, ...]
-    """In the order they become ready; empty in a simulated trace."""
+    """Gradients in the order in which they become ready; empty in a simulated trace."""
     micro_batches: int
-    """Forward and backward passes of a step, over which ``parts`` of these are means; 1 in a simulated trace, where they are sums."""
+    """Number of forward and backward passes of a step; ``parts`` of these passes are means over them. In a simulated trace it is 1 and
+    ``parts`` are sums."""
     optimizer: str
-    """Class of the optimizer; empty where the trace does not tell."""
+    """Class of the optimizer; empty if the trace does not contain it."""
     copied: float
-    """Bytes from host to device in a step."""
+    """Bytes copied from host to device in a step."""
     input_wait: float
     compute_cv: float | None
-    """Variation of a rank's compute from step to step; None where there are too few steps to tell."""
+    """Coefficient of variation of a rank's compute from step to step; None if there are too few steps."""
     persistent_cv: float | None
-    """Variation of the ranks' mean compute; None where there are too few ranks."""
+    """Coefficient of variation of the mean compute of ranks; None if there are too few ranks."""
 
     def total(self, which: Pass) -> PassSeconds:
-        """Return all parts of one pass together."""
+        """Return the sum of all parts of one pass."""
         total = PassSeconds()
         for (name, _), part in self.parts.items():
             if name == which:
@@ -94,7 +98,7 @@ class Seen:
 
 
 class _Item(NamedTuple):
-    """One kernel with the pass it belongs to."""
+    """One kernel with the pass that it belongs to."""
 
     key: PassKey
     span: TraceSpan
@@ -102,9 +106,9 @@ class _Item(NamedTuple):
 
 
 def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
-    """Return what the passes of *imported* took; compute beside a collective ran *slowdown* times longer.
+    """Return the times of the passes of *imported*; compute that overlapped with a collective took *slowdown* times as long.
 
-    Raise SpecError where the trace does not tell.
+    Raise SpecError if the trace does not show the passes.
     """
     pairs = zip(imported.traces, imported.windows, strict=True)
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
@@ -112,22 +116,22 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
     for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
-        _require_alike(trace, own, steps[0][0])
+        _require_equal_gradients(trace, own, steps[0][0])
         beside = union(trace.collectives)
         compute.append([])
         for step in own:
-            taken = _taken(trace, step, beside, slowdown)
+            taken = _pass_times(trace, step, beside, slowdown)
             compute[-1].append(sum(part.seconds for part in taken.values()))
             for key, part in taken.items():
                 scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
                 _add(parts[key], part, scale)
         _stalls(parts, imported, trace, window, own, total)
     first = steps[0][0]
-    copied = fmean(_copied(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
+    copied = fmean(_copied_bytes(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
     waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
     optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
     return Seen(
-        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, imported.traces[0].simulated)
+        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_variation(compute, imported.traces[0].simulated)
     )
 
 
@@ -136,12 +140,12 @@ class _Step(NamedTuple):
 
     items: list[_Item]
     gradients: tuple[Gradient, ...]
-    """Of one micro-batch."""
+    """Gradients of one micro-batch."""
     micro_batches: int
 
 
 def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
-    """Return from when to when the host worked on each step that counts."""
+    """Return begin and end of the host's work on each step that counts."""
     chosen = [trace.steps[number] for number in sorted(trace.steps)][-window.steps :]
     ends = [*(span.t0 for span in chosen[1:]), chosen[-1].t1 - _INSTANT]
     return [(span.t0, end) for span, end in zip(chosen, ends, strict=True)]
@@ -150,10 +154,10 @@ def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
 def _step(trace: RankTrace, start: float, end: float) -> _Step:
     kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
     if trace.simulated:
-        return _Step([_Item(_named(trace, span), span, False) for span in kernels], (), 1)
+        return _Step([_Item(_pass_key(trace, span), span, False) for span in kernels], (), 1)
     gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
     backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)
-    rounds = _rounds(kernels, backward, gradients)
+    rounds = _backward_passes(kernels, backward, gradients)
     count = len(gradients) // rounds if rounds else 0
     if not count or count * rounds != len(gradients):
         raise SpecError(
@@ -161,10 +165,10 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
             "profile whole training steps, prof.step() after each optimizer step"
         )
     kept = tuple(Gradient(span.ident, span.resource) for span in gradients[:count])
-    return _Step(_sorted_out(kernels, backward, gradients, count), kept, rounds)
+    return _Step(_with_passes(kernels, backward, gradients, count), kept, rounds)
 
 
-def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
+def _pass_key(trace: RankTrace, span: TraceSpan) -> PassKey:
     """Return the pass that a simulated trace names."""
     match = _SIMULATED.match(span.name)
     if match is None:
@@ -172,8 +176,8 @@ def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
     return _PASSES[match[1]], span.ident if match[1] == "backward" else -1
 
 
-def _rounds(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
-    """Return how many backward passes a step has: between two of them something is computed forward, and both keep gradients."""
+def _backward_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
+    """Return the number of backward passes of a step; each accumulates gradients, and forward compute separates them."""
     starts = [span.t0 for span in backward]
     forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
     marks = sorted([(time, False) for time in forward] + [(span.t0, True) for span in gradients])
@@ -185,8 +189,8 @@ def _within(spans: Sequence[TraceSpan], starts: Sequence[float], time: float) ->
     return place >= 0 and time < spans[place].t1
 
 
-def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
-    """Return *kernels* with their passes; *count* gradients are kept in each backward pass."""
+def _with_passes(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
+    """Return *kernels* with their passes; each backward pass accumulates *count* gradients."""
     starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
     kept = [span.t0 for span in keeping]
@@ -194,7 +198,7 @@ def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gra
     items = []
     for span in kernels:
         if _within(backward, starts, span.launched):
-            upkeep = _within(keeping, kept, span.launched)  # or it leads to the gradient that is kept next
+            upkeep = _within(keeping, kept, span.launched)  # otherwise it leads to the gradient accumulated next
             place = bisect_right(kept, span.launched) - 1 if upkeep else bisect_right(ends, span.launched)
             items.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
         else:
@@ -202,7 +206,7 @@ def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gra
     return items
 
 
-def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
+def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
     for step in steps:
         if step.gradients != first.gradients or step.micro_batches != first.micro_batches:
             raise SpecError(
@@ -214,8 +218,8 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
-    """Return what each part of a step took; of kernels that run at once each moment counts once."""
+def _pass_times(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
+    """Return the times of each part of a step; time in which several kernels run concurrently counts once."""
     parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     done = host = -1.0
     for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
@@ -236,16 +240,16 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
 
 
 def kernel_class(name: str) -> OperatorClass:
-    """Return what bounds the kernel or operator *name*: a class of products, or memory."""
+    """Return the operator class of the kernel or operator *name*: a class of products, or ``elementwise`` if it is memory bound."""
     return next((name_of_class for name_of_class, pattern in _CLASSES if pattern.search(name)), "elementwise")
 
 
 def _stalls(
     parts: Mapping[PassKey, PassSeconds], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
 ) -> None:
-    """Add waits for the host and for other ranks to the parts whose kernel follows.
+    """Add each wait for the host or for other ranks to the part of the next kernel.
 
-    On a CPU those for the host are what it computes between operators.
+    On a CPU, waits for the host are compute between operators.
     """
     items = sorted((item for step in steps for item in step.items), key=lambda item: item.span.t0)
     starts = [item.span.t0 for item in items]
@@ -274,7 +278,7 @@ def _add(part: PassSeconds, more: PassSeconds, scale: float) -> None:
 
 
 def union(spans: Iterable[TraceSpan]) -> list[tuple[float, float]]:
-    """Return from when to when any of *spans* goes on, in order."""
+    """Return the disjoint intervals in which any of *spans* is active, in order."""
     joined: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.t0):
         if joined and span.t0 <= joined[-1][1]:
@@ -285,7 +289,7 @@ def union(spans: Iterable[TraceSpan]) -> list[tuple[float, float]]:
 
 
 def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:
-    """Return the seconds between *start* and *end* in which one of *beside* went on."""
+    """Return the time (s) between *start* and *end* that the intervals *beside* cover."""
     place = max(0, bisect_right(beside, (start, float("inf"))) - 1)
     seconds = 0.0
     while place < len(beside) and beside[place][0] < end:
@@ -297,8 +301,8 @@ def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> 
 # --- everything else ---------------------------------------------------------------------------------------------------------
 
 
-def _copied(trace: RankTrace, window: Window) -> float:
-    """Return the bytes that a step copies from host to device."""
+def _copied_bytes(trace: RankTrace, window: Window) -> float:
+    """Return the bytes per step that are copied from host to device."""
     copies = [span for span in trace.copies if "HtoD" in span.name and window.start <= span.t0 < window.end]
     return sum(max(0, span.nbytes) for span in copies) / window.steps
 
@@ -307,8 +311,8 @@ _LEAST_STEPS: Final = 3
 _LEAST_RANKS: Final = 4
 
 
-def _spread(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
-    """Return the variation from step to step and from rank to rank; None where there is too little to tell, or a mean was simulated."""
+def _variation(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
+    """Return the coefficients of variation over steps and over ranks; None with too few of them or for a simulated trace."""
     if from_simulation:
         return None, None
     means = [fmean(own) for own in compute]

@@ -1,4 +1,4 @@
-"""What is known of a profiled job? What its trace tells, what the user says where that does not, and the machine that it ran on."""
+"""What is a profiled job? The facts of its trace, the user's description for facts that are not in it, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from sim.spec.yaml import SpecError
 
 
 class JobMachine(NamedTuple):
-    """On what the job ran."""
+    """The machine on which the job ran."""
 
     gpu: Gpu
     said: Any
-    """The GPU as a workload may name it: by its name in the catalogue, or all that its description says."""
+    """The GPU as written in a workload: its name in the catalogue, or its full description."""
     cpu_speed: float
     name: str
 
 
 @dataclass(frozen=True)
 class ProfiledJob:
-    """A job, its profile, and the file *path* in which a workload that replays it will stand."""
+    """A job, its profile, and the *path* to which a workload that replays it will be written."""
 
     profile: Imported
     asked: JobDescription
@@ -46,32 +46,32 @@ class ProfiledJob:
 
     @property
     def source(self) -> str:
-        """Return where measured times come from, in words."""
+        """Return a text on the source of the measured times."""
         steps, names = self.profile.windows[0].steps, sorted({Path(trace.file).name for trace in self.profile.traces})
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f"{names[0]}{more}: {steps} steps of {self.ranks} ranks on {nodes(self.profile)} of {self.machine.name}"
 
     def workload(self, *overrides: str) -> Workload:
-        """Return the workload that the user named, with what they said of the job and *overrides*."""
+        """Return the workload that the user named, with the user's description of the job and *overrides* applied."""
         job = self.asked
-        said = [f"training.batch={job.batch}"] if job.batch else []
-        said += [f"training.precision={job.precision}"] if job.precision else []
-        said += [f"training.stack={job.stack}"] if job.stack else []
-        return load_workload(job.workload, (*said, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
+        specified = [f"training.batch={job.batch}"] if job.batch else []
+        specified += [f"training.precision={job.precision}"] if job.precision else []
+        specified += [f"training.stack={job.stack}"] if job.stack else []
+        return load_workload(job.workload, (*specified, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
 
     def measured_on(self, base: Workload) -> MeasuredOn:
-        """Return under which conditions the times of the job's layers, *base*'s, were measured."""
+        """Return the conditions under which the times of the job's layers were measured: the machine, and batch and precision of *base*."""
         return MeasuredOn(gpu=self.machine.gpu, batch=base.training.batch, precision=base.training.precision, source=self.source)
 
     def reference(self, name: str, folder: str) -> str:
-        """Return how the file *path* names what *name* stands for in *folder*: what is no part of the catalogue, by its place."""
+        """Return the reference to *name* in *folder* for the file at *path*: a relative path unless it is part of the catalogue."""
         file = locate(name, folder, self.asked.folders.workloads)
         own = file not in every(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
 
 
 def job_of(profile: Imported, job: JobDescription, path: Path) -> ProfiledJob:
-    """Return the job of *profile*. Raise SpecError where profile and *job* leave open what a replay takes."""
+    """Return the job of *profile*. Raise SpecError if *profile* and *job* lack facts that a replay needs."""
     job, _ = agreed(profile, job)
     _require(profile, job)
     machine = _machine(job)
@@ -108,12 +108,12 @@ def _machine(job: JobDescription) -> JobMachine:
     for index, group in enumerate(loaded.spec.groups):
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
-            return JobMachine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+            return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
     raise SpecError(f"{job.hardware}: has no GPU on which the trace could have been made; name another --hardware")
 
 
-def _named(node: Node) -> str | None:
-    """Return the catalogue's name of the GPU of *node*, where that is just what the catalogue says."""
+def _catalogue_name(node: Node) -> str | None:
+    """Return the catalogue's name of the GPU of *node* if it is equal to that GPU of the catalogue, else None."""
     try:
         return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None
     except SpecError:

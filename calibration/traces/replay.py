@@ -1,10 +1,10 @@
-"""What would this profiled job take elsewhere? A workload whose layers carry the times that the profile showed, for ``sim run``.
+"""How long would this profiled job take elsewhere? Write a workload for ``sim run`` with the times that the profile shows for its layers.
 
-With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` shares the times
-of passes among its layers. Without one `trace_alone` makes the table, which needs ``record_shapes=True``. Of jobs that shard, split or
-pipeline the model, `divided` tells the times, with a workload that says the layout.
-Limits: where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
-activations, so that GPU memory is not counted, nor samples of an epoch, and its times grow with the batch in proportion.
+With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` distributes the
+times of passes over its layers. Without one, `trace_alone` builds the table, which needs ``record_shapes=True``. For jobs that shard, split
+or pipeline the model, `divided` derives the times; they need a workload that specifies the layout.
+Limits: if the GPU never waits for the host, a simulated trace does not show how far the host is ahead. A trace without a table has no
+activations, so GPU memory is not counted, and no number of samples per epoch; its times are proportional to the batch.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from sim.study.new.file import write_new
 from sim.training.step_plan import Timeline
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
-"""Of the training, what a simulated trace tells beside batch and precision."""
+"""Fields of the training that a simulated trace contains in addition to batch and precision."""
 _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
-"""Stacks of jobs on processors, and on GPUs, where none is named: what torch's DistributedDataParallel does."""
+"""Default stacks of jobs on CPUs (True) and on GPUs (False): those of torch's DistributedDataParallel."""
 _OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
 def write_replay(profile: Imported, job: JobDescription, path: Path) -> None:
-    """Write a workload that replays the job of *profile* to *path*, once it has proved to load and to be plausible."""
+    """Write a workload that replays the job of *profile* to *path*, after checking that it loads and is plausible."""
 
     def check(file: str) -> None:
         loaded = load_workload(file, (), job.folders.workloads)
@@ -59,29 +59,29 @@ def write_replay(profile: Imported, job: JobDescription, path: Path) -> None:
 def replayed(profile: Imported, said: JobDescription, path: Path) -> str:
     """Return the text of a workload, to be written to *path*, that replays the job of *profile*.
 
-    Raise SpecError where profile and *said* leave open what that takes, or the job is of a kind that is not replayed.
+    Raise SpecError if *profile* and *said* lack facts that the workload needs, or if jobs of this kind cannot be replayed.
     """
     job = job_of(profile, said, path)
     if any(trace.divided and not trace.simulated for trace in profile.traces):
-        return workload_text(_of_layout(job), job)
-    return workload_text(_of_table(job) if job.asked.workload else _of_trace(job), job)
+        return workload_text(_from_layout(job), job)
+    return workload_text(_from_table(job) if job.asked.workload else _from_trace(job), job)
 
 
-def _of_table(job: ProfiledJob) -> dict[str, Any]:
-    """Return the workload that the user named, its layers with the times of the job."""
-    told, machine = job.profile.traces[0].described, job.machine
-    set_up = {name: told[name] for name in _SET_UP if name in told}
-    base = job.workload(*(f"training.{name}={value}" for name, value in set_up.items()))
+def _from_table(job: ProfiledJob) -> dict[str, Any]:
+    """Return the workload that the user named, with the measured times of the job in its layers."""
+    described, machine = job.profile.traces[0].described, job.machine
+    setup = {name: described[name] for name in _SET_UP if name in described}
+    base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
     seen = passes_seen(job.profile, base.training.stack.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, seen, job.ranks)
     model = base.model.model_copy(update={"layers": timed_layers(base, machine, seen, job.ranks), "measured": job.measured_on(base)})
     draft = launching(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, seen, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
-    return _extended(job, base, draft.model, fitted, set_up | _noise(seen))
+    return _extended(job, base, draft.model, fitted, setup | _noise(seen))
 
 
-def _of_layout(job: ProfiledJob) -> dict[str, Any]:
-    """Return the workload that the user named, whose layout the ranks of the job have, its layers with their times."""
+def _from_layout(job: ProfiledJob) -> dict[str, Any]:
+    """Return the workload that the user named, which specifies the layout of the job's ranks, with measured times in its layers."""
     base, first = job.workload(), job.profile.traces[0]
     parallel = base.training.parallel
     if parallel.trivial:
@@ -90,67 +90,67 @@ def _of_layout(job: ProfiledJob) -> dict[str, Any]:
             "example parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
         )
     hardware = load_hardware(job.asked.hardware, library=job.asked.folders.hardware).spec
-    each = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    enough = with_nodes(hardware, math.ceil(job.ranks / each))
-    seen = divided.by_stage(divided.own_passes(job.profile), prepare(enough, base))
+    gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
+    machine = with_nodes(hardware, math.ceil(job.ranks / gpus_per_node))
+    seen = divided.by_stage(divided.own_passes(job.profile), prepare(machine, base))
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
     bare = divided.without_copies(base)
-    workload = divided.timed(enough, bare, seen, on, first.gpu != CPU)
-    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(enough, workload, mean(passes.update for passes in seen))}
+    workload = divided.timed(machine, bare, seen, on, first.gpu != CPU)
+    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(machine, workload, mean(passes.update for passes in seen))}
     if bare is not base:
         fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
     return _extended(job, base, workload.model, fitted, {})
 
 
-def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *base* with the *model* of measured layers, constants of its stack as *fitted*, and what the trace *told* of the training."""
+def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *base* with the measured *model*, the *fitted* constants of its stack, and the trace's *settings* of the training."""
     stack = {
         "extends": job.reference(job.asked.stack or base.training.stack.name, "workloads/stacks"),
         **fitted,
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
-    said = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
+    fields = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
     if is_model(job.asked.workload, job.asked.folders.workloads):
-        return said | _around(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(told)}
+        return fields | _run_fields(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(settings)}
     return {
         "extends": job.reference(job.asked.workload, "workloads"),
-        **said,
+        **fields,
         "dropped": ("transformer", "sequence", "lora", "lengths", "frozen") if base.model.transformer is not None else (),
-        "dataset": _cut(base) if base.model.sequence is not None else None,
-        "training": training | dict(told),
+        "dataset": _token_dataset(base) if base.model.sequence is not None else None,
+        "training": training | dict(settings),
     }
 
 
-def _around(base: Workload) -> dict[str, Any]:
-    """Return what a run adds to a model file, from which no workload can be extended."""
+def _run_fields(base: Workload) -> dict[str, Any]:
+    """Return the fields that a run adds to a model file, because a workload cannot extend a model file."""
     if base.model.sequence is None:
         return {"dataset": {"extends": SYNTHETIC, "prepared": f"{base.dataset.prepared!r} B"}}
-    return {"dataset": {"extends": TOKENS, **_cut(base)}, "input": dict(LOADER)}
+    return {"dataset": {"extends": TOKENS, **_token_dataset(base)}, "input": dict(LOADER)}
 
 
-def _cut(base: Workload) -> dict[str, Any]:
-    """Return the data set of a stream of tokens, cut into the samples of *base*."""
+def _token_dataset(base: Workload) -> dict[str, Any]:
+    """Return the data set of a token stream, cut into the samples of *base*."""
     data = base.dataset
     sizes = {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
     return {"name": data.name, **sizes, "source": data.source}
 
 
 def _noise(seen: Seen) -> dict[str, Any]:
-    """Return how steps and ranks differed, where the trace tells."""
-    told = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
-    spreads = {name: round(min(1.0, value), 5) for name, value in told.items() if value is not None}
+    """Return the variation of steps and ranks, if the trace shows it."""
+    variations = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
+    spreads = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
     return {"noise": spreads} if spreads else {}
 
 
-def _of_trace(job: ProfiledJob) -> dict[str, Any]:
-    """Return a workload that is made of the trace alone."""
+def _from_trace(job: ProfiledJob) -> dict[str, Any]:
+    """Return a workload that is built from the trace only."""
     profile, options, machine = job.profile, job.asked, job.machine
     on_cpu = profile.traces[0].gpu == CPU
     stack = options.stack or _STACKS[on_cpu]
-    said = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
-    said += [f"training.stack={stack}", "input.loader=synthetic"]
-    base = load_workload("alexnet", said, options.folders.workloads).spec  # for its set-up: the model is replaced
+    overrides = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
+    overrides += [f"training.stack={stack}", "input.loader=synthetic"]
+    base = load_workload("alexnet", overrides, options.folders.workloads).spec  # only for its setup: the model is replaced
     seen = passes_seen(profile, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
         raise SpecError(
@@ -195,7 +195,7 @@ def _of_trace(job: ProfiledJob) -> dict[str, Any]:
 
 
 def _input(profile: Imported, seen: Seen) -> dict[str, Any] | None:
-    """Return a loader that makes a batch in the measured step where the ranks waited for input; None where they did not."""
+    """Return a loader that needs the measured step time for a batch if the ranks waited for input; None if they did not."""
     if seen.input_wait <= MUCH_INPUT * profile.step_time:
         return None
     return {

@@ -1,6 +1,7 @@
-"""How do the passes of a profile go onto the layers of a table? What a pass took is shared in the ratio of what is computed for them.
+"""How are the times of a profile's passes distributed over the layers of a table? In proportion to the computed times of the layers.
 
-Backward is shared bucket by bucket where the trace tells buckets. Launches are those with which the host falls behind as far as it did.
+Backward is distributed bucket by bucket if the trace names buckets. The number of launches of each layer is chosen so that the GPU waits
+for the host as long as it did in the profile.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from sim.training.step_plan import Timeline, asked_of, one_pass, plan_step
 
 
 class _Group(NamedTuple):
-    """Layers (places in the table, in the order they run) of one pass whose time is shared, and what was seen of them."""
+    """Layers of one pass (indices in the table, in execution order) that share a measured time, and that time."""
 
     places: Sequence[int]
     seen: PassSeconds
     beside: float
-    """Seconds of it that are no layer's: gradients copied into buckets."""
+    """Time (s) in it that is not due to its layers: copies of gradients into buckets, and recomputed forward passes."""
     drained: bool = False
-    """The host has waited for the GPU before it launches them."""
+    """Whether the host waits for the GPU before it launches these layers."""
 
 
 def timed_layers(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
-    """Return the layers of *base* with the times *seen*, shared in the ratio of those computed."""
+    """Return the layers of *base* with the times *seen*, distributed in proportion to the computed times."""
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if seen.micro_batches == 1 else 1
     launch = base.training.stack.launch_cpu / machine.cpu_speed
     timeline = Timeline(launch)
     stack = base.training.stack
     forward = _Group(range(count), seen.total("forward"), 0.0, drained=stack.backend == "gloo")
-    ahead = _scaled(forward, times.forward, times.forward_launches, rounds, timeline)
-    again = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
+    ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
+    recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for number, group in enumerate(_backward_groups(base, machine, seen, ranks)):
-        recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
+        recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds
         drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
         group = group._replace(beside=group.beside + recompute, drained=drained)
-        scaled = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
+        scaled = _distributed(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(scaled[0])
         back[1].update(scaled[1])
     return tuple(
@@ -57,13 +58,13 @@ def timed_layers(base: Workload, machine: JobMachine, seen: Seen, ranks: int) ->
 def measured_times(
     forward: float, backward: float, forward_launches: float, backward_launches: float, upkeep: float = 0.0
 ) -> MeasuredTimes:
-    """Return times of a layer, in seconds and launches."""
+    """Return the measured times of a layer, from seconds and numbers of launches."""
     times = {"forward": f"{forward!r} s", "backward": f"{backward!r} s", "upkeep": f"{upkeep!r} s"}
     return MeasuredTimes.model_validate(times | {"forward_launches": forward_launches, "backward_launches": backward_launches})
 
 
 def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> list[_Group]:
-    """Return backward's layers by bucket, where the trace tells what led to each; else all together."""
+    """Return the layers of backward grouped by bucket if the trace shows the times of each bucket, else one group of all layers."""
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
     count = len(base.model.layers)
     cuts: list[tuple[int, int]] = []
@@ -73,8 +74,8 @@ def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int
         cuts.append((until, segment.bucket))
         copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))
         done = until
-    told = {place for which, place in seen.parts if which == "backward"}
-    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != told or len({*cuts}) != len(told):
+    seen_buckets = {place for which, place in seen.parts if which == "backward"}
+    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != seen_buckets or len({*cuts}) != len(seen_buckets):
         rounds = base.training.gradient_accumulation_steps if seen.micro_batches == 1 and not base.training.stack.no_sync else 1
         return [_Group(range(count - 1, -1, -1), seen.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
@@ -84,10 +85,10 @@ def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int
     ]
 
 
-def _scaled(
+def _distributed(
     group: _Group, times: Sequence[float], launches: Sequence[float], rounds: int, timeline: Timeline
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return seconds and launches of each layer of *group*, whose *rounds* passes a step took what was seen; *timeline* goes on."""
+    """Return time (s) and launches of each layer of *group*, which runs *rounds* times per step, and advance *timeline*."""
     computed = sum(times[place] for place in group.places)
     seconds = max(0.0, group.seen.seconds - group.beside) / rounds
     scale = seconds / computed if computed else 0.0

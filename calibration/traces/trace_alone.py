@@ -1,4 +1,4 @@
-"""What table does a trace alone tell? One layer for each gradient and class of kernel, in the order in which gradients become ready."""
+"""Which layer table can be built from a trace only? One layer per gradient and class of kernels, in the ready order of gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::
 
 
 def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
-    """Return a table of what was *seen*, in forward order: one layer for each class of kernel up to each gradient."""
+    """Return a table of the passes *seen*, in forward order: one layer for each class of kernels that leads to each gradient."""
     none = PassSeconds()
     ahead = seen.parts.get(("forward", -1), none)
     launched = _launches(ahead, timeline)
@@ -36,7 +36,7 @@ def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
 
 
 def _segment(place: int, gradient: Gradient, part: PassSeconds, launches: float) -> list[Layer]:
-    """Return the layers of backward that lead to one gradient, which the first of them, as it runs last, makes ready."""
+    """Return the layers of backward that lead to one gradient; the first of them runs last in backward and so holds the gradient."""
     classes: list[OperatorClass] = sorted(part.by_class) or ["elementwise"]
     kind = _DTYPES.get(gradient.dtype, "fp32")
     layers = []
@@ -54,7 +54,7 @@ def _share(part: PassSeconds, op: OperatorClass) -> float:
 
 
 def _launches(part: PassSeconds, timeline: Timeline) -> float:
-    """Return what the kernels of *part* cost the host, in launches, so that the GPU waits for them as it did; *timeline* goes on."""
+    """Return the number of launches of *part* with which the GPU waits for the host as measured, and advance *timeline*."""
     if timeline.launch_cpu <= 0:
         return 0.0
     count = max(part.host, part.stall) / timeline.launch_cpu

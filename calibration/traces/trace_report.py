@@ -1,4 +1,4 @@
-"""How does an imported profile look? The stall table of a simulated run, JSON, and a row of the file of measured runs."""
+"""How is an imported profile reported? As the stall table of a simulated run, as JSON, and as a row in the file of measured runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from sim.units import show
 Record = Mapping[str, str | int | float]
 
 MUCH_INPUT = 0.01
-"""Of a step spent on waiting for data: from there on a record says more of the loader than of compute."""
+"""Share of a step spent waiting for data from which a record reflects the loader rather than compute."""
 _LONGEST_NAME = 90
 
 
 def trace_document(imported: Imported, row: Record) -> dict[str, Any]:
-    """Return the JSON document of an imported job, and the *row* it makes."""
+    """Return the JSON document of an imported job, including its *row* for the file of measured runs."""
     return {
         "schema": 1,
         "files": sorted({trace.file for trace in imported.traces}),
@@ -55,7 +55,7 @@ def trace_document(imported: Imported, row: Record) -> dict[str, Any]:
 
 
 def trace_table(imported: Imported) -> str:
-    """Return the stall table, what the ranks waited for most, and the kernels that took most."""
+    """Return the stall table, and a table of the kernels, collectives and copies that took most time."""
     count, hosts = gpus(imported), nodes(imported)
     what = "CPU rank" if imported.traces[0].gpu == CPU else "GPU"
     lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {imported.windows[0].steps} steps profiled", ""]
@@ -71,12 +71,12 @@ def trace_table(imported: Imported) -> str:
 
 
 def gpus(imported: Imported) -> int:
-    """Return the ranks of the job."""
+    """Return the number of ranks of the job."""
     return sum(trace.size for trace in imported.traces)
 
 
 def nodes(imported: Imported) -> int:
-    """Return the hosts that the job ran on."""
+    """Return the number of hosts that the job ran on."""
     simulated = imported.traces[0].described.get("nodes")
     return int(simulated) if simulated else len({trace.host for trace in imported.traces})
 
@@ -84,11 +84,11 @@ def nodes(imported: Imported) -> int:
 def trace_record(
     imported: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
 ) -> dict[str, str | int | float]:
-    """Return the row that calibration may read compute from: step time and, of it, the exposed gradient exchange (see run_records)."""
-    given = imported.traces[0].described
-    simulated = {key: given.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
-    fed = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
-    waits = fed > MUCH_INPUT * imported.step_time
+    """Return a row for the file of measured runs: step time and its exposed gradient exchange (see `calibration.run_records`)."""
+    described = imported.traces[0].described
+    simulated = {key: described.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
+    input_wait = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
+    waits = input_wait > MUCH_INPUT * imported.step_time
     row: dict[str, str | int | float] = dict.fromkeys(COLUMNS, "")
     row |= {
         "source": "profile",
@@ -103,15 +103,15 @@ def trace_record(
         "exposed_sync_s": imported.exposed_sync,
         "role": "prediction" if waits else "compute",
         "note": f"{imported.windows[0].steps} profiled steps"
-        + (f"; {100 * fed / imported.step_time:.0f}% of a step waits for data" * waits),
+        + (f"; {100 * input_wait / imported.step_time:.0f}% of a step waits for data" * waits),
     }
     return row
 
 
 def add_record(path: Path, row: Record, folders: Folders) -> None:
-    """Add *row* to the measured runs in *path*, which is made if there is none.
+    """Append *row* to the measured runs in the file *path*, which is created if needed.
 
-    Raise SpecError, with the file as it was, where that cannot be, ``validate`` could not ask for the row, or it is there already.
+    Raise SpecError and leave the file unchanged if it cannot be written, ``validate`` could not run the row, or the row exists already.
     """
     for column, option in _NAMED.items():
         if not row[column]:
@@ -138,11 +138,11 @@ def add_record(path: Path, row: Record, folders: Folders) -> None:
 
 
 _NAMED: Final = {"hardware": "hardware", "workload": "workload", "batch_per_gpu": "batch"}
-"""Columns that a row of a trace cannot do without, and the option of each: a blank batch would be read as the workload's own."""
+"""Columns that a row of a trace must have, with the option that sets each; an empty batch would mean the workload's default."""
 
 
 def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -> None:
-    """Raise SpecError where the row *cells* names what is not there, or cannot have run so."""
+    """Raise SpecError if the row *cells* names something that does not exist, or cannot have run as described."""
     where = f"--record {path}"
     try:
         question(record(where, 0, columns, cells), folders)
@@ -151,7 +151,7 @@ def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -
 
 
 def _check_new(path: Path, before: str, cells: list[str]) -> None:
-    """Raise SpecError where a line of *before*, which *path* holds, says the same as *cells*."""
+    """Raise SpecError if a line of *before*, the content of *path*, is equal to *cells*."""
     for number, line in enumerate(before.splitlines(), 1):
         if not line.startswith("#") and [cell.strip() for cell in next(csv.reader([line]), [])] == cells:
             raise SpecError(f"{path}:{number}: is this job already, to the last digit; a trace is added once")

@@ -1,4 +1,4 @@
-"""How is a replayed job written? As the YAML of a workload, layer by layer."""
+"""How is a replayed job written? As the YAML of a workload with a layer table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def workload_text(said: Mapping[str, Any], job: ProfiledJob) -> str:
 
 
 def _model(model: Model, machine: JobMachine) -> Sequence[str]:
-    """Return the lines of the block of *model*; its GPU is said as the machine's description says it."""
+    """Return the lines of the block of *model*; its GPU is written as in the description of *machine*."""
     head, _, table = render(model.model_copy(update={"measured": None})).partition("layers:\n")
     on = model.measured
     assert on is not None

@@ -1,1 +1,1 @@
-"""How far off predictions are: scores, groups, sources left out, aims, and the published table."""
+"""How accurate are predictions? Scores, groups, sources left out, aims, and the published table."""

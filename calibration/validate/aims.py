@@ -1,7 +1,7 @@
-"""Which of the project's aims do predictions of the committed measurements meet? Each aim, what is reached, and whether that is enough.
+"""Which of the project's aims do predictions of the committed measurements meet? A table of aims and results.
 
-An aim names prediction rows and how far off the simulator may be on them: at the median, at the 90th percentile, in skill. Aims were set
-before the simulator was written; those that are missed stay in the table.
+An aim selects prediction rows and sets limits for them: the median error, the 90th percentile of errors, or the skill. Aims were set before
+the simulator was written; missed ones stay in the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Selects = Callable[[Scored], bool]
 
 @dataclass(frozen=True)
 class Aim:
-    """Rows, which prediction of them is meant, and the errors (fractions) that are aimed at."""
+    """Selects rows, and sets limits for the errors (fractions) of the predictions in *column*."""
 
     name: str
     selects: Selects
@@ -65,32 +65,32 @@ AIMS: Final = (
     Aim("TensorFlow 2017, K80", _rows("tf2017", "tf2017-gce-k80", "p2.8xlarge"), 0.03, 0.08),
 )
 LEAST_SKILL: Final = 0.5
-"""Of all rows with communication that shows."""
+"""Least skill over all rows with exposed communication."""
 LEAST_OF_FREE: Final = 0.5
-"""Error of the exposed part over that of free communication, Lambda's machines without NVLink."""
+"""Largest median error of exposed communication, relative to its time, on Lambda's machines without NVLink; free communication has 1."""
 COVERED: Final = (0.90, 0.99)
 
 
 CARRIED: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
-"""Median and 90th percentile with each source left out."""
+"""Largest median and 90th percentile of errors with each source left out."""
 LEAST_SKILL_OF_SOURCE: Final = 0.2
 MOST_HARM: Final = (0.005, 0.02)
-"""By how much calibrating may make the median and the 90th percentile of a cluster worse."""
+"""Largest increase of a cluster's median and 90th percentile of errors by calibration."""
 MOST_GROWTH: Final = 1.3
-"""90th percentile of errors at the scales that are left out over that at the others."""
+"""Largest ratio of the 90th percentile of errors at the scales left out to that at the other scales."""
 
 
 def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] = MappingProxyType({})) -> str:
-    """Return a line for each aim that *rows* (prediction rows) tell of: rows, what is reached, the aim, and whether it is missed.
+    """Return a line for each aim that applies to the prediction *rows*: number of rows, result, aim, and whether it is missed.
 
-    *left_out* are rows that were predicted without something (`calibration.validate.carry_over`), with aims of their own.
+    *left_out* holds rows that were predicted with something left out (`calibration.validate.carry_over`), which have their own aims.
     """
     lines = [f"{'aim':66} {'rows':>5}  {'reached':>12}  {'aim':>12}"]
     for aim in AIMS:
         chosen = [row for row in rows if aim.selects(row)]
         if chosen:
-            lines.append(_errors(aim, len(chosen), scores(chosen)[aim.column]))
-    lines += _whole(rows)
+            lines.append(_error_line(aim, len(chosen), scores(chosen)[aim.column]))
+    lines += _other_aims(rows)
     if source := left_out.get("source"):
         lines += _without_source(source)
     if split := left_out.get("nodes"):
@@ -99,7 +99,7 @@ def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] 
 
 
 def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
-    """Yield the aims of *rows* that were predicted without their source."""
+    """Yield the lines of aims for *rows* that were predicted without their source."""
     score_of = scores(rows)
     for name, (median, p90) in CARRIED.items():
         met = score_of[name]["median"] <= median and score_of[name]["p90"] <= p90
@@ -130,22 +130,22 @@ def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
 
 
 def _growth(rows: Sequence[Scored]) -> Iterator[str]:
-    """Yield how errors grow beyond the scales that calibrate."""
+    """Yield the line of the growth of errors beyond the scales that calibrate."""
     far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
     if far and near:
         growth = quantile(far, "calibrated", 0.9) / quantile(near, "calibrated", 0.9)
         yield _line("3+ nodes left out, p90 over that within", len(far), f"{growth:.2f}", f"{MOST_GROWTH:g}", growth <= MOST_GROWTH)
 
 
-def _errors(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
+def _error_line(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
     met = score["median"] <= aim.median and (aim.p90 is None or score["p90"] <= aim.p90)
     both = f"{_percent(score['median'])} / {_percent(score['p90'])}%"
     wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'}%"
     return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
 
 
-def _whole(rows: Sequence[Scored]) -> Iterator[str]:
-    """Yield the lines that are no medians: skill, coverage, exposed communication over PCIe."""
+def _other_aims(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield the lines of aims other than errors: skill, coverage, and exposed communication over PCIe."""
     score = scores(rows)["calibrated"]
     pcie = [row for row in rows if row.asked.record.source == "lambda" and _without_nvlink(row)]
     exposed = scores(pcie)["calibrated"]["exposed"]

@@ -1,9 +1,9 @@
-"""What would simple rules have said of the same rows? Free communication, a closed form, and a scaled copy of the nearest run.
+"""What would simple rules predict for the same rows? Free communication, a closed form, and a scaled copy of the nearest run.
 
-All know the same measured compute times as the simulator. *Free communication*: the step takes what its compute takes. *Closed form*: DDP's
-buckets become ready evenly over a backward pass of two thirds of the compute, each takes ``2(n-1)/n S/B + 2(n-1) l`` on one stream, and
-the step ends with the last; B inside a node, B between nodes and l are fitted to the cluster's network rows. *Copy*: the nearest row of
-the same job that may calibrate, times the ratio of the two compute times.
+All rules use the same measured compute times as the simulator. *Free communication*: the step time is the compute time. *Closed form*:
+DDP's buckets become ready at equal intervals during a backward pass of two thirds of the compute, each takes ``2(n-1)/n S/B + 2(n-1) l`` on
+one stream, and the step ends with the last. B inside a node, B between nodes and l are fitted to the cluster's network rows. *Copy*: the
+step time of the nearest calibrating row of the same job, times the ratio of the compute times.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("free_communication", "closed_form", "copy_row")
 BACKWARD: Final = 2 / 3
-"""Share of compute that is backward: twice the forward's work."""
+"""Share of compute in backward, which has twice the work of forward."""
 _START: Final = (math.log(5e9), math.log(2e9), math.log(50e-6))
-"""Where the fit of the closed form begins: bytes/s inside and between nodes, seconds per ring step."""
+"""Start values for the fit of the closed form: log bytes/s inside and between nodes, and log seconds per ring step."""
 _WIDTH: Final = 3.0
-"""Log factor by which they may well be off: an uninformative prior that keeps what no row tells finite."""
+"""Width of a vague prior on their logarithms, which keeps constants finite that no row determines."""
 
 
 class Known(NamedTuple):
-    """A run and the seconds its compute takes, exposed communication left out."""
+    """A run and its compute time (s), without exposed communication."""
 
     asked: RunQuestion
     compute: float
 
 
 def free_communication(row: Known) -> float:
-    """Return the step time (s) were communication free."""
+    """Return the step time (s) if communication were free."""
     return row.compute
 
 
@@ -58,7 +58,7 @@ def closed_form(row: Known, constants: Sequence[float]) -> float:
 
 
 def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
-    """Return the constants of `closed_form` that explain the network *rows* of one cluster best; None without rows."""
+    """Return the constants of `closed_form` that best fit the network *rows* of one cluster; None without rows."""
     if not rows:
         return None
     from scipy.optimize import least_squares
@@ -76,7 +76,7 @@ def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
 
 
 def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
-    """Return the step time (s) of the nearest run of *calibration* of the same job, scaled by compute; None without one."""
+    """Return the step time (s) of the nearest run of the same job in *calibration*, scaled by compute; None if there is none."""
     same = [other for other in calibration if _job(other.asked) == _job(row.asked)]
     if not same:
         return None

@@ -1,9 +1,9 @@
-"""Does what was learnt carry over? The rows of each source predicted as if it had never been measured, and larger scales from smaller ones.
+"""Does calibration carry over to new runs? Predict the rows of each source without that source, and large scales from small ones.
 
-*source*: every constant that rests on several sources is fitted anew without the scored one, or goes back to its prior
-(`calibration.catalogue.left_out`, `Carried`); the source's own calibrating rows still calibrate its clusters, as a user's would. *nodes*:
-one and two nodes calibrate, three and more are scored. *large-batches* and *small-batches*: the other half of each job's batches
-calibrates.
+*source*: every constant that rests on several sources is refitted without the scored source, or reset to its prior
+(`calibration.catalogue.left_out`, `Carried`). The source's own calibrating rows still calibrate its clusters, as a user's rows would.
+*nodes*: up to two nodes calibrate, three or more are scored. *large-batches* and *small-batches*: this half of each job's batches is
+scored, and the other half calibrates.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from sim.spec.yaml import SpecError
 from sim.units import counted
 
 KINDS: Final = ("source", *SPLITS)
-"""What can be left out."""
+"""Kinds of data that can be left out."""
 WIDE: Final = 0.7
-"""Width of a prior that rests on one source alone, where that is left out: the widest of those with several sources but host memory's."""
+"""Width of a prior that rests on a single source when that source is left out: the largest width of priors with several sources, except
+host memory's."""
 _COVERED: Final = 0.9
 _INTERVAL: Final = 0.95
-"""Share of the truth that intervals say they hold."""
+"""Nominal coverage of intervals."""
 _GRID: Final = tuple(0.025 * step for step in range(25))
 
 
 def kinds_of(text: str) -> list[str]:
-    """Return what *text* lists with commas between. Raise SpecError where one of them cannot be left out."""
+    """Return the kinds in the comma-separated list *text*. Raise SpecError if one is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KINDS:
@@ -48,24 +49,24 @@ def kinds_of(text: str) -> list[str]:
 def carried_over(
     validation: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None
 ) -> Validation:
-    """Return *validation* with its rows scored again without what each of *kinds* (of `KINDS`) leaves out."""
-    made: dict[str, tuple[Scored, ...]] = {}
+    """Return *validation* with its rows scored again, once for each of *kinds* (from `KINDS`) left out."""
+    rows: dict[str, tuple[Scored, ...]] = {}
     processes = processes or os.cpu_count() or 1
     for kind in kinds:
         if kind == "source":
-            made[kind] = _without_sources(validation, folders, processes, say)
+            rows[kind] = _without_sources(validation, folders, processes, say)
         else:
-            made[kind] = _beyond(validation.asked, folders, processes, say, kind)
-    return replace(validation, left_out=made)
+            rows[kind] = _score_split(validation.asked, folders, processes, say, kind)
+    return replace(validation, left_out=rows)
 
 
 def _without_sources(validation: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
-    """Return every prediction row, predicted without what its source told of constants that others share."""
+    """Return all prediction rows, each predicted with shared constants that do not use its source."""
     all_rows = validation.asked
     rows: dict[tuple[str, int], Scored] = {}
     for source in dict.fromkeys(row.asked.record.source for row in validation.scored):
         if source not in KNOWN:
-            rows |= {_place(row): row for row in validation.scored if row.asked.record.source == source}
+            rows |= {_row_key(row): row for row in validation.scored if row.asked.record.source == source}
             continue
         names = list(dict.fromkeys(row.cluster for row in validation.scored if row.asked.record.source == source))
         here = [row for row in all_rows if row.record.hardware in names]
@@ -74,17 +75,17 @@ def _without_sources(validation: Validation, folders: Folders, processes: int, s
         again = questions([row.record for row in (*here, *there)], without)
         say(f"without {source}: {counted(len(here), 'row')}")
         clusters = validate_clusters(again, without, processes, say, carried_without(validation, source), names)
-        rows |= {_place(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
-    return tuple(replace(rows[_place(row)], novelty=row.novelty) for row in validation.scored)
+        rows |= {_row_key(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
+    return tuple(replace(rows[_row_key(row)], novelty=row.novelty) for row in validation.scored)
 
 
-def _place(row: Scored) -> tuple[str, int]:
+def _row_key(row: Scored) -> tuple[str, int]:
     return row.asked.record.file, row.asked.record.line
 
 
-def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
-    """Return the rows on the far side of the split *kind*, and those prediction rows on its near side, marked by what is new of them."""
-    made: list[Scored] = []
+def _score_split(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+    """Return the scored rows of the split *kind* on both sides, marked as `FAR` or `NEAR` in their ``novelty``."""
+    scored_rows: list[Scored] = []
     for name in dict.fromkeys(row.record.hardware for row in questions):
         here = [row for row in questions if row.record.hardware == name]
         changed, far = split(here, kind)
@@ -94,17 +95,17 @@ def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, 
         [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
         lines = {row.record.where for row in far}
         scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
-        made += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
-    return tuple(made)
+        scored_rows += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
+    return tuple(scored_rows)
 
 
 FAR: Final = "beyond"
 NEAR: Final = "within"
-"""On which side of a split a row lies."""
+"""The side of a split that a row is on."""
 
 
 def carried_without(validation: Validation, source: str) -> Carried:
-    """Return what clusters tell of each other but for those of *source*: usual loss, widths of intervals, widths of priors."""
+    """Return the constants that clusters share, from rows of all sources except *source*: usual loss, widths of intervals and of priors."""
     others = [row for row in validation.scored if row.asked.record.source != source]
     carried = Carried(widths=tuple((name, WIDE) for name in PRIORS_OF_ONE.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
@@ -118,16 +119,16 @@ def carried_without(validation: Validation, source: str) -> Carried:
         return carried
     form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
     narrow = carried._replace(form=form)
-    told = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
-    if told is not None:
-        narrow = narrow._replace(unseen=told * of_few(len({row.asked.record.source for row in unseen})))
+    unseen_width = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
+    if unseen_width is not None:
+        narrow = narrow._replace(unseen=unseen_width * of_few(len({row.asked.record.source for row in unseen})))
     return narrow._replace(widening=widening(others, narrow.form, narrow.unseen))
 
 
 def of_few(sources: int) -> float:
-    """Return how many times wider than a normal's the 95% interval is of a spread that so few *sources* tell (Student's t).
+    """Return the ratio of 95% intervals: Student's t, for a standard deviation estimated from few *sources*, over a normal distribution.
 
-    Jobs of one source miss alike: what the next source's do is as uncertain as few sources make it, however many jobs each has.
+    The errors of jobs of one source are correlated. So the uncertainty for a new source depends on the number of sources, not of jobs.
     """
     from scipy.stats import norm, t
 
@@ -136,12 +137,12 @@ def of_few(sources: int) -> float:
 
 
 def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float = ALL_KNOWN.unseen) -> float:
-    """Return the factor on standard deviations, at least 1, with which 95% intervals of calibrated models hold 95% of a new cluster's rows.
+    """Return the factor, at least 1, on calibrated standard deviations with which 95% intervals cover 95% of the rows of a new cluster.
 
-    Clusters are what is drawn alike, so of n each weighs 1 / (n + 1) and the new one the rest, beyond all misses (split conformal
-    prediction with hierarchical data: Lee, Barber and Willett, JRSS B 2025); of fewer than 19 clusters it is the largest miss of any.
+    Clusters are exchangeable, so each of n clusters has weight 1 / (n + 1), and the new one has the rest, beyond all errors (split
+    conformal prediction with hierarchical data: Lee, Barber and Willett, JRSS B 2025). With fewer than 19 clusters it is the largest error.
     """
-    sizes = _misses(rows, form, unseen)
+    sizes = _relative_errors(rows, form, unseen)
     misses = sorted((miss, 1.0 / len(same) / (len(sizes) + 1)) for same in sizes.values() for miss in same)
     passed = 0.0
     for miss, weight in misses:
@@ -152,13 +153,13 @@ def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float
 
 
 def _covered(rows: Sequence[Scored], form: float, unseen: float) -> float:
-    """Return the share of *rows* inside 95% intervals with other widths of what no constant mends, clusters weighing alike."""
-    by_cluster = _misses(rows, form, unseen)
+    """Return the share of *rows* inside 95% intervals with these widths for model errors, with equal weight per cluster."""
+    by_cluster = _relative_errors(rows, form, unseen)
     return sum(sum(miss <= 1.0 for miss in same) / len(same) for same in by_cluster.values()) / len(by_cluster)
 
 
-def _misses(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
-    """Return by cluster how far calibrated predictions miss, over half a 95% interval with other widths and not widened."""
+def _relative_errors(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
+    """Return, by cluster, errors of calibrated predictions over half the 95% interval, with these widths and without widening."""
     usual, by_cluster = ALL_KNOWN, defaultdict[str, list[float]](list)
     for row in rows:
         rest = (row.spread["calibrated"] / row.widened) ** 2 - (usual.form * row.waits) ** 2

@@ -1,6 +1,6 @@
-"""When does ``validate --fail-if`` fail? Where a condition such as ``overall.calibrated.median>0.1`` holds of the document.
+"""When does ``validate --fail-if`` fail? If a condition such as ``overall.calibrated.median>0.1`` holds for the document.
 
-A condition is read before anything is computed: its key must stand in the document of a validation without rows, which has every score.
+A condition is checked before anything is computed: its key must exist in the document of a validation without rows, which has all scores.
 Limits: entries of lists (``sources``, ``clusters``) have no keys.
 """
 
@@ -16,11 +16,11 @@ from calibration.validate.validation_report import validation_document
 from sim.spec.yaml import SpecError
 
 _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
-"""The longer ones first, which hold the others."""
+"""Longer signs first, because they contain the shorter ones."""
 
 
 class Condition(NamedTuple):
-    """A bound on one number of a validation's document, and the *text* it was read from."""
+    """A bound on one number in the document of a validation, and the *text* from which it was parsed."""
 
     text: str
     key: str
@@ -28,15 +28,15 @@ class Condition(NamedTuple):
     bound: float
 
     def holds(self, document: Mapping[str, Any]) -> bool:
-        """Tell whether *document* meets it. Raise SpecError where no row was scored that the number could be of."""
-        value = _at(document, self.key, self.text)
+        """Return whether *document* meets the condition. Raise SpecError if the number is blank because no row was scored."""
+        value = _lookup(document, self.key, self.text)
         if value is None:
             raise SpecError(f"--fail-if {self.text}: {self.key} is blank: no row was scored")
         return _SIGNS[self.sign](value, self.bound)
 
 
 def read_condition(text: str) -> Condition:
-    """Return the condition that *text* says. Raise SpecError where it cannot be read, or names no number of the document."""
+    """Parse the condition *text*. Raise SpecError if it is invalid or does not name a number of the document."""
     sign = next((sign for sign in _SIGNS if sign in text), None)
     if sign is None:
         raise SpecError(f"--fail-if {text}: write KEY>NUMBER or KEY<NUMBER, for example overall.calibrated.median>0.1")
@@ -47,12 +47,12 @@ def read_condition(text: str) -> Condition:
         bound = math.nan
     if not math.isfinite(bound):
         raise SpecError(f"--fail-if {text}: '{limit}' is not a number; write KEY{sign}NUMBER, for example overall.calibrated.median>0.1")
-    _at(validation_document(Validation((), ())), key, text)
+    _lookup(validation_document(Validation((), ())), key, text)
     return Condition(text, key, sign, bound)
 
 
-def _at(document: Mapping[str, Any], key: str, text: str) -> float | None:
-    """Return the number of *document* at the path *key*. Raise SpecError where there is none."""
+def _lookup(document: Mapping[str, Any], key: str, text: str) -> float | None:
+    """Return the number of *document* at the path *key*. Raise SpecError if there is none."""
     value: Any = document
     for step in key.split("."):
         if not isinstance(value, Mapping) or step not in value:

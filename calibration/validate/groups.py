@@ -1,4 +1,4 @@
-"""For which runs are predictions worse? Errors by workload, nodes, GPUs, stack or precision, and by what is new about a run."""
+"""For which runs are predictions less accurate? Errors by workload, nodes, GPUs, stack or precision, and by what is new about a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KEYS: Final[Mapping[str, Callable[[RunQuestion], str]]] = {
     "stack": lambda asked: asked.workload.training.stack.name,
     "precision": lambda asked: asked.workload.training.precision,
 }
-"""What runs can be grouped by."""
+"""Keys by which runs can be grouped."""
 LEAST_ROWS: Final = 3
-"""A group of fewer is not called the worst."""
+"""Least number of rows of a group to be considered as the worst."""
 NOVELTIES: Final = ("new stack", "new GPU", "new scale", "new model family", "nothing new")
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys that *text* lists with commas between. Raise SpecError where one is unknown."""
+    """Return the keys in the comma-separated list *text*. Raise SpecError if one is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KEYS:
@@ -33,7 +33,7 @@ def keys_of(text: str) -> list[str]:
 
 
 def groups(rows: Sequence[Scored], key: str) -> list[dict[str, Any]]:
-    """Return the errors of *rows* (fractions, clusters weighing alike) for each value of *key*: absolute, and signed in the median."""
+    """Return the errors of *rows* for each value of *key*, as fractions and with equal weight per cluster."""
     of_value: dict[str, list[Scored]] = {}
     for row in rows:
         of_value.setdefault(KEYS[key](row.asked), []).append(row)
@@ -42,28 +42,28 @@ def groups(rows: Sequence[Scored], key: str) -> list[dict[str, Any]]:
 
 
 def figures(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Return how many *rows* there are, and by model their median and 90th percentile error, signed median, and coverage."""
-    made: dict[str, Any] = {"points": len(rows), "clusters": len({row.cluster for row in rows})}
+    """Return the number of *rows* and, by model, their median and 90th percentile error, signed median error, and coverage."""
+    result: dict[str, Any] = {"points": len(rows), "clusters": len({row.cluster for row in rows})}
     for name in MODELS:
-        made[name] = {
+        result[name] = {
             "median": quantile(rows, name, 0.5) if rows else None,
             "p90": quantile(rows, name, 0.9) if rows else None,
             "bias": bias(rows, name),
             "coverage": coverage(rows, name),
         }
-    return made
+    return result
 
 
 def worst(rows: Sequence[Scored]) -> dict[str, Any] | None:
-    """Return the group of *rows*, by any one key, that the calibrated model misses most in the median; None where none has rows enough."""
+    """Return the group of *rows*, by any one key, with the largest median error of the calibrated model; None if none has enough rows."""
     candidates = [group for key in KEYS for group in groups(rows, key) if LEAST_ROWS <= group["points"] < len(rows)]
     return max(candidates, key=lambda group: group["calibrated"]["median"], default=None)
 
 
 def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[str, ...]:
-    """Return what *question* has that nothing which calibrates it has; *everywhere* are all rows of the files.
+    """Return in what *question* differs from all rows that calibrate it; *everywhere* are all rows of the files.
 
-    A stack, a scale (GPUs) and a model family are new where no network row of its cluster has them, a GPU where no other source has it.
+    A stack, a scale (number of GPUs) or a model family is new if no network row of the cluster has it, and a GPU if no other source has it.
     """
     questions = list(everywhere)
     network = [row for row in questions if row.record.role == "network" and row.record.hardware == question.record.hardware]
@@ -78,6 +78,6 @@ def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[s
 
 
 def by_novelty(rows: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Return the errors and the coverage of *rows* by what is new about them; a row may stand in several groups."""
+    """Return the errors and the coverage of *rows* by what is new about them; a row may be in several groups."""
     of_name = {name: [row for row in rows if name in row.novelty] for name in NOVELTIES}
     return [{"novelty": name, **figures(same)} for name, same in of_name.items() if same]

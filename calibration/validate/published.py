@@ -1,7 +1,7 @@
-"""What do the committed measurements say about the simulator? Writes the table in docs/trust and the errors that every run quotes.
+"""How accurate is the simulator on the committed measurements? Write the table in docs/trust and the expected errors that runs report.
 
-``make validated`` runs it. Errors that runs quote are those of predictions from descriptions alone, for nothing else is what a run
-does; that table shows also what a calibration gains.
+``make validated`` runs it. The errors that runs report are those of predictions from descriptions only, because that is how a run predicts.
+The table also shows the gain from calibration.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sim.spec.whole_file import write_file
 ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 UNEQUAL: Final = RECORDS / "unequal.csv"
-"""Runs with inputs of unequal size, or bound by their hosts: scored by themselves."""
+"""Runs with inputs of unequal size, or bound by their hosts; they are scored separately."""
 LEAST_POINTS: Final = 5
-"""Runs below which a group has no percentiles worth quoting."""
+"""Least number of runs of a group for which percentiles are reported."""
 
 
 def summary(validation: Validation) -> dict[str, Any]:
-    """Return errors of predictions from descriptions alone, by group of runs."""
+    """Return the errors of predictions from descriptions only, by group of runs."""
     groups: dict[str, list[Scored]] = defaultdict(list)
     for row in validation.scored:
         for name in groups_of(row.asked.hardware.groups[0].node, row.asked.job):
@@ -61,7 +61,7 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
 
 
 def validated_block(validation: Validation, unequal: Validation) -> str:
-    """Return the page's block with the scores, those of `UNEQUAL`, and the aims."""
+    """Return the block of the page with the scores, the scores of `UNEQUAL`, and the aims."""
     parts = [
         validation_table(validation),
         group_table(unequal.scored, "workload", "in unequal.csv alone"),
@@ -71,7 +71,7 @@ def validated_block(validation: Validation, unequal: Validation) -> str:
 
 
 def publish() -> None:
-    """Validate the committed records and write what they say where it is read."""
+    """Validate the committed records, and write the summary and the block of the page."""
     validation = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(validation), indent=1) + "\n")
     unequal = validate([UNEQUAL], Folders(), say=print)

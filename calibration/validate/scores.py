@@ -1,8 +1,8 @@
-"""How good are predictions? Median and 90th percentile of relative errors, one vote per cluster, skill over the best simple rule.
+"""How accurate are predictions? Median and 90th percentile of relative errors, and skill relative to the best simple rule.
 
-Every cluster has the same weight in what is overall, so that large sets do not drown small ones; inside a cluster every row has. A
-row is *exposed* where at least a tenth of its measured step is not compute. The error of the exposed part is the miss over that part.
-Kendall's tau ranks the configurations of each job of each cluster by samples per second.
+Every cluster has the same weight in overall scores, so that clusters with many rows do not dominate; within a cluster every row has the
+same weight. A row is *exposed* if at least a tenth of its measured step is not compute. The error of the exposed part is the error of the
+step over the time of that part. Kendall's tau compares the ranking of a job's configurations on a cluster by samples per second.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from calibration.questions import RunQuestion
 from calibration.validate.baselines import NAMES as BASELINES
 
 EXPOSED: Final = 0.1
-"""Share of the measured step from which a row says something about communication or input."""
+"""Least share of the measured step that is not compute for a row to count as exposed."""
 MODELS: Final = ("zero_shot", "calibrated")
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One prediction row: the measured step (s), what each model and rule says (s), and the standard deviations of logarithms."""
+    """One row with its predictions."""
 
     asked: RunQuestion
     compute: float
-    """Seconds of the step that are no wait for other ranks, as far as known."""
+    """Compute time (s) of the step as the compute rows measured it, without waits for other ranks or for input."""
     said: Mapping[str, float]
-    """A rule that no calibrating row tells anything of this row is left out."""
+    """Step times (s) predicted by models and rules; a rule is missing if no calibrating row applies to this row."""
     spread: Mapping[str, float]
+    """Standard deviations of the logarithms of the models' predictions."""
     fitted: int = 0
-    """Network rows that the calibrated model of its cluster was fitted to."""
+    """Number of network rows to which the calibrated model of the cluster was fitted."""
     waits: float = 0.0
-    """Share of the calibrated step that waits for other ranks."""
+    """Share of the calibrated step spent waiting for other ranks."""
     unseen: bool = False
-    """Whether its compute is known from one GPU, and no network row tells of its job."""
+    """Whether compute was measured only on one GPU, and no network row has the same job."""
     loss: float | None = None
-    """Logarithm by which steps beside other GPUs are longer than predicted from one GPU; None where that is not what the row tells."""
+    """Logarithm of the measured step over the step predicted from one GPU, which is the slowdown of compute by other GPUs; None if compute
+    was not measured on one GPU or communication is exposed."""
     missed: float = 0.0
-    """Log of the calibrated over the measured step, in standard deviations of the scatter of the cluster's rows."""
+    """Logarithm of the calibrated over the measured step, in standard deviations of the noise of the cluster's rows."""
     widened: float = 1.0
-    """Factor that the calibrated standard deviation holds beyond what the model says (`calibration.clusters.cluster_fit`)."""
+    """Factor by which the calibrated standard deviation was widened beyond the model's (`calibration.clusters.cluster_fit`)."""
     novelty: tuple[str, ...] = ()
-    """What of the row no calibrating one has (`calibration.validate.groups`)."""
+    """Properties of the row that no calibrating row has (`calibration.validate.groups`)."""
 
     @property
     def cluster(self) -> str:
@@ -53,22 +55,22 @@ class Scored:
 
     @property
     def exposed(self) -> float:
-        """Return the measured seconds that are not compute."""
+        """Return the time (s) of the measured step that is not compute."""
         return self.asked.step_time - self.compute
 
     def error(self, name: str) -> float:
-        """Return the relative error of what *name* says."""
+        """Return the relative error of the prediction of *name*."""
         return self.said[name] / self.asked.step_time - 1.0
 
     def inside(self, name: str) -> bool:
-        """Tell whether the measured step lies in the 95% interval of what *name* says."""
+        """Return whether the measured step is in the 95% interval of the prediction of *name*."""
         import math
 
         return abs(math.log(self.said[name] / self.asked.step_time)) <= 1.96 * self.spread[name]
 
 
 def scores(rows: Sequence[Scored]) -> dict[str, dict[str, Any]]:
-    """Return the scores of *rows* by model and rule, errors as fractions; null where there is nothing to score."""
+    """Return the scores of *rows* by model and rule, with errors as fractions and None if there is nothing to score."""
     exposed = [row for row in rows if row.exposed >= EXPOSED * row.asked.step_time]
     of_all, part = _errors(rows), _errors(exposed)
     return {name: _score(name, rows, exposed, of_all, part) for name in (*MODELS, *BASELINES)}
@@ -82,18 +84,18 @@ def _score(
     part: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
     median, p90 = of_all.get(name, (None, None))
-    told = [row for row in rows if name in row.said]
+    predicted = [row for row in rows if name in row.said]
     score: dict[str, Any] = {
-        "points": len(told),
+        "points": len(predicted),
         "median": median,
         "p90": p90,
-        "bias": bias(told, name),
+        "bias": bias(predicted, name),
         "skill": _skill(name, rows, of_all),
     }
     median, p90 = part.get(name, (None, None))
     score["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
-    told = [row for row in exposed if name in row.said]
-    score["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
+    predicted = [row for row in exposed if name in row.said]
+    score["exposed"]["part_median"] = _quantile(predicted, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
     score["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
     if name in MODELS:
         score["coverage"] = coverage(rows, name)
@@ -101,13 +103,13 @@ def _score(
 
 
 def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
-    """Return the median and 90th percentile of absolute errors by model and rule, of those rows that it says anything of."""
-    said = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
-    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in said.items() if have}
+    """Return the median and 90th percentile of absolute errors by model and rule, over the rows that it predicts."""
+    predicted = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
+    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in predicted.items() if have}
 
 
 def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
-    """Return the quantile *share* of absolute errors of *name*, clusters weighing alike."""
+    """Return the quantile *share* of absolute errors of *name*, with equal weight per cluster. Raise ValueError if there are no rows."""
     error = _quantile(rows, lambda row: abs(row.error(name)), share)
     if error is None:
         raise ValueError("a quantile of no rows")
@@ -115,12 +117,12 @@ def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
 
 
 def bias(rows: Sequence[Scored], name: str) -> float | None:
-    """Return the median signed error of *name*, clusters weighing alike; None of no rows."""
+    """Return the median signed error of *name*, with equal weight per cluster; None if there are no rows."""
     return _quantile(rows, lambda row: row.error(name), 0.5)
 
 
 def coverage(rows: Sequence[Scored], name: str) -> float | None:
-    """Return the share of *rows* inside the 95% interval of *name*, clusters weighing alike; None of no rows."""
+    """Return the share of *rows* inside the 95% interval of *name*, with equal weight per cluster; None if there are no rows."""
     weights = _weights(rows)
     return sum(weight for row, weight in zip(rows, weights, strict=True) if row.inside(name)) / sum(weights) if rows else None
 
@@ -132,7 +134,7 @@ def _quantile(rows: Sequence[Scored], value: Callable[[Scored], float], share: f
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """Return the quantile *share* of *values*: linear between the middles of their weights, so equal weights give Hazen's."""
+    """Return the quantile *share* of *values*, interpolated between the midpoints of their weights; equal weights give Hazen's quantile."""
     ordered = sorted(zip(values, weights, strict=True))
     total = sum(weights)
     passed, places = 0.0, []
@@ -151,16 +153,22 @@ def _weights(rows: Sequence[Scored]) -> list[float]:
 
 
 def _skill(name: str, rows: Sequence[Scored], errors: Mapping[str, tuple[float, float]]) -> float | None:
-    """Return 1 - error over that of the best rule; null for the rules themselves. What a rule cannot tell it takes for free."""
+    """Return 1 minus the error of *name* over that of the best rule; None for the rules themselves.
+
+    For rows that a rule does not predict it uses free communication.
+    """
     if name in BASELINES or not rows:
         return None
-    spoken = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
-    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in spoken)
+    rule_errors = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
+    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in rule_errors)
     return 1.0 - errors[name][0] / best if best > 0 else None
 
 
 def kendall(rows: Sequence[Scored], name: str) -> float | None:
-    """Return Kendall's tau between measured and predicted samples per second, mean over jobs of at least three rows, by their rows."""
+    """Return Kendall's tau between measured and predicted samples per second: the mean over jobs with at least three rows.
+
+    Jobs are weighted by their number of rows.
+    """
     from scipy.stats import kendalltau
 
     jobs: dict[tuple[str, str, str], list[Scored]] = defaultdict(list)
@@ -173,7 +181,7 @@ def kendall(rows: Sequence[Scored], name: str) -> float | None:
         tau = float(
             kendalltau([row.asked.samples / row.asked.step_time for row in same], [row.asked.samples / row.said[name] for row in same])[0]
         )
-        if tau == tau:  # not a number where all are equal
+        if tau == tau:  # NaN if all values are equal
             taus.append((tau, len(same)))
     total = sum(count for _, count in taus)
     return sum(tau * count for tau, count in taus) / total if total else None

@@ -1,7 +1,7 @@
-"""Which rows may calibrate? Not those that contradict themselves; and, to see what carries over, only those of small scales or batches.
+"""Which rows may calibrate? None with contradicting repeats and, in a split, only those of some scales or batches.
 
-A split takes calibrating rows from one side of a cluster and scores the other: one and two nodes against three and more, the smaller half
-of a job's batches against the larger, and the other way. Rows of the far side that could calibrate are scored as well.
+A split calibrates with rows on one side of a cluster and scores the other: up to two nodes and more, or the smaller and the larger half of
+a job's batches, in both directions. Rows of the scored side that could calibrate are scored as well.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 from calibration.questions import RunQuestion
 
 DISAGREEMENT: Final = 0.2
-"""Repeats of one run that lie farther apart cannot calibrate: repeats on machines left alone differ by 2 to 4%
+"""Largest relative difference between repeats of a run that may calibrate; repeats on undisturbed machines differ by 2 to 4%
 (`calibration.clusters.scatter`)."""
 MOST_NODES: Final = 2
-"""Nodes of runs that calibrate where larger scales are left out."""
+"""Most nodes of runs that calibrate if larger scales are left out."""
 SPLITS: Final = ("nodes", "small-batches", "large-batches")
-"""Left out: three nodes and more, the smaller batches, the larger batches."""
+"""Splits by what they leave out: three or more nodes, the smaller batches, the larger batches."""
 
 JobName = tuple[str, str, str]
 
 
 def contradicting(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
-    """Return the runs that were measured several times with step times more than `DISAGREEMENT` apart, each with its rows."""
+    """Return the runs with repeats that differ by more than `DISAGREEMENT` in step time, each as the list of its rows."""
     repeats: dict[object, list[RunQuestion]] = defaultdict(list)
     for row in questions:
         described = replace(row.record, file="", line=0, step_time=None, exposed_sync=None, throughput=None, role="prediction", note="")
@@ -35,19 +35,19 @@ def contradicting(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
 
 
 def split(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], list[RunQuestion]]:
-    """Return the rows of one cluster with the roles of the split *name*, and those of them on the far side.
+    """Return the rows of one cluster with their roles in the split *name*, and the rows to be scored on the far side.
 
-    Both are empty where nothing calibrates on the near side, or nothing lies on the far one.
+    Both are empty if no network row is on the near side or there are no rows to score on the far side.
     """
     near = _near(rows, name)
-    changed = [row if near(row) or row.record.role == "prediction" else _scored(row) for row in rows]
+    changed = [row if near(row) or row.record.role == "prediction" else _as_prediction(row) for row in rows]
     far = [row for row in changed if not near(row) and row.record.role == "prediction" and row.job.ranks > 1]
     calibrates = any(row.record.role == "network" for row in changed)
     return (changed, far) if calibrates and far else ([], [])
 
 
 def elsewhere(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: str) -> list[RunQuestion]:
-    """Return those compute *rows* of other clusters that the split *name* of the cluster's rows *here* lets calibrate."""
+    """Return the compute *rows* of other clusters that may calibrate in the split *name* of the cluster's rows *here*."""
     near = _near(here, name)
     return [row for row in rows if near(row)]
 
@@ -55,14 +55,14 @@ def elsewhere(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: st
 def _near(rows: Sequence[RunQuestion], name: str) -> Callable[[RunQuestion], bool]:
     if name == "nodes":
         return lambda row: row.nodes <= MOST_NODES
-    limits = _middles(rows)
+    limits = _middle_batches(rows)
     if name == "large-batches":
         return lambda row: row.batch <= limits.get(_job(row), row.batch)
     return lambda row: row.batch > limits.get(_job(row), 0)
 
 
-def _middles(rows: Sequence[RunQuestion]) -> Mapping[JobName, int]:
-    """Return by job the largest of the smaller half of its batches; jobs that were run with one batch only are left out."""
+def _middle_batches(rows: Sequence[RunQuestion]) -> Mapping[JobName, int]:
+    """Return, by job, the largest batch in the smaller half of its batches, without jobs that have only one batch."""
     batches: dict[JobName, set[int]] = defaultdict(set)
     for row in rows:
         batches[_job(row)].add(row.batch)
@@ -74,5 +74,5 @@ def _job(row: RunQuestion) -> JobName:
     return row.record.workload, training.stack.name, training.precision
 
 
-def _scored(row: RunQuestion) -> RunQuestion:
+def _as_prediction(row: RunQuestion) -> RunQuestion:
     return replace(row, record=replace(row.record, role="prediction", exposed_sync=None))

@@ -1,8 +1,8 @@
-"""How far off are predictions on a file of measured runs? Calibrate each cluster on its calibration rows, predict the others, score.
+"""How accurate are predictions on a file of measured runs? Calibrate each cluster on its calibration rows, predict the others, score.
 
-``compute`` rows tell how fast a job computes, ``network`` rows the constants of their cluster's network, ``prediction`` rows are only
-scored. *zero_shot* uses the compute rows alone, *calibrated* both. Nothing is ever fitted on a prediction row. What is left out besides
-(a source of the constants that clusters share, scales, batches) is scored beside it (`calibration.validate.carry_over`).
+``compute`` rows determine how fast a job computes, ``network`` rows the constants of their cluster's network, and ``prediction`` rows are
+only scored. The model *zero_shot* uses only the compute rows, *calibrated* both. Nothing is ever fitted to a prediction row.
+`calibration.validate.carry_over` also scores predictions with more left out: a source of shared constants, scales, or batches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sim.units import counted
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 MOST_REASONS: Final = 20
-"""Reasons shown why rows cannot be predicted; the rest is counted."""
+"""Most reasons shown why rows cannot be predicted; the rest are counted."""
 LITTLE: Final = 0.03
-"""Share of a step that waits for the exchange below which a row tells what GPUs lose beside others."""
+"""Share of a step spent waiting for the exchange below which a row shows the slowdown of compute by other GPUs."""
 
 
 @dataclass(frozen=True)
 class ClusterOutcome:
-    """One cluster's models and its scored rows; *fitted* are its network rows, predicted by the model that saw them."""
+    """The models of one cluster and its scored rows; *fitted* are its network rows, predicted by the model fitted to them."""
 
     name: str
     zero_shot: ClusterModel
@@ -48,16 +48,16 @@ class ClusterOutcome:
 
 @dataclass(frozen=True)
 class Validation:
-    """The outcome for every cluster of a file, and what is odd about the file."""
+    """The outcome for all clusters of the files, and notes on problems with the files."""
 
     clusters: tuple[ClusterOutcome, ...]
     notes: tuple[str, ...]
     left_out: Mapping[str, tuple[Scored, ...]] = field(default_factory=dict)
-    """Prediction rows, predicted with less than may calibrate, by what was left out (`calibration.validate.carry_over`)."""
+    """Prediction rows, predicted with some calibration data left out, by the kind left out (`calibration.validate.carry_over`)."""
     asked: tuple[RunQuestion, ...] = ()
     """All rows that calibrate or are scored."""
     not_described: tuple[LeftOut, ...] = ()
-    """Rows of which nothing can be predicted."""
+    """Rows that cannot be predicted."""
 
     @property
     def scored(self) -> list[Scored]:
@@ -73,35 +73,35 @@ class Validation:
 def validate(
     files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None, progress: Progress = lambda done, of: None
 ) -> Validation:
-    """Return how predictions compare with the measurements in *files*; *say* is told of each cluster, *progress* how many are done.
+    """Compare predictions with the measurements in *files*; *say* is called for each cluster, *progress* with the number of finished ones.
 
-    Rows that cannot be read or described are listed. Raise SpecError where that are all.
+    Rows that cannot be read or described are listed in the result. Raise SpecError if there are no others.
     """
     read = [read_table(path) for path in files]
     told, undescribed = described([record for file in read for record in file.records], folders)
     missing = [*(one for file in read for one in file.left_out), *undescribed]
     processes = processes or os.cpu_count() or 1
     try:
-        questions, contradictions = _consistent(_some(told, missing))
+        questions, contradictions = _consistent(_require_rows(told, missing))
         clusters = validate_clusters(questions, folders, processes, say, progress=progress)
     except SpecError:
         told, unplayed = playable(told, folders)
         missing += unplayed
-        questions, contradictions = _consistent(_some(told, missing))
+        questions, contradictions = _consistent(_require_rows(told, missing))
         clusters = validate_clusters(questions, folders, processes, say, progress=progress)
-    notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(questions))
+    notes = (*(note for one in read for note in one.notes), *contradictions, *_likely_mistakes(questions))
     return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
 
 
-def _some(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
-    """Return *told*. Raise SpecError where it is empty, with the reasons."""
+def _require_rows(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
+    """Return *told*. Raise SpecError with the reasons if it is empty."""
     if not told:
         raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
     return told
 
 
 def playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
-    """Return those of *questions* that the simulator can play, and why it refuses the others."""
+    """Return the *questions* that the simulator can run, and why it rejects the others."""
     evaluator, played, refused = Evaluator(folders, 1), [], []
     for row in questions:
         try:
@@ -114,7 +114,7 @@ def playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[R
 
 
 def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
-    """Return *rows* by their reasons, those of most rows first, a line or more each."""
+    """Return lines of text on the reasons of *rows*, most frequent first."""
     reasons: dict[str, list[LeftOut]] = {}
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
@@ -126,7 +126,7 @@ def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
 
 
 def _consistent(questions: Sequence[RunQuestion]) -> tuple[list[RunQuestion], list[str]]:
-    """Return *questions* without calibrating rows that contradict their own repeats, and a note on every run that does."""
+    """Return *questions* without calibrating rows that contradict their own repeats, and a note on every run with contradictions."""
     notes, dropped = [], set()
     for same in contradicting(questions):
         times = [row.step_time for row in same]
@@ -147,7 +147,10 @@ def validate_clusters(
     names: Sequence[str] = (),
     progress: Progress = lambda done, of: None,
 ) -> list[ClusterOutcome]:
-    """Return the outcome for each cluster of *questions*, or of *names*: side by side where there are many, else each on all."""
+    """Return the outcome for each cluster of *questions*, or those in *names*.
+
+    Many clusters are validated concurrently, one per process; a few are validated sequentially, each on all processes.
+    """
     names = names or list(dict.fromkeys(row.record.hardware for row in questions))
     rows = {name: [row for row in questions if row.record.hardware == name] for name in names}
     near = {name: of_same_gpu(rows[name], questions) for name in names}
@@ -184,7 +187,7 @@ def validate_clusters(
 
 
 def of_same_gpu(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -> list[RunQuestion]:
-    """Return the compute rows of *questions* that may tell how fast *rows* compute."""
+    """Return the compute rows of *questions* on the GPUs of *rows*, which may determine how fast *rows* compute."""
     gpus = {row.gpu.name for row in rows}
     return [row for row in questions if row.record.role == "compute" and row.gpu.name in gpus]
 
@@ -192,23 +195,23 @@ def of_same_gpu(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -
 def _validate_cluster(
     name: str, rows: Sequence[RunQuestion], compute: Sequence[RunQuestion], solved_scales: Solved, evaluator: Evaluator, carried: Carried
 ) -> ClusterOutcome:
-    """Return the outcome for one cluster; *compute* are the compute rows of this and others that tell of the same GPU.
+    """Return the outcome for one cluster; *compute* are the compute rows of this and other clusters with the same GPU.
 
-    *solved_scales* holds the factors on compute of those.
+    *solved_scales* holds their factors on compute.
     """
     network = [row for row in rows if row.record.role == "network"]
     predicted = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
     zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, carried=carried)
     calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, carried)
-    calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
+    calibration = _with_compute(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
-    # both kinds at once: which directions of the covariance matter is asked once
+    # predict both kinds in one call, so that the relevant directions of the covariance are determined only once
     scored = _scored(zero_shot, calibrated, [*predicted, *network], calibration, constants, evaluator)
     return ClusterOutcome(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
 
 
-def _known(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
+def _with_compute(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
     predictions = evaluator.all([model.case(row) for row in rows])
     return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
@@ -226,10 +229,10 @@ def _scored(
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
     described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
     fitted = sum(row.asked.record.role == "network" for row in calibration)
-    made = []
+    rows_scored = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
-        measured = Known(row, late.compute / calibrated.slowdown(row))  # as measured
-        said = {
+        measured = Known(row, late.compute / calibrated.slowdown(row))  # as the compute rows measured it
+        predicted = {
             "as_described": bare.step,
             "zero_shot": early.step,
             "calibrated": late.step,
@@ -238,11 +241,11 @@ def _scored(
             "copy_row": copy_row(measured, calibration),
         }
         joins = zero_shot.compute.joins_others(row)
-        made.append(
+        rows_scored.append(
             Scored(
                 row,
                 measured.compute - late.input,
-                {name: value for name, value in said.items() if value is not None},
+                {name: value for name, value in predicted.items() if value is not None},
                 {"zero_shot": early_spread, "calibrated": late_spread},
                 fitted,
                 max(0.0, late.exposed) / late.step,
@@ -252,10 +255,10 @@ def _scored(
                 calibrated.widening,
             )
         )
-    return made
+    return rows_scored
 
 
-def _odd(questions: Sequence[RunQuestion]) -> list[str]:
-    """Return what may be a slip in rows that can be read: nothing to score."""
+def _likely_mistakes(questions: Sequence[RunQuestion]) -> list[str]:
+    """Return notes on likely mistakes in the rows: there is nothing to score."""
     scored = any(row.record.role == "prediction" for row in questions)
     return [] if scored else ["no row has the role 'prediction': nothing is scored"]

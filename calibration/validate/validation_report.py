@@ -1,4 +1,4 @@
-"""How is a validation seen? One JSON document, a table, a CSV of every prediction, and a scatter plot."""
+"""How is a validation reported? As a JSON document, a table, a CSV of all predictions, and a scatter plot."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ COLUMNS: Final = (
     "fitted_rows", "measured_s", "compute_s", "zero_shot_s", "calibrated_s", "signed_error", "calibrated_low_s", "calibrated_high_s",
     "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
-"""Of the CSV of predictions."""
+"""Columns of the CSV of predictions."""
 BEYOND: Final = 3.0
-"""Noise widths from which a network row is said to be left unexplained."""
+"""Error, in standard deviations of the noise, beyond which a network row is reported as unexplained."""
 MOST_BEYOND: Final = 20
-"""Such rows shown; the rest is counted."""
+"""Most unexplained rows shown; the rest are counted."""
 _LEFT_OUT: Final = {
     "source": "source left out",
     "nodes": "3+ nodes left out",
@@ -37,15 +37,15 @@ _LEFT_OUT: Final = {
     "small-batches": "small batches left out",
 }
 _MARKS: Final = "osD^vP"
-"""Each of ten clusters, which differ by colour."""
+"""Markers; each is used for ten clusters, which differ in color."""
 _NAMES: Final = 32
-"""Clusters in a column of names beside the plot."""
+"""Clusters per column of the legend."""
 _MARGIN: Final = 1.15
-"""From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
+"""Factor from the outermost points to the ends of the axes, so that axes around a single point have a length."""
 
 
 def validation_document(validation: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the document of ``validate --json``, with groups *by* keys of runs; errors are fractions."""
+    """Return the document of ``validate --json``, with rows grouped *by* keys of runs; errors are fractions."""
     rows = validation.scored
     return {
         "schema": 1,
@@ -62,7 +62,7 @@ def validation_document(validation: Validation, by: Sequence[str] = ()) -> dict[
 
 
 def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Return the scores of *rows*, predicted with something left out; of a split, of each side."""
+    """Return the scores of *rows*, which were predicted with something left out; for a split, the scores of each side."""
     far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
     if far:
         return {"overall": scores(far), "within": scores(near), "sources": _whole_sources(far)}
@@ -79,7 +79,7 @@ def _sources(cluster: ClusterOutcome) -> list[dict[str, Any]]:
 
 
 def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Return the scores of each source over all its clusters, one vote per cluster, and its worst group."""
+    """Return the scores of each source over all its clusters, with equal weight per cluster, and its worst group."""
     entries = []
     for source in dict.fromkeys(row.asked.record.source for row in rows):
         same = [row for row in rows if row.asked.record.source == source]
@@ -88,7 +88,7 @@ def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
 
 
 def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
-    """Return what was fitted: factors on the description's constants, with 95% intervals."""
+    """Return the fitted factors on the description's constants with 95% intervals, and the noise of the fit."""
     model = cluster.calibrated
     return {
         "cluster": cluster.name,
@@ -105,20 +105,24 @@ def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
 
 
 def _factors(model: ClusterModel) -> list[dict[str, Any]]:
-    made = []
+    rows = []
     for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
         half = 1.96 * math.sqrt(model.covariance[number][number])
-        made.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
-    return made
+        rows.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
+    return rows
 
 
 def beyond_noise(cluster: ClusterOutcome) -> list[Scored]:
-    """Return the network rows of *cluster* that its fit leaves more than `BEYOND` noise widths off."""
+    """Return the network rows of *cluster* with an error of the fit above `BEYOND` standard deviations of the noise."""
     return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
 
 
 def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
-    """Return the scores as text: a line per source and cluster, per source with several, overall; what was left out; groups *by* keys."""
+    """Return the scores as text.
+
+    There is a line for each source and cluster, one for each source with several clusters, and one overall; then scores with something left
+    out, and groups *by* keys.
+    """
     head = (
         f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6} {'tau':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
         f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}  {'within':>6}\n"
@@ -143,7 +147,7 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
 
 
 def explained(validation: Validation) -> str:
-    """Return what the scores' columns mean, and which rows changed nothing, for whoever reads a table of their own."""
+    """Return an explanation of the columns, and of the rows that changed nothing, for users who validate their own table."""
     return "\n".join(["", *_unmoved_lines(validation), "", *_LEGEND])
 
 
@@ -155,21 +159,21 @@ _LEGEND: Final = (
 
 
 def _unmoved_lines(validation: Validation) -> list[str]:
-    """Return the clusters whose network rows change nothing: constants move only where that predicts rows left out better."""
-    same = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
-    if not same:
+    """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation."""
+    unmoved = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
+    if not unmoved:
         return []
-    told = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in same]
-    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *told]
+    lines = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in unmoved]
+    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *lines]
 
 
 def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
-    """Return a line of errors for each value of *key* among *rows*, under a head that begins with *name*."""
+    """Return a table with a line of errors for each value of *key* among *rows*; *name* is the first column's title."""
     return "\n".join([_group_head(name), *(_group_line(entry["value"], entry) for entry in groups(rows, key))])
 
 
 def _left_out_lines(kind: str, score: Mapping[str, Any]) -> list[str]:
-    """Return the lines of what one *kind* leaves out, each source by itself and overall."""
+    """Return the lines of scores with one *kind* left out, for each source and overall."""
     lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in score["sources"]]
     if kind != "source":
         lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", score["within"]))
@@ -189,13 +193,13 @@ def _group_line(name: str, score: Mapping[str, Any]) -> str:
 
 
 def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
-    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in told]
+    worst_groups = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
+    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in worst_groups]
     return ["", _group_head("the worst group of each source"), *lines] if lines else []
 
 
 def _novelty_lines(validation: Validation) -> list[str]:
-    """Return coverage and errors by what is new about rows; of rows predicted without their source, where they were."""
+    """Return lines of coverage and errors by what is new about rows, also for rows predicted without their source if there are any."""
     lines = []
     for text, rows in (("", validation.scored), (", source left out", validation.left_out.get("source", ()))):
         if entries := by_novelty(rows):
@@ -204,7 +208,7 @@ def _novelty_lines(validation: Validation) -> list[str]:
 
 
 def _traffic_lines(validation: Validation) -> list[str]:
-    """Return which ways of traffic were chosen against the descriptions, and which network rows their cluster's fit does not explain."""
+    """Return lines on fitted traffic paths that differ from the descriptions, and on network rows that the fits do not explain."""
     ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in validation.clusters if cluster.calibrated.way]
     rows = [row for cluster in validation.clusters for row in beyond_noise(cluster)]
     rows.sort(key=lambda row: -abs(row.missed))
@@ -237,24 +241,24 @@ def pair(score: Mapping[str, Any]) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return *value* in percent; a dash for none."""
+    """Return *value* in percent; a dash for None."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 
 def signed(value: float | None) -> str:
-    """Return *value* in percent with its sign; a dash for none."""
+    """Return *value* in percent with its sign; a dash for None."""
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
 def number(value: float | None) -> str:
-    """Return *value* with two digits; a dash for none."""
+    """Return *value* with two decimals; a dash for None."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def predictions_csv(validation: Validation) -> str:
-    """Return every scored and every fitted row with what was measured, what each model and rule says, and the 95% interval.
+    """Return a CSV of all scored and fitted rows with the measured step, the predictions of all models and rules, and the 95% interval.
 
-    *signed_error* is calibrated over measured, less one; *fitted_rows* counts the network rows that the row's cluster was fitted to.
+    *signed_error* is calibrated over measured, minus one; *fitted_rows* is the number of network rows in the fit of the row's cluster.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -287,7 +291,7 @@ def validation_plot(validation: Validation) -> bytes:
 
 
 def validation_figure(validation: Validation) -> Figure:
-    """Return predicted over measured step time, one colour and mark per cluster; both axes reach equally far."""
+    """Return a plot of predicted over measured step time, with a color and marker per cluster and equal ranges of both axes."""
     from matplotlib.figure import Figure
 
     from sim.report.picture import plain_logarithm

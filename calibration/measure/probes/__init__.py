@@ -1,1 +1,1 @@
-"""What is measured on a machine: one file a probe, each a few questions asked one by one."""
+"""What is measured on a machine? One file per probe; each probe has a list of questions that are measured one at a time."""

@@ -1,8 +1,8 @@
 """How fast is fused attention, by shape? Forward, and forward with backward, of torch's ``scaled_dot_product_attention``.
 
-Shapes are those of BERT, GPT-2 and Llama 3 (8 heads of keys for 32 of queries), one sample, causal or not. FLOP are those of the two
-products of forward, half of them where causal, and 3.5 times as many with backward, which works out the scores again (Dao et al., arXiv
-2205.14135).
+Shapes are those of BERT, GPT-2 and Llama 3 (8 key heads for 32 query heads), with one sample, causal or not. The FLOP count covers the two
+products of the forward pass, halved for causal attention. With the backward pass, which recomputes the scores, it is 3.5 times as high (Dao
+et al., arXiv 2205.14135).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SHAPES: Final = (
     (12, 12, 128, 64, False), (16, 16, 512, 64, False), (12, 12, 1024, 64, True), (32, 8, 512, 128, True), (32, 8, 2048, 128, True),
     (32, 8, 8192, 128, True),
 )  # fmt: skip
-"""Heads of queries and of keys, tokens, size of a head, causal."""
+"""Query heads, key heads, tokens, head size, causal."""
 _BOTH_WAYS: Final = 3.5
-"""FLOP of forward and backward over those of forward: two products and five."""
+"""FLOP of forward and backward over FLOP of forward: two products in the forward pass and five in the backward pass."""
 
 
 def attention_questions(bench: Bench) -> list[AnswerRow]:
-    """Return shapes, ways and precisions; 8 bits are not among them, as torch's attention has none."""
+    """Return one question per shape, way and precision; torch's attention does not support fp8."""
     questions = [
         {"precision": precision, "way": way, "shape": [heads, keys, tokens, size], "causal": causal,
          "flop": round(4 * heads * tokens**2 * size * (0.5 if causal else 1.0) * (1.0 if way == "forward" else _BOTH_WAYS))}
@@ -36,7 +36,7 @@ def attention_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one call of one shape, by the ``kernel`` asked for or by that which torch takes."""
+    """Time one call of one shape, with the ``kernel`` that *question* requests or the one that torch selects."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -46,10 +46,10 @@ def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
     backward = question["way"] == "both"
 
-    def made(count: int) -> Any:
+    def random_tensor(count: int) -> Any:
         return torch.randn(1, count, tokens, size, device=bench.device).to(dtype).requires_grad_(backward)
 
-    queries, shared, values = made(heads), made(keys), made(keys)
+    queries, shared, values = random_tensor(heads), random_tensor(keys), random_tensor(keys)
     options = {"is_causal": question["causal"]} | ({"enable_gqa": True} if keys != heads else {})
 
     def call() -> None:

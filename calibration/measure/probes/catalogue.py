@@ -1,4 +1,4 @@
-"""Which probes are there, and in which order do they run? Short ones first, so that a run that is stopped knows most."""
+"""Which probes are there, and in which order do they run? Short ones first, so that an interrupted run has measured most of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBES: Final = (
 
 
 def chosen(names: str | None) -> Sequence[Probe]:
-    """Return the probes that ``NAME,NAME`` asks for, in their own order; all without it. Raise SpecError on a name that is none."""
+    """Return the probes that ``NAME,NAME`` lists, in catalogue order; all of them for None. Raise SpecError for an unknown name."""
     if names is None:
         return PROBES
     wanted = [name.strip() for name in names.split(",") if name.strip()]

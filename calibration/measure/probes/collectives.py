@@ -1,7 +1,7 @@
 """How long do collectives of sharded, expert-parallel and pipelined jobs take? All-gather, reduce-scatter, all-to-all, send and receive.
 
-Sizes are counted as nccl-tests count them: what every rank has in the end of an all-gather, in the beginning of a reduce-scatter, sends in
-all of an all-to-all, and sends to the next rank while it receives from the one before. They are timed as in
+Sizes are per rank as in nccl-tests: the output of an all-gather, the input of a reduce-scatter, the total sent in an all-to-all, and the
+message that each rank sends to the next one while it receives from the previous one. They are timed as in
 `calibration.measure.probes.exchange`.
 """
 
@@ -19,7 +19,7 @@ SIZES: Final = tuple(2**power for power in range(12, 27, 2))
 
 
 def collective_questions(bench: Bench) -> list[AnswerRow]:
-    """Return operations, ranks that take part, and sizes."""
+    """Return one question per operation, participating ranks and size."""
     sizes = SIZES[::3] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     return [

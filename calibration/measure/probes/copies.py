@@ -1,6 +1,7 @@
-"""How fast do bytes get from the host to a GPU, and from one GPU to another? CUDA only; pinned and pageable, either way.
+"""How fast are copies between host and GPU, and from GPU to GPU? CUDA only; pinned and pageable host memory, both directions.
 
-Alone, the first GPU copies; together, every rank copies to its own GPU at once, which shows what switches and host bridges share.
+Single copies use the first GPU. In concurrent copies every rank copies to or from its own GPU at the same time, which shows the bandwidth
+that GPUs share at switches and host bridges.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _one_gpu(bench: Bench) -> str:
 
 
 def copy_questions(bench: Bench) -> list[AnswerRow]:
-    """Return directions, kinds of host memory and sizes; what all ranks do at once for one large size."""
+    """Return one question per direction, kind of host memory and size, and concurrent copies of all ranks for one large size."""
     alone = [
         {"way": way, "host": host, "bytes": size, "together": 1}
         for way in ("to device", "to host")
@@ -41,7 +42,7 @@ def copy_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def copy_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one copy, on one GPU or on all at once."""
+    """Time one copy, on one GPU or on all concurrently."""
     if question["together"] == 1:
         return {"times_s": copy_times(question, bench.seconds)}
     by_rank = bench.team.ask(copy_task, question, bench.seconds)
@@ -49,7 +50,7 @@ def copy_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def copy_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
-    """Copy on this rank, beside the others."""
+    """Copy on this rank, concurrently with the others."""
     import torch.distributed as dist
 
     dist.all_reduce(_flag())
@@ -63,7 +64,7 @@ def _flag() -> object:
 
 
 def copy_times(question: AnswerRow, seconds: float) -> list[float]:
-    """Return the seconds of copies between host memory and this process's GPU."""
+    """Return the times (s) of a copy between host memory and the GPU of this process."""
     import torch
 
     host = torch.ones(question["bytes"], dtype=torch.uint8, pin_memory=question["host"] == "pinned")
@@ -75,7 +76,7 @@ def copy_times(question: AnswerRow, seconds: float) -> list[float]:
 
 
 def peer_questions(bench: Bench) -> list[AnswerRow]:
-    """Return pairs of this machine's GPUs: the first two by size, every other ordered pair for one large size."""
+    """Return one question per size for the first two GPUs, and one large size for every other ordered pair."""
     import torch
 
     count = torch.cuda.device_count()
@@ -85,7 +86,7 @@ def peer_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def peer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time a copy from GPU to GPU, and say whether they address each other."""
+    """Time a copy from GPU to GPU, and record whether they have peer access."""
     import torch
 
     source, target = (torch.device("cuda", question[name]) for name in ("source", "target"))  # torch's copies wait for both streams

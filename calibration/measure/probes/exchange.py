@@ -1,12 +1,12 @@
 """How long do collectives take, by size and ranks? All-reduce from 8 B to 256 MB, and all-gather of small messages.
 
-Of ranks on several machines those of the first one exchange, then one rank of each, then all: what a NIC carries is told apart from what
-ranks do beside each other.
+If ranks are on several machines, first those of one machine exchange, then one rank per machine, then all. This separates the bandwidth of
+a NIC from contention between ranks of a machine.
 
-As nccl-tests do: back to back on the ranks' tensors, float32, several calls in one repetition, the slowest rank's time. All-gathers of
-small messages make half an all-reduce's steps around the ring, so they tell the latency of a step from the cost of a start. Processor
-time is of the whole rank, threads of the library included. One large all-reduce runs beside matrix products, as beside a backward pass: how
-much longer either takes than alone.
+The method is that of nccl-tests: back-to-back calls on float32 tensors, several calls per repetition, the time of the slowest rank. An
+all-gather makes half the ring steps of an all-reduce, so small all-gathers separate the latency of a step from the launch cost. Processor
+time covers the whole rank, including threads of the library. One large all-reduce runs concurrently with matrix products, as during a
+backward pass, to measure how much each slows down.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from calibration.measure.probes.timing import synchronize
 from calibration.measure.team import Team, TeamRank
 
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
-"""Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
+"""Bytes as counted by nccl-tests: the tensor of a rank in an all-reduce, the output of a rank in an all-gather."""
 SMALL: Final = (64, 512, 4096, 2**14)
 BESIDE: Final = {"cpu": 2**25, "cuda": 2**28}
-"""Bytes of the all-reduce beside products: about a bucket of DDP (25 MiB), and on GPUs some milliseconds over NVLink."""
+"""Bytes of the all-reduce that overlaps with products: about a bucket of DDP (25 MiB); on GPUs, some milliseconds over NVLink."""
 PRODUCT: Final = {"cpu": 512, "cuda": 2048}
-"""Edge of those products: some milliseconds on a core; on a GPU as many tiles of 128 x 128 as fill more multiprocessors than it has (at
-512 only 16 would work, and the collective's own would not be missed)."""
+"""Size of those square products: some milliseconds on a core; on a GPU, more tiles of 128 x 128 than it has multiprocessors (at 512 only 16
+multiprocessors would work, and those that the collective occupies would make no difference)."""
 _REPETITIONS: Final = 11
 _LEAST: Final = 3
-"""Repetitions of a call that takes seconds, as of 256 MB over a slow network."""
+"""Repetitions of a call that takes seconds, such as 256 MB over a slow network."""
 
 
 def only_one(bench: Bench) -> str:
-    """Say that a rank alone has nobody to exchange with; empty where there are others."""
+    """Return the reason for skipping an exchange if there is only one rank, else an empty text."""
     return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
 
 
 def exchange_questions(bench: Bench) -> list[AnswerRow]:
-    """Return operations, ranks that take part, and sizes."""
+    """Return one question per operation, participating ranks and size, and one of an all-reduce that overlaps with products."""
     sizes = SIZES[::2] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
@@ -52,7 +52,7 @@ def exchange_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def teams(team: Team) -> list[AnswerRow]:
-    """Return which ranks exchange: two and all of one machine, and of several one of each and all."""
+    """Return the sets of ranks that exchange: two and all of one machine and, with several machines, one of each and all of each."""
     local = team.ranks // team.nodes
     inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
     across = [{"ranks": ranks, "nodes": team.nodes} for ranks in sorted({team.nodes, team.ranks})] if team.nodes > 1 else []
@@ -60,7 +60,7 @@ def teams(team: Team) -> list[AnswerRow]:
 
 
 def exchange_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
+    """Time one collective: time (s) per call of the slowest rank, and processor time (s) per call and rank."""
     if "beside" in question:
         return _slowest(bench.team.ask(beside_task, question))
     by_rank = [one for one in bench.team.ask(exchange_task, question, bench.seconds) if one is not None]
@@ -69,7 +69,7 @@ def exchange_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[list[float], float] | None:
-    """Take part in a collective, or stand aside where fewer ranks are asked."""
+    """Take part in a collective and return times and processor time (s) per call; return None on ranks that do not participate."""
     import torch.distributed as dist
 
     chosen = members_of(rank, question["ranks"], question.get("nodes", 1))
@@ -79,7 +79,7 @@ def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[
     count = max(1, question["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
     call = _call(question["op"], chosen, count, device, members)
-    repetitions, calls = _agreed(call, device, members, seconds)
+    repetitions, calls = _agreed_counts(call, device, members, seconds)
     times, used = [], time.process_time()
     for _ in range(repetitions):
         dist.barrier(members)
@@ -97,9 +97,9 @@ def _slowest(by_rank: list[dict[str, list[float]]]) -> AnswerRow:
 
 
 def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
-    """Time an all-reduce and matrix products, each alone and both at once: seconds of one repetition each.
+    """Time an all-reduce and matrix products, each in isolation and both concurrently, in seconds per repetition.
 
-    There are as many products as take about half of the all-reduce alone, so that it runs beside all of them.
+    The number of products is chosen to take about half of the time of the all-reduce in isolation, so that it overlaps with all of them.
     """
     import torch
     import torch.distributed as dist
@@ -109,8 +109,8 @@ def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
     edge = PRODUCT[device]
     square = torch.zeros(edge, edge, device=device)
     _elapsed(lambda: dist.all_reduce(gradients), device)
-    one = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
-    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / one])
+    product_time = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
+    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / product_time])
     dist.broadcast(count, src=0)
 
     def products() -> None:
@@ -135,7 +135,7 @@ def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
 
 
 def _elapsed(call: Any, device: str) -> float:
-    """Return the seconds of one *call* that all ranks begin together."""
+    """Return the time (s) of one *call* that all ranks begin together."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -146,13 +146,13 @@ def _elapsed(call: Any, device: str) -> float:
 
 
 def members_of(rank: TeamRank, ranks: int, nodes: int) -> tuple[int, ...]:
-    """Return which of *rank*'s team take part: *ranks* in all, the first ones of each of the first *nodes* machines."""
+    """Return the *ranks* members of *rank*'s team that participate: the first ones on each of the first *nodes* machines."""
     local = rank.ranks // rank.nodes
     return tuple(node * local + number for node in range(nodes) for number in range(ranks // nodes))
 
 
 _groups: dict[tuple[int, ...], Any] = {}
-"""Of this process, by its members: a group costs a rendezvous."""
+"""Cache of this process's groups by their members, because creating a group takes a rendezvous."""
 
 
 def _group(rank: TeamRank, members: tuple[int, ...]) -> Any:
@@ -164,7 +164,7 @@ def _group(rank: TeamRank, members: tuple[int, ...]) -> Any:
 
 
 def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any) -> Any:
-    """Return what makes one collective of *chosen* ranks; *count* elements are counted as nccl-tests count them."""
+    """Return a function that calls one collective of *chosen* ranks; *count* elements are counted as in nccl-tests."""
     import torch
     import torch.distributed as dist
 
@@ -186,7 +186,7 @@ def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any)
 
 
 def _send_recv(tensor: Any, chosen: Sequence[int], members: Any) -> Any:
-    """Return what sends *tensor* to the next of *chosen* ranks, and receives as much from the one before."""
+    """Return a function that sends *tensor* to the next of *chosen* ranks and receives an equal tensor from the previous one."""
     import torch
     import torch.distributed as dist
 
@@ -201,8 +201,8 @@ def _send_recv(tensor: Any, chosen: Sequence[int], members: Any) -> Any:
     return call
 
 
-def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
-    """Return how many repetitions, and how many calls in each, as rank 0 sees it: 11, or fewer of calls that take seconds."""
+def _agreed_counts(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
+    """Return the number of repetitions and of calls per repetition that rank 0 chooses for all *members*."""
     import torch
     import torch.distributed as dist
 
@@ -212,14 +212,17 @@ def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, 
     call()
     synchronize(device)
     once = time.perf_counter() - start
-    wanted = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
-    dist.broadcast(wanted, src=0, group=members)
-    repetitions, calls = (int(value) for value in wanted.tolist())
+    counts = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
+    dist.broadcast(counts, src=0, group=members)
+    repetitions, calls = (int(value) for value in counts.tolist())
     return repetitions, calls
 
 
 def repetitions_and_calls(once: float, seconds: float) -> tuple[int, int]:
-    """Return how many repetitions of how many calls of *once* seconds take about *seconds*, or three where one call takes longer."""
+    """Return the number of repetitions and of calls per repetition such that calls of *once* seconds take about *seconds* in total.
+
+    There are at most 11 repetitions, and at least 3 even of slow calls.
+    """
     repetitions = min(_REPETITIONS, max(_LEAST, int(10 * seconds / max(once, 1e-9))))
     return repetitions, min(200, max(1, int(seconds / repetitions / max(once, 1e-6))))
 

@@ -1,4 +1,7 @@
-"""How fast are the products of experts? One grouped product of torch, and its backward, by experts, rows of each, columns and depth."""
+"""How fast are the matrix products of experts? One grouped product of torch, with or without its backward pass.
+
+The shape is: experts, rows per expert, columns, depth.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from calibration.measure.probes.timing import repeated
 
 
 def experts_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one grouped product in bfloat16, every expert with as many rows; both ways: also the gradients of inputs and weights."""
+    """Time one grouped product in bfloat16 with equal rows per expert; for the way ``both``, also the gradients of inputs and weights."""
     import torch
     from torch.nn import functional
 

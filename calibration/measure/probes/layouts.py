@@ -1,7 +1,7 @@
-"""How long are steps of ranks that divide a small transformer? torch's FSDP2, tensor parallelism and pipelining, on all ranks.
+"""How long are training steps of ranks that divide a small transformer? With torch's FSDP2, tensor parallelism and pipelining.
 
-Each layout takes all ranks for its one axis; what they exchange goes over NCCL between GPUs, over Gloo else. Limits: losses and optimizer
-as of `calibration.measure.layout_steps`; fp32.
+Each layout uses all ranks for its single axis. Communication uses NCCL between GPUs and Gloo otherwise. Limits: losses and optimizer as
+in `calibration.measure.layout_steps`; fp32 only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DECODER: Final = "calibration.measure.decoder:decoder"
 
 
 class _Size(NamedTuple):
-    """Of the decoder, at least: what the ranks do not divide is rounded up."""
+    """Least size of the decoder; values that are not divisible by the number of ranks are rounded up."""
 
     width: int
     depth: int
@@ -34,11 +34,11 @@ class _Size(NamedTuple):
 SIZES: Final = {"cpu": _Size(256, 4, 2048, 64, 8), "cuda": _Size(2048, 8, 32_000, 1024, 4)}
 QUICK: Final = _Size(128, 2, 512, 32, 2)
 _PER_STAGE: Final = 2
-"""Micro-batches of a pipeline for each of its stages."""
+"""Micro-batches per pipeline stage."""
 
 
 def divisions(ranks: int) -> list[Division]:
-    """Return how *ranks* ranks divide the model, one axis each."""
+    """Return the layouts in which *ranks* ranks divide the model, each along one axis."""
     return [
         Division(shard="parameters"),
         Division(tensor=ranks, sequence=False),
@@ -48,7 +48,7 @@ def divisions(ranks: int) -> list[Division]:
 
 
 def layout_questions(bench: Bench) -> list[AnswerRow]:
-    """Return the layouts of a decoder whose heads, words and blocks the ranks divide."""
+    """Return one question per layout, for a decoder with heads, vocabulary and blocks divisible by the number of ranks."""
     from calibration.measure.decoder import HEAD_DIM
 
     ranks, size = bench.team.ranks, QUICK if bench.quick else SIZES[bench.device]
@@ -59,12 +59,12 @@ def layout_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def up(number: int, of: int) -> int:
-    """Return *number* rounded up to a multiple *of*."""
+    """Return *number* rounded up to a multiple of *of*."""
     return -(-number // of) * of
 
 
 def layout_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
+    """Time whole steps: step times (s) by rank, and processor time (s) per step and rank."""
     steps = QUICK_STEPS if bench.quick else STEPS
     wanted = StepsWanted(
         question["model"],
@@ -81,7 +81,7 @@ def layout_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def layout_task(rank: TeamRank, wanted: StepsWanted, laid_out: str) -> Any:
-    """Run the steps as one rank."""
+    """Run the steps of one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run_rank(wanted, LaidOut.read(laid_out))

@@ -1,7 +1,8 @@
-"""How many pictures a second are decoded and augmented, by how many workers? Pillow inside torch's DataLoader.
+"""How many pictures per second are decoded and augmented, by number of workers? Pillow inside torch's DataLoader.
 
-JPEG decoding, random resized crop to 224, flip, normalisation; pictures are in memory, so no disk is asked. Without workers one process
-does it all; with workers the rate is that of whole batches arriving at a process that does nothing else, after the queue is warm.
+Each picture is decoded from JPEG, randomly cropped, resized to 224, flipped and normalized. Pictures are in memory, so no disk is read.
+Without workers, one process does everything. With workers, the rate is that of whole batches arriving at an otherwise idle process, after
+the queue has filled.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from calibration.measure.probes.timing import repeated
 
 PICTURES: Final = 16
 BATCH: Final = 16
-"""Small, so that there are many in a second; what a batch costs beside its pictures is little."""
+"""Small, so that many batches arrive per second; the overhead per batch is low."""
 
 
 def no_pillow(bench: Bench) -> str:
-    """Say what is missing to decode pictures."""
+    """Return what is missing to decode pictures, or an empty text."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -31,14 +32,14 @@ def no_pillow(bench: Bench) -> str:
 
 
 def loading_questions(bench: Bench) -> list[AnswerRow]:
-    """Return stages in one process, then numbers of workers up to twice the cores."""
+    """Return one question per stage in one process, then one per number of workers, up to twice the cores."""
     counts = [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if count <= 2 * bench.cores]
     workers = [{"stage": "loader", "workers": count} for count in (counts[:2] if bench.quick else counts)]
     return [{"stage": "decode", "workers": 0}, {"stage": "prepare", "workers": 0}, *workers]
 
 
 def loading_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time pictures: one after another in this process, or batches of a loader; seconds of one picture each."""
+    """Time pictures, sequentially in this process or in batches of a loader, in seconds per picture."""
     import torch
 
     torch.set_num_threads(1)  # as in a worker
@@ -54,15 +55,15 @@ def loading_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[float]:
-    """Return the seconds a picture takes, of one round of *workers* batches after another."""
+    """Return the time (s) per picture for successive rounds of *workers* batches."""
     from torch.utils.data import DataLoader
 
     rounds = 40
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that more workers than cores were asked for, as is meant
+        warnings.simplefilter("ignore")  # torch warns if there are more workers than cores, which is intended
         loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
         batches = iter(loader)
-    for _ in range(3 * workers):  # two batches a worker are made ahead
+    for _ in range(3 * workers):  # each worker prefetches two batches
         next(batches)
     times: list[float] = []
     end = time.perf_counter() + 3 * seconds

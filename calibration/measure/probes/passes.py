@@ -1,9 +1,9 @@
-"""How fast is memory, and what does a kernel cost that does nothing? Copies, scaled sums and additions of one element.
+"""How fast is memory, and how long does a minimal kernel take? Copies, scaled sums and additions of one element.
 
-A copy reads and writes each byte once, a scaled sum (``a + s * b`` into a third array) reads two and writes one, as STREAM counts them
-(McCalpin, 1995); ranks that are shares of one processor also make passes together. The launch probe times an operator on one element: on
-CUDA beside others in a stream the least time of a kernel, and by the host's clock, without waiting, what a launch costs the host; on a CPU
-both are the same call.
+Bytes are counted as in STREAM (McCalpin, 1995): a copy reads one array and writes one; a scaled sum (``a + s * b`` into a third array)
+reads two arrays and writes one. Ranks that share a processor also make passes concurrently. The launch probe times an operator on one
+element. On CUDA, the device's clock gives the least time of a kernel within a stream, and the host's clock, without synchronization, gives
+the host's cost per launch. On a CPU both time the same call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAUNCHES: Final = 2000
 
 
 def memory_questions(bench: Bench) -> list[AnswerRow]:
-    """Return sizes of arrays, up to a twentieth of memory and, on a CPU, 256 MiB."""
+    """Return one question per size and kind of pass, up to 1/20 of memory and at most 256 MiB (CPU) or 1 GiB (GPU) per array."""
     most = min(bench.memory / 20, 2.0**28 if bench.device == "cpu" else 2.0**30)
     together = [{"pass": "scaled sum", "bytes": 3 * 2**26, "together": bench.neighbours}] if shares_processors(bench) else []
     return together + [
@@ -31,14 +31,14 @@ def memory_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def memory_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one pass over arrays that move so many bytes in all, by one rank or by all at once."""
+    """Time one pass that moves ``bytes`` in total, on one rank or on all ranks concurrently."""
     if "together" in question:
         return {"times_by_rank_s": bench.team.ask(pass_task, question, bench.seconds)}
     return {"times_s": pass_times(question, bench.device, bench.seconds)}
 
 
 def pass_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
-    """Return the seconds of passes over arrays of this process."""
+    """Return the times (s) of a pass over arrays of this process."""
     import torch
 
     arrays = 2 if question["pass"] == "copy" else 3
@@ -50,7 +50,7 @@ def pass_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
 
 
 def pass_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
-    """Make the passes on this rank, beside the others."""
+    """Make the passes on this rank, concurrently with the others."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -69,7 +69,7 @@ def launch_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def _host_time(one: object, device: str) -> float:
-    """Return the seconds the host spends on one launch while the device's queue has room."""
+    """Return the time (s) that the host spends per launch while the device's queue has room."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(_LAUNCHES // 10):

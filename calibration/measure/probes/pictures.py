@@ -1,7 +1,7 @@
-"""Which pictures are decoded? JPEGs made here, as large in pixels and bytes as ImageNet's average.
+"""Which pictures are decoded? Generated JPEGs with as many pixels and bytes as the average of ImageNet.
 
-Smooth colours with noise that is strong enough for about 110 KB at 500 x 375 (ImageNet-1k: 138 to 150 GB over 1,281,167 images). Decoding
-time follows pixels and bytes, both of which agree; real pictures spread about them, which these do less.
+They consist of smooth colors and enough noise for about 110 KB at 500 x 375 (ImageNet-1k: 138 to 150 GB over 1,281,167 images). Decoding
+time depends on pixels and bytes, and both match. Real pictures vary more in both.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Final
 
 WIDTH, HEIGHT = 500, 375
 EDGE: Final = 224
-"""Of what training takes."""
+"""Size of a prepared picture."""
 _NOISE: Final = 30.0
-"""Standard deviation, of 255: gives about 110 KB at quality 90."""
+"""Standard deviation of the noise, on a scale to 255; it gives about 110 KB at quality 90."""
 _MEAN, _SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels (torchvision, references/classification)."""
+"""Mean and standard deviation of ImageNet's channels (torchvision, references/classification)."""
 
 
 def jpeg(seed: int) -> bytes:
-    """Return one picture."""
+    """Return one picture as JPEG bytes."""
     import numpy as np
     from PIL import Image
 
@@ -36,16 +36,16 @@ def jpeg(seed: int) -> bytes:
 
 
 def decoded(encoded: bytes) -> Any:
-    """Return the picture in full size."""
+    """Return the decoded picture in full size."""
     from PIL import Image
 
     return Image.open(io.BytesIO(encoded)).convert("RGB")
 
 
 def prepared(encoded: bytes, generator: random.Random) -> Any:
-    """Return what training takes: decoded, a random crop resized, flipped or not, normalised, as a tensor.
+    """Return the tensor that training needs: the picture decoded, randomly cropped, resized, randomly flipped and normalized.
 
-    Crop and flip are torchvision's RandomResizedCrop (area 0.08 to 1, aspect 3/4 to 4/3) and RandomHorizontalFlip.
+    Crop and flip match torchvision's RandomResizedCrop (area 0.08 to 1, aspect ratio 3/4 to 4/3) and RandomHorizontalFlip.
     """
     import numpy as np
     import torch
@@ -70,7 +70,7 @@ def crop(generator: random.Random) -> tuple[float, float, float, float]:
 
 
 class Encoded:
-    """A data set of pictures in memory, of which a few are repeated."""
+    """A data set of *length* samples that repeat a few pictures in memory."""
 
     def __init__(self, pictures: list[bytes], length: int) -> None:
         self._pictures, self._length = pictures, length

@@ -1,7 +1,7 @@
-"""What is a probe? A name, the questions it would ask of this machine, and how each is answered.
+"""What is a probe? A name, the questions that it asks of this machine, and a function that answers one question by measuring.
 
-A question is a few plain values (size, precision, ranks); its answer adds raw repetitions. So a record knows which questions are
-answered, and a measurement that was stopped goes on where it was.
+A question is one measurement point, given by a few plain values (size, precision, ranks). Its answer adds the times of the repetitions. A
+record holds questions with their answers, so a measurement that was stopped can continue with the unanswered ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibration.measure.team import Team, TorchrunTeam, present
 
 @dataclass(frozen=True)
 class JobModel:
-    """A model to train, as for ``stallsim extract``, and the samples per rank to begin with."""
+    """A model to train, written as for ``stallsim extract``, and the samples per rank."""
 
     target: str
     inputs: tuple[str, ...]
@@ -27,51 +27,51 @@ class JobModel:
 
     @property
     def asked(self) -> AnswerRow:
-        """Return the part of a question that names it."""
+        """Return the part of a question that identifies the model."""
         return {"model": self.target, "inputs": list(self.inputs), "arguments": list(self.arguments), "batch": self.batch}
 
 
 @dataclass
 class Bench:
-    """What probes measure on."""
+    """The device, ranks and limits with which probes measure."""
 
     device: str
     """``cpu`` or ``cuda``."""
     threads: int
-    """Of one rank's kernels on the CPU."""
+    """CPU threads for the kernels of one rank."""
     cores: int
     seconds: float
-    """Aim for one question."""
+    """Target time for one question."""
     folder: Path
-    """Where files to be read are written."""
+    """Folder in which probes write the files that they read."""
     team: Team
     quick: bool = False
     models: Sequence[JobModel] = ()
     memory: float = 8 * 2.0**30
     """Bytes that may be used."""
     made: ExitStack = field(default_factory=ExitStack)
-    """Files and other things that last as long as one probe."""
+    """Files and other resources that exist until the probe ends."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """Of those, what the next question asks for."""
+    """Cache for `once`, by name."""
 
     @property
     def neighbours(self) -> int:
-        """Return the ranks of this machine."""
+        """Return the number of ranks on this machine."""
         return self.team.ranks // self.team.nodes
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what *make* returns, made at the first question of this probe that asks for *name*."""
+        """Return the result of *make*, which is called only the first time that this probe requests *name*."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
 
     def gather(self) -> None:
-        """Let ranks that other programs started know that somebody is there, before each question; one that has gone is noticed."""
+        """Contact the ranks that torchrun started before each question: this keeps them from timing out and detects ranks that died."""
         if isinstance(self.team, TorchrunTeam):
             self.team.ask(present)
 
     def clear(self) -> None:
-        """Undo what a probe made, and let the GPU's memory go: the next one may work in processes of its own."""
+        """Release the resources of a probe and free GPU memory, which the next probe may need in other processes."""
         self.kept.clear()
         self.made.close()
         if self.device == "cuda":
@@ -81,27 +81,27 @@ class Bench:
 
 
 def no_memory(error: BaseException) -> bool:
-    """Tell whether *error* says that memory was too small, of the GPU or of the host, here or on a rank."""
+    """Return whether *error* means that memory of the GPU or the host was too small, in this process or on a rank."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
 
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "outofmemoryerror", "cannot allocate memory")
-"""As torch's allocators on CUDA and CPU, and the operating system, put it."""
+"""Messages of torch's allocators on CUDA and CPU, and of the operating system."""
 
 
 def shares_processors(bench: Bench) -> bool:
-    """Tell whether the ranks are shares of the processors, which slow each other down as GPUs do not."""
+    """Return whether the ranks share processors and so slow each other down, unlike GPUs."""
     return bench.device == "cpu" and bench.neighbours > 1
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One subject."""
+    """One subject to measure."""
 
     name: str
     about: str
     questions: Callable[[Bench], list[AnswerRow]]
     answer: Callable[[Bench, AnswerRow], AnswerRow]
     skipped: Callable[[Bench], str] = lambda bench: ""
-    """Says why this machine cannot answer; empty where it can."""
+    """Returns why this machine cannot run the probe; empty if it can."""
     needs_torch: bool = True

@@ -1,8 +1,8 @@
 """How fast are matrix products and convolutions, by size and precision? One kernel at a time, as inside a network's layers.
 
-Matrix products are square, and a few of the shapes of fully connected layers. Convolutions are forward passes of ResNet-50's and
-MobileNetV2's shapes (arXiv 1512.03385, 1801.04381), in the classes in which the layer model knows them. Sizes end where one call would
-take longer than its share of the time.
+Matrix products are square or have the shapes of typical fully connected layers. Convolutions are forward passes with shapes of ResNet-50
+and MobileNetV2 (arXiv 1512.03385, 1801.04381), in the classes of the layer model. Sizes are limited so that one call takes at most a third
+of the time for a question.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ CONVOLUTIONS: Final = (
     ("depthwise_conv", 384, 384, 14, 3, 1, 384),
     ("depthwise_conv", 960, 960, 7, 3, 1, 960),
 )
-"""Class, channels in and out, edge of the image, window, stride, groups."""
+"""Class, input channels, output channels, image size, kernel size, stride, groups."""
 TOGETHER: Final = 512
-"""Edge of the product that ranks which share processors make at once."""
+"""Size of the square product that ranks sharing processors compute concurrently."""
 BATCHES: Final = {"cpu": (1, 4, 16), "cuda": (1, 8, 64)}
 FASTEST: Final = {"cpu": 3e11, "cuda": 2e14}
-"""FLOP/s beyond which no size is worth asking about: what is left out would take longer than this machine has for it."""
+"""Assumed rate (FLOP/s) of the fastest device of each kind; for CUDA it limits the sizes that are measured."""
 PRECISION_TYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
-"""torch's name of an element of each precision."""
+"""torch's data type of each precision."""
 _FP8_MULTIPLE: Final = 16
-"""Columns and depth of products in 8 bits come in such steps (cuBLAS)."""
+"""Columns and depth of fp8 products must be multiples of this (cuBLAS)."""
 
 
 def precisions(bench: Bench) -> tuple[str, ...]:
-    """Return the precisions this device has units for; CPUs convert fp16 to fp32 and back."""
+    """Return the precisions that this device computes natively; CPUs convert fp16 to fp32 and back."""
     if bench.device == "cpu":
         return ("fp32",) if bench.quick else ("fp32", "bf16")
     import torch
@@ -65,7 +65,7 @@ def precisions(bench: Bench) -> tuple[str, ...]:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Let products of fp32 run on tensor cores, or not."""
+    """Allow or forbid TF32 for fp32 products within the context."""
     import torch
 
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
@@ -77,7 +77,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def _rate(bench: Bench) -> float:
-    """Return a first idea of the FLOP/s, to choose sizes with."""
+    """Return a rough estimate of the rate (FLOP/s) from which sizes are chosen."""
     if bench.device == "cuda":
         return FASTEST["cuda"]
     import torch
@@ -87,14 +87,14 @@ def _rate(bench: Bench) -> float:
 
 
 def affordable(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
-    """Return those of *rows* that one call takes a third of the time for at most; of a quick run every second."""
+    """Return the *rows* for which one call takes at most a third of the time for a question; in a quick run every second one of them."""
     most = _rate(bench) * bench.seconds / 3
     kept = [row for row in rows if row["flop"] <= most]
     return kept[:: 2 if bench.quick else 1]
 
 
 def gemm_questions(bench: Bench) -> list[AnswerRow]:
-    """Return shapes and precisions of matrix products."""
+    """Return one question per shape and precision of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
     questions: list[AnswerRow] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
@@ -105,28 +105,28 @@ def gemm_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def gemm_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one matrix product, on one rank or on all at once."""
+    """Time one matrix product, on one rank or on all ranks concurrently."""
     if "together" in question:
         return {"times_by_rank_s": bench.team.ask(gemm_task, question, bench.seconds)}
     return {"times_s": gemm_times(question, bench.device, bench.seconds)}
 
 
 def gemm_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
-    """Return the seconds of matrix products in this process."""
+    """Return the times (s) of a matrix product in this process."""
     import torch
 
     rows, columns, depth = question["shape"]
     dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
     left = torch.randn(rows, depth, device=device).to(dtype)
     if question["precision"] == "fp8":
-        one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column by column
+        one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column-major
         return repeated(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
     right = torch.randn(depth, columns, device=device).to(dtype)
     return _times(question, device, seconds, lambda: torch.matmul(left, right))
 
 
 def gemm_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
-    """Multiply on this rank, beside the others."""
+    """Compute the product on this rank, concurrently with the others."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -134,7 +134,7 @@ def gemm_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float
 
 
 def convolution_questions(bench: Bench) -> list[AnswerRow]:
-    """Return classes, shapes and precisions of convolutions."""
+    """Return one question per class, shape and precision of convolutions."""
     questions = [
         {"precision": precision, "class": kind, "shape": [batch, *shape], "flop": _convolution_flop(batch, *shape)}
         for precision in precisions(bench)
@@ -150,7 +150,7 @@ def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: 
 
 
 def convolution_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one convolution's forward pass."""
+    """Time the forward pass of one convolution."""
     import torch
 
     batch, inputs, outputs, edge, window, stride, groups = question["shape"]

@@ -1,4 +1,4 @@
-"""Which networks are measured where torchvision is absent? Two small ones: many parameters and little work, and the reverse."""
+"""Which networks are measured without torchvision? A small one with many parameters and little work, and one with the reverse."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What do Stash's four runs take on this machine? RUN0 synthetic on one rank, RUN1 on all, RUN2 real and cold, RUN3 real and warm.
+"""How long do the steps of Stash's four runs take on this machine? This probe repeats them with few steps.
 
-As harness.py of aakash-sharma/DS-Analyzer does, with few steps: steps before the first timed one are left out, every run makes as many, a
-step is the mean over ranks. Real data are JPEG files written here, read by torch's DataLoader with the cores shared out as workers. The
-page cache is emptied before RUN2 where that is allowed; else the row's ``cache`` says what was done instead: ``advised`` files may
-still have been in memory, and files cannot be read past it here, so ``direct`` means that as well.
+RUN0 uses synthetic data on one rank, RUN1 synthetic data on all ranks, RUN2 real data with a cold page cache, RUN3 real data with a warm
+one. As in harness.py of aakash-sharma/DS-Analyzer, warm-up steps are excluded, all runs have the same number of steps, and a step time is
+the mean over ranks. Real data are JPEG files that the probe writes and torch's DataLoader reads, with the cores divided into workers. The
+page cache is dropped before RUN2 if that is permitted. Otherwise ``cache`` of the row records what was done instead. With ``advised``,
+files may still have been in memory; the same holds for ``direct``, because the loader does not read with O_DIRECT.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sim.analysis.differential import RunTimes, Stall, fetch, interconnect, prep
 RUNS: Final = ("RUN0", "RUN1", "RUN2", "RUN3")
 STEPS, QUICK_STEPS = 10, 3
 _DISTINCT: Final = 12
-"""Pictures that are made; files are copies of them, which the disk does not know."""
+"""Number of distinct pictures; the files are copies of them, which makes no difference to the disk."""
 
 
 def _job(bench: Bench) -> JobModel:
@@ -46,13 +47,13 @@ def _skipped(bench: Bench) -> str:
 
 
 def stash_questions(bench: Bench) -> list[AnswerRow]:
-    """Return the four runs."""
+    """Return one question for each of the four runs."""
     workers = max(1, bench.cores // bench.neighbours)
     return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 
 def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Make one run: seconds of each step by rank."""
+    """Measure one run: the times (s) of its steps by rank."""
     wanted = wanted_steps(question, bench, exchange=True)
     wanted = StepsWanted(**(vars(wanted) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
     if question["run"] == "RUN0":
@@ -60,8 +61,8 @@ def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     if question["run"] == "RUN1":
         return _row(bench.team.ask(step_task, wanted))
     count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * question["workers"])
-    folder = bench.once("pictures", lambda: _pictures(bench, count))
-    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read(folder)
+    folder = bench.once("pictures", lambda: _write_pictures(bench, count))
+    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read_files(folder)
     return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
 
 
@@ -69,23 +70,23 @@ def _row(by_rank: list[RankSteps]) -> AnswerRow:
     return {"times_by_rank_s": [one.times for one in by_rank]}
 
 
-def _pictures(bench: Bench, count: int) -> Path:
-    """Return a new folder with *count* pictures, which goes when the probe ends."""
+def _write_pictures(bench: Bench, count: int) -> Path:
+    """Return a new folder with *count* pictures, which is deleted when the probe ends."""
     folder = Path(bench.made.enter_context(tempfile.TemporaryDirectory(dir=bench.folder, prefix=".stallsim-pictures-")))
-    made = [jpeg(seed) for seed in range(_DISTINCT)]
+    pictures = [jpeg(seed) for seed in range(_DISTINCT)]
     for number in range(count):
-        (folder / f"{number:06}.jpg").write_bytes(made[number % _DISTINCT])
+        (folder / f"{number:06}.jpg").write_bytes(pictures[number % _DISTINCT])
     return folder
 
 
-def _read(folder: Path) -> str:
+def _read_files(folder: Path) -> str:
     for path in folder.iterdir():
         path.read_bytes()
     return "warm"
 
 
 def real_task(rank: TeamRank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
-    """Run the steps as one rank on its part of the pictures."""
+    """Run the steps of one rank on its share of the pictures."""
     from torch.utils.data import DataLoader
 
     paths = sorted(folder.iterdir())[rank.rank :: rank.ranks]
@@ -96,7 +97,7 @@ def real_task(rank: TeamRank, wanted: StepsWanted, folder: Path, workers: int) -
 
 
 def stalls(rows: list[AnswerRow]) -> dict[str, Stall]:
-    """Return Stash's stalls per step of the four runs, seconds and shares; empty where a run is missing."""
+    """Return Stash's stalls per step, as seconds and shares, from the four runs; empty if a run is missing."""
     step_of = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
     if set(step_of) != set(RUNS):
         return {}

@@ -1,9 +1,9 @@
-"""How long does one call take on this device? Repetitions in seconds, after a warm-up, as many as a given time allows.
+"""How long does one call take on this device? Repetitions in seconds after a warm-up, as many as the specified time allows.
 
-On a CPU each repetition is one reading of the clock around `inner` calls; on CUDA, events around `inner` calls in one stream (NVIDIA, CUDA
-C++ Best Practices Guide, "Timing"). A kernel of two microseconds takes the host more than that to launch, so where calls are short the
-device first spins until the host is done launching: what lies between the events is then the device's time, not the host's. Idle GPUs
-clock down; calls go on until `WARM` before the first is timed.
+On a CPU each repetition is timed by the clock around `inner` calls; on CUDA, by events around `inner` calls in one stream (NVIDIA, CUDA
+C++ Best Practices Guide, "Timing"). The host needs longer to launch a kernel of two microseconds than the kernel runs. So if calls are
+short, the device first spins until the host has launched all of them; the time between the events is then the device's, not the host's.
+Idle GPUs lower their clocks, so warm-up calls are made for up to `WARM` seconds.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 SHORTEST: Final = 1e-3
-"""Seconds of one repetition; shorter calls are repeated inside it, as the clock and its reading take up to a microsecond."""
+"""Least time (s) of one repetition; it contains several calls if they are shorter, because reading the clock costs up to a microsecond."""
 LEAST, MOST = 3, 20
-"""Repetitions."""
+"""Least and largest number of repetitions."""
 WARM: Final = 0.05
-"""Seconds of calls before the first repetition on CUDA: clocks rise from idle within tens of milliseconds (NVML reports them)."""
+"""Warm-up time (s) on CUDA: clocks rise from idle within tens of milliseconds (NVML reports them)."""
 QUEUE: Final = 512
-"""Calls that are launched ahead of the device: its queue holds about a thousand, beyond which a launch waits."""
+"""Most calls launched ahead of the device; its queue holds about a thousand launches, beyond which a launch blocks."""
 _SPIN: Final = 2.2e9
-"""Cycles a second of the fastest GPUs' clocks: a slower one spins longer than asked, which only waits a little more."""
+"""Clock rate (Hz) of the fastest GPUs; slower ones spin longer than requested, which only adds a short wait."""
 
 Call = Callable[[], object]
 
 
 def repeated(call: Call, device: str, seconds: float) -> list[float]:
-    """Return the seconds of one *call*, once for each repetition."""
+    """Return the time (s) of one *call* for each repetition."""
     if device == "cuda":
         return _repeated_on_cuda(call, seconds)
     wall_time(call, 1)
@@ -37,7 +37,7 @@ def repeated(call: Call, device: str, seconds: float) -> list[float]:
 
 
 def _repeated_on_cuda(call: Call, seconds: float) -> list[float]:
-    """Return the device's seconds of one *call*; a call that waits for the device itself has nothing to be launched ahead."""
+    """Return the device time (s) of one *call* for each repetition; calls long enough for a repetition are not launched ahead."""
     once = _warmed(call)
     inner = min(QUEUE, max(1, round(SHORTEST / max(once, 1e-9))))
     launching = inner * once if inner > 1 else 0.0
@@ -45,12 +45,12 @@ def _repeated_on_cuda(call: Call, seconds: float) -> list[float]:
 
 
 def _count(one: float, seconds: float) -> int:
-    """Return how many repetitions of *one* seconds each fit."""
+    """Return the number of repetitions that fit into *seconds* if each takes *one* seconds."""
     return min(MOST, max(LEAST, int(seconds / max(one, 1e-9))))
 
 
 def wall_time(call: Call, inner: int) -> float:
-    """Return the seconds by the wall clock that *inner* calls take."""
+    """Return the wall-clock time (s) of *inner* calls."""
     start = time.perf_counter()
     for _ in range(inner):
         call()
@@ -58,19 +58,19 @@ def wall_time(call: Call, inner: int) -> float:
 
 
 def _warmed(call: Call) -> float:
-    """Make calls until the GPU's clocks have risen, and return the wall-clock seconds of one: the host's or the device's, the longer."""
-    call()  # libraries begin, algorithms are chosen, memory is taken
+    """Make calls until the GPU's clocks have risen, and return the wall-clock time (s) per call: the longer of host and device time."""
+    call()  # initializes libraries, selects algorithms and allocates memory
     synchronize("cuda")
-    made, start = 0, time.perf_counter()
-    while made < 1 or (made < QUEUE and time.perf_counter() - start < WARM):
+    count, start = 0, time.perf_counter()
+    while count < 1 or (count < QUEUE and time.perf_counter() - start < WARM):
         call()
-        made += 1
+        count += 1
     synchronize("cuda")
-    return (time.perf_counter() - start) / made
+    return (time.perf_counter() - start) / count
 
 
 def _cuda_time(call: Call, inner: int, ahead: float) -> float:
-    """Return the device's seconds of *inner* calls, launched while it spins for *ahead* seconds."""
+    """Return the device time (s) of *inner* calls, launched while the device spins for *ahead* seconds."""
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -85,7 +85,7 @@ def _cuda_time(call: Call, inner: int, ahead: float) -> float:
 
 
 def synchronize(device: Any) -> None:
-    """Wait until *device* has done all it was given; nothing to wait for on a CPU."""
+    """Wait until *device* has finished all its work; return at once for a CPU."""
     import torch
 
     if str(device).startswith("cuda"):

@@ -1,9 +1,10 @@
 """How long do a model's layers and its training steps take? Hooks around every layer, and whole steps on all ranks.
 
-Layers are timed on one device: forward by hooks before and after a layer, backward by hooks before and after the node of the autograd graph
-that its output came from. On CUDA each hook records an event in the stream, and nobody waits before the pass has ended, so that launches
-run ahead as in a step. Limits: of a layer that is several nodes (attention) only the last one's backward is timed; where the host falls
-behind the GPU, a layer's time is the host's. Steps are those of `calibration.measure.ddp_steps`, with gradient exchange and without.
+Layers are timed on one device. Forward hooks run before and after the layer, backward hooks before and after the autograd node that
+produced its output. On CUDA each hook records an event in the stream and nothing waits until the pass is done, so launches run ahead of
+the device as in a step. Limits: if a layer consists of several autograd nodes (attention), only the backward of the last one is timed; if
+the host is slower than the GPU, the time of a layer is the host's. Steps are those of `calibration.measure.ddp_steps`, with gradient
+exchange and without.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ NETWORKS: Final = {
     "cpu": (("alexnet", 4), ("squeezenet1_0", 4), ("resnet18", 4)),
     "cuda": (("alexnet", 128), ("squeezenet1_0", 64), ("resnet50", 32), ("vgg16", 32)),
 }
-"""Of torchvision: many parameters, few, and in between; samples per rank at which a step takes some tenths of a second at most."""
+"""Networks of torchvision with many, few and a medium number of parameters, with a batch for which a step takes at most some tenths of a
+second."""
 REPETITIONS: Final = 4
 STEPS, QUICK_STEPS = 6, 3
 
 
 def models(bench: Bench) -> Sequence[JobModel]:
-    """Return the user's model, or else known ones."""
+    """Return the user's model if specified, else the default ones."""
     if bench.models:
         return bench.models
     if bench.quick or importlib.util.find_spec("torchvision") is None:
@@ -46,15 +48,15 @@ def models(bench: Bench) -> Sequence[JobModel]:
 
 
 def wanted_steps(question: AnswerRow, bench: Bench, exchange: bool) -> StepsWanted:
-    """Return the steps of the model that a question names."""
+    """Return the steps to run for the model of *question*."""
     steps = QUICK_STEPS if bench.quick else STEPS
     inputs, arguments = tuple(question["inputs"]), tuple(question["arguments"])
-    how = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
-    return how if bench.device == "cuda" else replace(how, device="cpu")
+    wanted = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    return wanted if bench.device == "cuda" else replace(wanted, device="cpu")
 
 
 def layer_questions(bench: Bench) -> list[AnswerRow]:
-    """Return the models."""
+    """Return one question per model."""
     return [model.asked for model in models(bench)]
 
 
@@ -63,29 +65,29 @@ def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     import torch
 
     with warnings.catch_warnings(), tf32(allowed=False):
-        warnings.simplefilter("ignore")  # of what torchvision lacks here
+        warnings.simplefilter("ignore")  # torchvision warns of missing extensions
         model, next_inputs, loss = ready(wanted_steps(question, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
 
 
 def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> AnswerRow:
-    """Return the seconds of each layer's passes and of whole passes, one number a repetition; the first repetition is left out."""
-    watch = _Watch(device)
+    """Return the times (s) of the passes of each layer and of whole passes, one value per repetition without the first."""
+    timer = _Watch(device)
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    hooks = [hook for name, module in leaves for hook in watch.around(name, module)]
+    hooks = [hook for name, module in leaves for hook in timer.around(name, module)]
     try:
         for _ in range(REPETITIONS + 1):
             positional, named = next_inputs()
-            watch.turn()
-            watch.begin("", "whole")
+            timer.next_repetition()
+            timer.begin("", "whole")
             loss(model(*positional, **named)).backward()
-            watch.end("", "whole")
+            timer.end("", "whole")
             synchronize(device)
             model.zero_grad(set_to_none=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return {"whole_s": watch.times("", "whole"), "layers": [watch.row(name, type(module).__name__) for name, module in leaves]}
+    return {"whole_s": timer.times("", "whole"), "layers": [timer.row(name, type(module).__name__) for name, module in leaves]}
 
 
 def _wall(begin: float, end: float) -> float:
@@ -105,21 +107,21 @@ def _cuda_between(begin: Any, end: Any) -> float:
 
 
 class _Watch:
-    """When did each layer begin and end? Calls of one layer in one step are added up."""
+    """Records when each layer begins and ends. Times of several calls of a layer in one step are summed."""
 
     def __init__(self, device: str) -> None:
         on_cuda = device == "cuda"
         self._mark: Callable[[], Any] = _cuda_mark if on_cuda else time.perf_counter
         self._between: Callable[[Any, Any], float] = _cuda_between if on_cuda else _wall
-        self._begun: dict[tuple[str, str], Any] = {}
-        self._found: list[dict[tuple[str, str], list[tuple[Any, Any]]]] = []
+        self._started: dict[tuple[str, str], Any] = {}
+        self._repetitions: list[dict[tuple[str, str], list[tuple[Any, Any]]]] = []
 
-    def turn(self) -> None:
-        """Begin another pass."""
-        self._found.append(defaultdict(list))
+    def next_repetition(self) -> None:
+        """Begin another repetition."""
+        self._repetitions.append(defaultdict(list))
 
     def around(self, name: str, module: Any) -> list[Any]:
-        """Return hooks around the forward pass of *module*, which hook its backward pass in turn."""
+        """Register hooks around the forward pass of *module*, which register those around its backward pass; return their handles."""
         return [
             module.register_forward_pre_hook(lambda *_: self.begin(name, "forward")),
             module.register_forward_hook(lambda _, inputs, output: self._forward_done(name, inputs, output)),
@@ -133,32 +135,32 @@ class _Watch:
             node.register_hook(lambda *_: self.end(name, "backward"))
 
     def row(self, name: str, kind: str) -> AnswerRow:
-        """Return the times of one layer, once the device has done all passes."""
+        """Return the times of one layer. The device must have finished all passes."""
         return {"layer": name, "type": kind} | {f"{way}_s": self.times(name, way) for way in ("forward", "backward")}
 
     def times(self, name: str, way: str) -> list[float]:
-        """Return the seconds of one layer's passes, without the first turn."""
-        return [sum(self._between(*marks) for marks in turn[name, way]) for turn in self._found[1:]]
+        """Return the times (s) of one layer's passes, without the first repetition."""
+        return [sum(self._between(*marks) for marks in repetition[name, way]) for repetition in self._repetitions[1:]]
 
     def begin(self, name: str, way: str) -> None:
-        """Note that a pass begins."""
-        self._begun[name, way] = self._mark()
+        """Record the begin of a pass."""
+        self._started[name, way] = self._mark()
 
     def end(self, name: str, way: str) -> None:
-        """Note that a pass ends."""
-        start = self._begun.pop((name, way), None)
+        """Record the end of a pass."""
+        start = self._started.pop((name, way), None)
         if start is not None:
-            self._found[-1][name, way].append((start, self._mark()))
+            self._repetitions[-1][name, way].append((start, self._mark()))
 
 
 def step_questions(bench: Bench) -> list[AnswerRow]:
-    """Return models, with exchange where there are several ranks, and without."""
+    """Return one question per model without exchange, and one with exchange if there are several ranks."""
     ways = (True, False) if bench.team.ranks > 1 else (False,)
     return [model.asked | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
 
 
 def step_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
+    """Time whole steps: step times (s) by rank, and processor time (s) per step and rank."""
     by_rank = bench.team.ask(step_task, wanted_steps(question, bench, question["exchange"]))
     return {
         "parameters": by_rank[0].parameters,
@@ -168,7 +170,7 @@ def step_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
 
 def step_task(rank: TeamRank, wanted: StepsWanted) -> Any:
-    """Run the steps as one rank."""
+    """Run the steps of one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run_rank(wanted)

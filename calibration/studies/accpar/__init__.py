@@ -1,1 +1,1 @@
-"""How do unlike accelerators share the tensors of one network? AccPar (Song et al., HPCA 2020), in closed form."""
+"""How do different accelerators share the tensors of one network? AccPar (Song et al., HPCA 2020), in closed form."""

@@ -1,8 +1,9 @@
-"""How does a whole array of boards share a network? Halved again and again: a way to share is chosen for each pair of groups, top down.
+"""How does a whole array of boards share a network? It is halved recursively, and each split between two groups is chosen top down.
 
-The first split is between unlike boards. A group counts with the sum of its boards' rates: what a group fetches is spread over them, so
-that data parallelism costs what an all-reduce by recursive halving does. The step time takes every board's part of every node: at each
-level the slower side decides, node by node and edge by edge. Nothing overlaps, and the products run at the peak, as in AccPar.
+The first split separates groups of different boards. A group has the sum of its boards' rates: the bytes that a group fetches are spread
+over its boards, so data parallelism costs the same as an all-reduce by recursive halving. The step time includes every board's part of
+every node; at each level the slower side determines the time of each node and edge. Nothing overlaps and products run at the peak rate, as
+in AccPar.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from calibration.studies.accpar.network import LayerNetwork
 
 
 class Board(NamedTuple):
-    """One kind of board: FLOP/s and bytes/s to other boards."""
+    """One kind of board, with its FLOP/s and its bytes/s to other boards."""
 
     name: str
     speed: float
@@ -40,7 +41,7 @@ class BoardArray:
 
     @property
     def side(self) -> Side:
-        """Return the rates of all boards together."""
+        """Return the total rates of all boards."""
         return Side(
             sum(each.board.speed * each.number for each in self.groups), sum(each.board.bandwidth * each.number for each in self.groups)
         )
@@ -52,11 +53,11 @@ class BoardArray:
 
     @property
     def unlike(self) -> bool:
-        """Tell whether the boards differ."""
+        """Return whether the boards differ."""
         return len(self.groups) > 1
 
     def halves(self) -> tuple[BoardArray, BoardArray]:
-        """Return both sides of the next split: the first group and the rest, or half of equal boards each."""
+        """Return both sides of the next split: the first group and the rest if boards differ, else two halves of the boards."""
         if self.unlike:
             return BoardArray(self.groups[:1]), BoardArray(self.groups[1:])
         board, number = self.groups[0]
@@ -64,35 +65,35 @@ class BoardArray:
 
 
 StateChoice = Callable[[LayerNetwork, tuple[BoardArray, BoardArray]], list[SplitState]]
-"""Chooses the state of each node of a network for two sides."""
+"""Chooses the state of each node of a network for a split between two sides."""
 
 
 class Spent(NamedTuple):
-    """Seconds of each node, and of each edge in the order of `Network.edges`."""
+    """The time (s) of each node, and of each edge in the order of `LayerNetwork.edges`."""
 
     nodes: CostRow
     edges: CostRow
     levels: tuple[tuple[SplitState, ...], ...]
-    """States of the nodes at each level, of the first group there."""
+    """States of the nodes at each level, for the first group of that level."""
 
     @property
     def total(self) -> float:
-        """Return the seconds of a step."""
+        """Return the step time (s)."""
         return float(numpy.sum(self.nodes) + numpy.sum(self.edges))
 
 
 def spent(network: LayerNetwork, array: BoardArray, choose: StateChoice) -> Spent:
-    """Return what a step takes when *choose* shares *network* at every level of *array*."""
+    """Return the times of a step if *choose* splits *network* at every level of *array*."""
     if array.count == 1:
         flop = numpy.array([node.flop for node in network.nodes])
         return Spent(flop / array.side.speed, numpy.zeros(len(network.edges())), ())
     halves = array.halves()
     states = choose(network, halves)
-    alike = halves[0] == halves[1] and all(state.ratio == 0.5 for state in states)
-    inner = [spent(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if alike else 2])]
-    fetched = [_fetched(network, states, side, half.side.bandwidth) for side, half in enumerate(halves)]
-    nodes = numpy.max([own[0] + deep.nodes for own, deep in zip(fetched, inner * (2 if alike else 1), strict=True)], axis=0)
-    edges = numpy.max([own[1] + deep.edges for own, deep in zip(fetched, inner * (2 if alike else 1), strict=True)], axis=0)
+    equal = halves[0] == halves[1] and all(state.ratio == 0.5 for state in states)
+    inner = [spent(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if equal else 2])]
+    transfers = [_transfer_times(network, states, side, half.side.bandwidth) for side, half in enumerate(halves)]
+    nodes = numpy.max([own[0] + below.nodes for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
+    edges = numpy.max([own[1] + below.edges for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
     return Spent(nodes, edges, (tuple(states), *inner[0].levels))
 
 
@@ -100,8 +101,8 @@ def _share(network: LayerNetwork, states: Sequence[SplitState], side: int) -> La
     return network._replace(nodes=tuple(part(node, state, side) for node, state in zip(network.nodes, states, strict=True)))
 
 
-def _fetched(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:
-    """Return the seconds in which *side* fetches, by node and by edge."""
+def _transfer_times(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:
+    """Return the times (s) of the transfers of *side*, by node and by edge."""
     nodes = numpy.array([node_bytes(node, [state])[0] for node, state in zip(network.nodes, states, strict=True)])
     edges = [
         edge_bytes(network.nodes[source], network.nodes[end], [states[source]], [states[end]], side)[0, 0]

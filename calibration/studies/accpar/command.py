@@ -1,4 +1,4 @@
-"""``sim study accpar``: its options, and what it writes."""
+"""What does ``sim study accpar`` do? Its options and output files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.terminal import print_json, show_text, talk, write_result
 
 
 class AccPar:
-    """The study as `sim study` knows it."""
+    """The subcommand of `sim study`."""
 
     name = "accpar"
     examples = (
@@ -33,7 +33,7 @@ class AccPar:
         output: Folder = None,
         html: HtmlOption = None,
     ) -> None:
-        """Split tensors over unlike accelerators as AccPar (HPCA 2020) did, against data parallelism, one weird trick and HyPar."""
+        """Split tensors over different accelerators as AccPar (HPCA 2020); compare with data parallelism, one weird trick and HyPar."""
         from calibration.studies.accpar.document import accpar_document, accpar_text
         from calibration.studies.accpar.page import accpar_page
         from calibration.studies.accpar.study import BATCH, HARDWARE, MODELS, accpar_study

@@ -1,9 +1,10 @@
-"""What does it cost two sides to share a layer, and to hand a tensor on from one way of sharing to another?
+"""What does it cost two sides to share a layer, and to pass a tensor between layers that are split in different ways?
 
-Each layer is split by batch (type I of AccPar), input channel (II) or output channel (III), each with a ratio of its own. One of its
-three products then gives partial sums: each side fetches the other's, of the weights' gradient (I), the output (II) or the input's
-error (III). Between layers each side fetches what it needs of a tensor and does not hold: with equal ratios a, 1 - a these are the
-terms of AccPar's table of inter-layer costs (HPCA 2020, section 4; checked against linghaosong/AccPar @8f28c36, whose ratio is a half).
+Each layer is split by batch (type I of AccPar), input channel (II) or output channel (III), with its own ratio. One of its three products
+then gives partial sums, which each side fetches from the other: the gradient of the weights (I), the output (II) or the error of the input
+(III). Between layers each side fetches the part of a tensor that it needs and does not hold. If both layers have the same ratio, a to
+1 - a, these costs are AccPar's table of inter-layer costs (HPCA 2020, section 4; checked against linghaosong/AccPar @8f28c36, which always
+splits in halves).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from calibration.studies.accpar.network import LayerNode
 
 CostRow = NDArray[numpy.float64]
 How = Literal["batch", "input", "output", "channel", "complete"]
-"""How a layer is split; sums of residual blocks are split by batch or channel, or complete on both sides."""
+"""How a node is split: layers by batch, input or output channel; sums of residual blocks by batch or channel, or complete on both sides."""
 ELEMENT: Final = 2.0
 """Bytes of an element: bfloat16."""
 OF_LAYERS: Final[tuple[How, ...]] = ("batch", "input", "output")
 OF_JOINS: Final[tuple[How, ...]] = ("batch", "channel", "complete")
 
 SplitPlace = Literal["rows", "columns", "all"]
-"""What a side holds of a tensor: its share of the samples, of the channels, or everything."""
+"""The part of a tensor that a side holds: its share of the samples, its share of the channels, or everything."""
 
 
 class Layouts(NamedTuple):
-    """What each side reads and writes: of the feature map F in forward, of the error E in backward."""
+    """The parts that each side reads and writes: of the feature map F in forward, and of the error E in backward."""
 
     reads: SplitPlace
     writes: SplitPlace
@@ -47,35 +48,38 @@ LAYOUTS: Final[dict[How, Layouts]] = {
 
 
 class SplitState(NamedTuple):
-    """One way to share a node: how, and the share of the first side."""
+    """One way to share a node: how it is split, and the share of the first side."""
 
     how: How
     ratio: float
 
 
 class Side(NamedTuple):
-    """One of two groups of boards: FLOP/s and bytes/s of its boards together."""
+    """One of two groups of boards, with the total FLOP/s and bytes/s of its boards."""
 
     speed: float
     bandwidth: float
 
 
 def states_of(node: LayerNode, ways: Sequence[How], ratios: Sequence[float]) -> list[SplitState]:
-    """Return the states of *node* in which no side has less than one sample or channel; of a join those that need none."""
-    wanted = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _ratios(how, ratios)]
-    return [state for state in wanted if _divided(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
+    """Return the states of *node* in which each side has at least one sample or channel; *ways* do not apply to a join."""
+    candidates = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _with_ratios(how, ratios)]
+    return [state for state in candidates if _divisible_size(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
 
 
-def _ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
+def _with_ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
     return [SplitState(how, ratio) for ratio in (ratios if how != "complete" else ratios[:1])]
 
 
-def _divided(node: LayerNode, how: How) -> float:
+def _divisible_size(node: LayerNode, how: How) -> float:
     return {"batch": node.rows, "input": node.inputs, "output": node.outputs, "channel": node.outputs, "complete": numpy.inf}[how]
 
 
 def missing(have: SplitPlace, held: CostRow, need: SplitPlace, wanted: CostRow) -> CostRow:
-    """Return the part of a tensor that a side with *held* of it laid out as *have* lacks of *wanted*, laid out as *need*."""
+    """Return the share of a tensor that a side needs and does not hold.
+
+    The side holds the share *held* in the layout *have* and needs the share *wanted* in the layout *need*.
+    """
     if have == "all":
         return 0.0 * held * wanted
     if need == "all":
@@ -90,7 +94,7 @@ def shares(states: Sequence[SplitState], side: int) -> CostRow:
 
 
 def partial_sums(node: LayerNode, how: How) -> float:
-    """Return the bytes of partial sums that each side fetches from the other."""
+    """Return the bytes of partial sums that each side fetches from the other if *node* is split by *how*."""
     if node.kind == "join":
         return 0.0
     of_input = 0.0 if node.first else node.input
@@ -103,7 +107,7 @@ def node_bytes(node: LayerNode, states: Sequence[SplitState]) -> CostRow:
 
 
 def edge_bytes(source: LayerNode, node: LayerNode, before: Sequence[SplitState], after: Sequence[SplitState], side: int) -> CostRow:
-    """Return the bytes that *side* fetches between *source* and *node*: of the feature map and of its error, by pair of states."""
+    """Return the bytes of feature map and error that *side* fetches between *source* and *node*, by pair of states."""
     held, wanted = shares(before, side)[:, None], shares(after, side)[None, :]
     nbytes = numpy.zeros((len(before), len(after)))
     for one in dict.fromkeys(state.how for state in before):
@@ -117,7 +121,7 @@ def edge_bytes(source: LayerNode, node: LayerNode, before: Sequence[SplitState],
 
 
 def part(node: LayerNode, state: SplitState, side: int) -> LayerNode:
-    """Return what *side* has of *node* in *state*."""
+    """Return the part of *node* that *side* has in *state*."""
     share = state.ratio if side == 0 else 1.0 - state.ratio
     flop, rows, inputs, outputs = node.flop * share, node.rows * share, node.inputs * share, node.outputs * share
     read, weights, written = node.input * share, node.weights * share, node.output * share

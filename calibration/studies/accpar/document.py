@@ -1,4 +1,4 @@
-"""What does AccPar's study say? Step times and speed-ups of every network beside the published means, and what differs."""
+"""How are the results of AccPar's study written? Step times and speedups of every network, with the published means and differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.units import show
 
 _ORDER: Final = ("batch", "input", "output")
 WIRED: Final = {"nic": "boards joined by their NICs", "links": "boards joined by the chips' own links"}
-"""What joins boards, in words."""
+"""Description of each kind of connection between boards."""
 
 
 def accpar_document(study: AccparStudy) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def _rows(result: StepResult) -> list[dict[str, Any]]:
 
 
 def ways(spent: Spent) -> dict[str, float]:
-    """Return how often (%) layers are split each way, over all levels."""
+    """Return the share (%) of layers that are split in each way, over all levels."""
     counts = Counter(state.how for level in spent.levels for state in level)
     layers = sum(counts[how] for how in _ORDER)
     return {how: 100.0 * counts[how] / layers if layers else 0.0 for how in _ORDER}
 
 
 def first_ratios(spent: Spent) -> str:
-    """Return the least and the largest share of the slowest boards in a layer."""
+    """Return the range, over layers, of the share that the slowest boards get."""
     ratios = [state.ratio for state in spent.levels[0] if state.how in _ORDER] if spent.levels else [1.0]
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if min(ratios) < max(ratios) else f"{ratios[0]:.2f}"
 
@@ -90,7 +90,7 @@ def _mean(study: AccparStudy, wires: str, strategy: str) -> dict[str, Any]:
 
 
 def differs(study: AccparStudy) -> list[str]:
-    """Return why these speed-ups are not the paper's."""
+    """Return reasons why these speedups differ from the paper's."""
     spread = [result.speedup("AccPar") for result in study.on("nic")]
     gains = f"AccPar's gain is {min(spread):.1f} to {max(spread):.1f} times on the same array"
     return [
@@ -115,19 +115,19 @@ def _assumptions() -> list[str]:
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence what AccPar gains, beside what was published."""
+    """Return a sentence that compares AccPar's speedup with the published one."""
     means = {(mean["wires"], mean["strategy"]): mean for mean in document["means"]}
-    own = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
+    gains = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
     models = list(dict.fromkeys(row["model"] for row in document["rows"]))
-    of = f"for {models[0]}" if len(models) == 1 else "in the mean"
+    scope = f"for {models[0]}" if len(models) == 1 else "in the mean"
     published = f"the paper says {PUBLISHED['AccPar']:.2f}"
     if not document["as_published"]:
         published = f"the published {PUBLISHED['AccPar']:.2f} is the mean of other networks, or of another array or batch"
-    return f"AccPar is {own} faster than data parallelism {of}; {published}."
+    return f"AccPar is {gains} faster than data parallelism {scope}; {published}."
 
 
 def accpar_text(document: Mapping[str, Any]) -> str:
-    """Return what a person reads in a terminal."""
+    """Return the text for a terminal."""
     lines = [
         f"AccPar on {document['hardware']}: a step of {document['global_batch']} samples with data parallelism in halves, and how many "
         "times faster it is otherwise"
@@ -164,7 +164,7 @@ def _line(model: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _mean_lines(means: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> list[str]:
-    """Return the means of several networks, and those of the paper beside its networks on its array."""
+    """Return lines with the means if there are several networks, and the published means if networks and array are the paper's."""
     own = {mean["strategy"]: mean for mean in means}
 
     def line(title: str, key: str) -> str:

@@ -1,8 +1,9 @@
-"""Which weighted layers does a CNN have, how large are their tensors, and which feeds which? Read from its layer table.
+"""Which weighted layers does a CNN have, how large are their tensors, and how are they connected? Read from its layer table.
 
-A layer table has one line per operator call and no edges. Weighted layers follow each other in its order; what lies between them (norms,
-activations, pooling) changes only the size of the tensor that is passed on. A residual block ends in ``NAME.add``: its layers are those
-below ``NAME``, those below ``NAME.downsample`` are on the shortcut (torchvision's names). Other networks with several paths are refused.
+A layer table has one row per operator call and no edges. Weighted layers are connected in the order of the table; operators between them
+(norms, activations, pooling) only change the size of the tensor that is passed on. A residual block ends in ``NAME.add``. Its layers are
+those below ``NAME``; layers below ``NAME.downsample`` are on the shortcut (torchvision's names). Other networks with parallel paths are
+rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CONVOLUTIONS = ("conv", "pointwise_conv", "direct_conv")
 
 
 class LayerNode(NamedTuple):
-    """A weighted layer, or the sum at the end of a residual block, for one batch; sizes are elements."""
+    """A weighted layer, or the sum at the end of a residual block, for one batch; sizes are in elements."""
 
     name: str
     kind: Literal["conv", "gemm", "join"]
@@ -27,33 +28,33 @@ class LayerNode(NamedTuple):
     input: float
     output: float
     flop: float
-    """Of forward, backward and gradient."""
+    """FLOP of forward, backward and weight gradient."""
     rows: float
     """Samples."""
     inputs: float
     """Input channels."""
     outputs: float
     shrink: float = 1.0
-    """Elements of the input per element of the output that it is made from; below 1 behind pooling."""
+    """Elements of the input over elements of the source node's output; below 1 after pooling."""
     first: bool = False
-    """Whether the input is the data, of which no gradient is needed."""
+    """Whether the input is the data, which needs no gradient."""
 
 
 class NetworkSegment(NamedTuple):
-    """From the end of the segment before to ``end``, along each of ``paths``; an empty path leads there directly."""
+    """The paths from the end of the previous segment to ``end``; an empty path is a direct edge."""
 
     paths: tuple[tuple[int, ...], ...]
     end: int
 
 
 class LayerNetwork(NamedTuple):
-    """Nodes by number, and the segments that they form, in forward order."""
+    """Nodes by number and their segments, in forward order."""
 
     nodes: tuple[LayerNode, ...]
     segments: tuple[NetworkSegment, ...]
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return the pairs of nodes of which one feeds the other."""
+        """Return the pairs of nodes in which the first feeds the second."""
         pairs = []
         before = -1
         for paths, end in self.segments:
@@ -65,26 +66,26 @@ class LayerNetwork(NamedTuple):
 
 
 def network_of(model: Model, batch: int) -> LayerNetwork:
-    """Return the network of *model* for *batch* samples. Raise SpecError for what is no CNN, or where names do not tell its paths."""
+    """Return the network of *model* for *batch* samples. Raise SpecError if it is not a CNN or layer names do not identify its paths."""
     blocks = tuple(layer.name.removesuffix(".add") for layer in model.layers if layer.name.endswith(".add"))
-    if odd := next((layer.name for layer in model.layers if layer.name.rpartition(".")[2].partition("_")[0] in _MERGES), None):
-        raise SpecError(f"{model.name}: {odd} merges paths in a way that names do not tell; write a chain of layers, or a ResNet")
-    made = _Growing(model.name, batch)
+    if merge := next((layer.name for layer in model.layers if layer.name.rpartition(".")[2].partition("_")[0] in _MERGES), None):
+        raise SpecError(f"{model.name}: {merge} merges paths in a way that names do not tell; write a chain of layers, or a ResNet")
+    builder = _NetworkBuilder(model.name, batch)
     for layer in model.layers:
         block = next((name for name in blocks if layer.name.startswith(f"{name}.")), "")
         if not block:
-            made.follow(layer)
+            builder.follow(layer)
         elif layer.name == f"{block}.add":
-            made.join(layer)
+            builder.join(layer)
         else:
-            made.branch(layer, block)
-    if not any(node.kind == "conv" for node in made.nodes):
+            builder.branch(layer, block)
+    if not any(node.kind == "conv" for node in builder.nodes):
         raise SpecError(f"{model.name}: has no convolution; AccPar's tensors are split for CNNs such as vgg16 or resnet50")
-    return LayerNetwork(tuple(made.nodes), tuple(made.segments))
+    return LayerNetwork(tuple(builder.nodes), tuple(builder.segments))
 
 
-class _Growing:
-    """A network while its layer table is read."""
+class _NetworkBuilder:
+    """Builds a network while its layer table is read."""
 
     def __init__(self, name: str, batch: int) -> None:
         self.name, self.batch = name, batch
@@ -101,7 +102,7 @@ class _Growing:
             self.segments.append(NetworkSegment(((),), self.end))
 
     def branch(self, layer: Layer, block: str) -> None:
-        """Add a layer of *block*; the first block's paths begin at a node of their own, those of others at the sum of the one before."""
+        """Add a layer of *block*. Its paths begin at the sum of the previous block, or at an additional node if a layer precedes it."""
         if not _weighted(layer):
             return
         node = self._node(layer)
@@ -115,7 +116,7 @@ class _Growing:
         path.append(self._add(node, path[-1] if path else self.end))
 
     def join(self, layer: Layer) -> None:
-        """Add the sum at the end of a block. Raise SpecError where nothing leads there."""
+        """Add the sum at the end of a block. Raise SpecError if no layer leads to it."""
         if not layer.name.startswith(f"{self.block}.") or not self.paths[0] or self.end < 0:
             raise SpecError(f"{self.name}: {layer.name} ends no residual block of convolutions; write a chain of layers, or a ResNet")
         size, last = layer.write / 4.0 * self.batch, self.nodes[self.paths[0][-1]]
@@ -131,13 +132,13 @@ class _Growing:
         return len(self.nodes) - 1
 
     def _node(self, layer: Layer) -> LayerNode:
-        """Return the node of a convolution or a matrix product: its output follows from its products and weights."""
+        """Return the node of a convolution or a matrix product; the size of its output follows from its FLOP and weights."""
         if layer.op not in (*_CONVOLUTIONS, "gemm"):
             raise SpecError(f"{self.name}: {layer.name} is of kind {layer.op}, which AccPar does not split; write a CNN such as resnet50")
         inputs, outputs = layer.channels[0], layer.channels[-1]
         weights = float(max(layer.gradients))  # a bias is smaller
         output = layer.forward / (2.0 * weights / outputs)
-        extra = layer.write / 4.0 - output  # a bias added by a kernel of its own reads and writes the output again
+        extra = layer.write / 4.0 - output  # a separate kernel for the bias reads and writes the output again
         return LayerNode(
             layer.name, "gemm" if layer.op == "gemm" else "conv", weights, (layer.read / 4.0 - extra) * self.batch, output * self.batch,
             (layer.forward + layer.backward) * self.batch, float(self.batch), float(inputs), float(outputs),

@@ -1,4 +1,4 @@
-"""How does AccPar's study look as a page? Speed-ups of every network and strategy, means, and why they are not the published ones."""
+"""How is AccPar's study shown as a web page? Speedups of every network and strategy, means, and why they differ from the published ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.report.page.words import as_tenths, as_time
 
 
 def accpar_page(document: Mapping[str, Any]) -> str:
-    """Return the page of the study's *document*."""
+    """Return the web page of the study's *document*."""
     figures = Figures(document, "accpar")
     title = "AccPar on unlike boards, simulated"
     places = {(mean["wires"], mean["strategy"]): place for place, mean in enumerate(document["means"])}

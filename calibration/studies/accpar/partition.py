@@ -1,8 +1,9 @@
-"""Which way of sharing each layer is best for two sides? A dynamic programme over the segments of the network, exact over its states.
+"""What is the best way to split each layer between two sides? A dynamic program over the segments of the network, exact over its states.
 
-Costs are sums over nodes and edges, each the slower side's, so the best way to one state of a segment's end needs only the best way to
-each state of the end before. Paths between the two ends are chains, whose costs add up. Its answer is compared with all combinations in a
-test. Objective ``time`` is AccPar's, ``bytes`` HyPar's: what both sides send, whatever their speed.
+The cost is a sum over nodes and edges, with the slower side's cost for each. So the least cost of a state at the end of a segment depends
+only on the least costs of the states at its start. Paths between start and end are chains with additive costs. A test compares the result
+with all combinations. The objective ``time`` is AccPar's. The objective ``bytes`` is HyPar's: the bytes that both sides send, regardless
+of their speeds.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ Sides = tuple[Side, Side]
 
 
 class Costs(NamedTuple):
-    """Of two sides that share a network: of each node by state, of each edge by pair of states."""
+    """Costs for two sides that share a network: of each node by state, and of each edge by pair of states."""
 
     nodes: Sequence[CostRow]
     edges: dict[tuple[int, int], CostRow]
 
 
 class _Chain(NamedTuple):
-    """Cost from each state of a start to each state of an end, and the states of the nodes between that reach it."""
+    """Least cost from each state of a start to each state of an end, and the states of the nodes in between that attain it."""
 
     cost: CostRow
     through: list[CostRow]
 
 
 def costs(network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective) -> Costs:
-    """Return what each node and edge costs in each state."""
+    """Return the cost of each node and edge in each state."""
     nodes = []
     for node, own in zip(network.nodes, states, strict=True):
         fetched = node_bytes(node, own)
@@ -60,9 +61,9 @@ def costs(network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: 
 def best(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective
 ) -> tuple[float, list[SplitState]]:
-    """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError where one has no state."""
-    if none := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
-        raise SpecError(f"{none}: too few samples and channels for so many boards; write a larger batch")
+    """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError if a node has no state."""
+    if stateless := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
+        raise SpecError(f"{stateless}: too few samples and channels for so many boards; write a larger batch")
     cost = costs(network, states, sides, objective)
     reached = cost.nodes[network.segments[0].end]
     steps: list[tuple[list[_Chain], CostRow]] = []
@@ -74,11 +75,11 @@ def best(
         reached = numpy.min(total, axis=0)
         steps.append((chains, origin))
         before = end
-    return float(numpy.min(reached)), _traced(network, states, steps, int(numpy.argmin(reached)))
+    return float(numpy.min(reached)), _backtracked(network, states, steps, int(numpy.argmin(reached)))
 
 
 def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
-    """Return the least cost along *nodes*, without those of both ends."""
+    """Return the least cost along *nodes*, without the costs of both end nodes."""
     total = cost.edges[nodes[0], nodes[1]]
     through = []
     for node, following in pairwise(nodes[1:]):
@@ -88,10 +89,10 @@ def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
     return _Chain(total, through)
 
 
-def _traced(
+def _backtracked(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
 ) -> list[SplitState]:
-    """Return the states along the best way that ends in state *last*."""
+    """Return the states of all nodes on the best path that ends in state *last*."""
     chosen: dict[int, int] = {network.segments[-1].end: last}
     for number in range(len(network.segments) - 1, 0, -1):
         paths, end = network.segments[number]

@@ -1,8 +1,9 @@
-"""Which strategies does AccPar compare? Each is one choice of states, ratios and objective for the same programme.
+"""Which strategies does AccPar compare? Each is a choice of states, ratios and objective for the same dynamic program.
 
-Data parallelism splits every layer by batch, "one weird trick" (Krizhevsky, arXiv 1404.5997) matrix products by input channel, HyPar (Song
-et al., HPCA 2019) searches those two by bytes sent. They were made for equal accelerators and split in halves. AccPar searches all three
-ways and the ratio of every layer by time. Which way the trick and HyPar split weights follows linghaosong/AccPar @8f28c36 src/main.cpp.
+Data parallelism splits every layer by batch. "One weird trick" (Krizhevsky, arXiv 1404.5997) splits matrix products by input channel and
+convolutions by batch. HyPar (Song et al., HPCA 2019) searches these two ways for the fewest bytes sent. All three were designed for equal
+accelerators and split in halves. AccPar searches all three ways and the ratio of every layer for the least time. The dimension in which
+the trick and HyPar split weights follows linghaosong/AccPar @8f28c36 src/main.cpp.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sim.spec.yaml import SpecError
 
 HALF: Final = (0.5,)
 STEPS: Final = 32
-"""Parts of a layer that AccPar's ratio counts in, between unlike sides; the ratio of their speeds is tried as well."""
+"""Resolution of AccPar's ratio between different sides, in parts of a layer; the ratio of the speeds is tried as well."""
 
 
 def by_speed(halved: tuple[BoardArray, BoardArray]) -> Sequence[float]:
@@ -28,36 +29,36 @@ def by_speed(halved: tuple[BoardArray, BoardArray]) -> Sequence[float]:
 
 
 def any_ratio(halved: tuple[BoardArray, BoardArray]) -> Sequence[float]:
-    """Return every ratio that is tried between these sides: only halves between equal ones."""
+    """Return all ratios to try between these sides: only halves if they are equal."""
     if halved[0] == halved[1]:
         return HALF
     return tuple(sorted({*by_speed(halved), *(number / STEPS for number in range(1, STEPS))}))
 
 
 def data_parallel(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
-    """Return every layer split by batch in halves."""
-    return _searched(network, halved, ("batch",), HALF, "time")
+    """Return states that split every layer by batch in halves."""
+    return _search(network, halved, ("batch",), HALF, "time")
 
 
 def data_parallel_by_speed(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
-    """Return every layer split by batch in the ratio of the sides' speeds."""
-    return _searched(network, halved, ("batch",), by_speed(halved), "time")
+    """Return states that split every layer by batch in the ratio of the sides' speeds."""
+    return _search(network, halved, ("batch",), by_speed(halved), "time")
 
 
 def one_weird_trick(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
-    """Return convolutions split by batch and matrix products by input channel, in halves."""
+    """Return states that split convolutions by batch and matrix products by input channel, in halves."""
     ways: dict[str, tuple[How, ...]] = {"conv": ("batch",), "gemm": ("input",), "join": ("batch",)}
-    return _searched(network, halved, ways, HALF, "time")
+    return _search(network, halved, ways, HALF, "time")
 
 
 def hypar(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
-    """Return what sends the fewest bytes of batch and input channel, in halves."""
-    return _searched(network, halved, ("batch", "input"), HALF, "bytes")
+    """Return the states that send the fewest bytes with splits by batch or input channel, in halves."""
+    return _search(network, halved, ("batch", "input"), HALF, "bytes")
 
 
 def accpar(network: LayerNetwork, halved: tuple[BoardArray, BoardArray]) -> list[SplitState]:
-    """Return what takes the least time of all three ways and all ratios."""
-    return _searched(network, halved, OF_LAYERS, any_ratio(halved), "time")
+    """Return the states that take the least time with all three ways and all ratios."""
+    return _search(network, halved, OF_LAYERS, any_ratio(halved), "time")
 
 
 STRATEGIES: Final[Mapping[str, StateChoice]] = {
@@ -69,7 +70,7 @@ STRATEGIES: Final[Mapping[str, StateChoice]] = {
 }
 
 
-def _searched(
+def _search(
     network: LayerNetwork,
     halved: tuple[BoardArray, BoardArray],
     ways: Mapping[str, tuple[How, ...]] | tuple[How, ...],

@@ -1,4 +1,4 @@
-"""What do AccPar's networks gain on an array of unlike boards? Every network and strategy, against data parallelism."""
+"""How much do AccPar's networks gain on an array of different boards? Every network and strategy, relative to data parallelism."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sim.study.pool import each
 MODELS: Final = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50")
 HARDWARE: Final = "256x-tpu-v2-v3"
 BATCH: Final = 512
-"""Samples of a step, of all boards (linghaosong/AccPar @8f28c36 src/main.cpp)."""
+"""Global batch: samples per step of all boards (linghaosong/AccPar @8f28c36 src/main.cpp)."""
 PUBLISHED: Final[Mapping[str, float]] = {"one weird trick": 2.98, "HyPar": 3.78, "AccPar": 6.30}
-"""Mean speed-ups over data parallelism that the paper states (HPCA 2020, abstract)."""
+"""Mean speedups over data parallelism that the paper reports (HPCA 2020, abstract)."""
 WIRES: Final = ("nic", "links")
-"""Between boards: their NICs, or as many of the chips' own links as leave a board."""
+"""Connections between boards: their NICs, or those links of the chips that the board does not use itself."""
 TORUS: Final = 4
-"""Links of a chip in a two-dimensional torus; what the board's own topology leaves goes to other boards."""
+"""Links of a chip in a two-dimensional torus; links that the board's own topology does not use lead to other boards."""
 
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """One network between boards and one model."""
+    """One kind of connection between boards and one model."""
 
     wires: str
     model: str
@@ -39,13 +39,13 @@ class NetworkCase:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step takes with each strategy."""
+    """The step times of one case with each strategy."""
 
     case: NetworkCase
     spent: Mapping[str, Spent]
 
     def speedup(self, strategy: str) -> float:
-        """Return how many times faster a step is than with data parallelism in halves."""
+        """Return the speedup of a step over data parallelism with equal halves."""
         return self.spent["data parallel"].total / self.spent[strategy].total
 
 
@@ -60,16 +60,16 @@ class AccparStudy:
 
     @property
     def as_published(self) -> bool:
-        """Return whether networks, array and batch are those whose means the paper states."""
+        """Return whether networks, array and batch are those of the paper's means."""
         same = (self.hardware.spec.name, self.batch) == (HARDWARE, BATCH)
         return same and {result.case.model for result in self.results} == set(MODELS)
 
     def on(self, wires: str) -> list[StepResult]:
-        """Return the results on one network between boards."""
+        """Return the results for one kind of connection between boards."""
         return [result for result in self.results if result.case.wires == wires]
 
     def means(self, wires: str, strategy: str) -> tuple[float, float]:
-        """Return the arithmetic and the geometric mean of the speed-ups of *strategy*."""
+        """Return the arithmetic and the geometric mean of the speedups of *strategy*."""
         gains = [result.speedup(strategy) for result in self.on(wires)]
         return sum(gains) / len(gains), math.exp(sum(map(math.log, gains)) / len(gains))
 
@@ -82,9 +82,9 @@ def accpar_study(
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> AccparStudy:
-    """Return what a step of each of *models* takes on *hardware* with each strategy.
+    """Return the step time of each of *models* on *hardware* with each strategy.
 
-    Raise SpecError for a model with paths that names do not tell, and for more boards than *batch* can be split over.
+    Raise SpecError for a model with parallel paths that layer names do not identify, and for more boards than *batch* can be split over.
     """
     machine = load_hardware(hardware, list(overrides))
     inputs = {"hardware": machine.sha256} | {name: load_workload(name).sha256 for name in models}
@@ -97,13 +97,13 @@ def accpar_study(
 
 
 def solved(case: NetworkCase) -> StepResult:
-    """Return what every strategy takes in *case*."""
+    """Return the step times of all strategies in *case*."""
     network = network_of(load_workload(case.model).spec.model, case.batch)
     return StepResult(case, {name: spent(network, case.array, choose) for name, choose in STRATEGIES.items()})
 
 
 def array_of(hardware: Hardware, wires: str) -> BoardArray:
-    """Return the boards of *hardware*, the slowest first, each node one board. Raise SpecError where they have no bfloat16 units."""
+    """Return the boards of *hardware*, slowest first, with each node as one board. Raise SpecError if they have no bfloat16 units."""
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     boards = [Boards(_board(group, wires, hardware.name), group.count) for group in groups]
     return BoardArray(tuple(sorted(boards, key=lambda each: each.board.speed)))
@@ -118,7 +118,7 @@ def _board(group: Group, wires: str, name: str) -> Board:
 
 
 def _links_out(group: Group, name: str) -> float:
-    """Return the bytes/s of the chips' links that the board does not use itself."""
+    """Return the bandwidth (bytes/s) of the chips' links that the board does not use itself."""
     node, nvlink = group.node, group.node.nvlink
     if nvlink is None:
         return node.nic.count * node.nic.bandwidth

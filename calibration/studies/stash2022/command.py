@@ -1,4 +1,4 @@
-"""``sim study stash2022``: its options, and what it writes."""
+"""What does ``sim study stash2022`` do? Its options and output files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from sim.terminal import print_json, show_text, talk, write_result
 
 
 class Stash2022:
-    """The study as `sim study` knows it."""
+    """The subcommand of `sim study`."""
 
     name = "stash2022"
     examples = ("python -m sim study stash2022 -o stash2022", "python -m sim study stash2022 --html stash2022.html")
 
     @staticmethod
     def run(processes: Processes = None, as_json: JsonOption = False, output: Folder = None, html: HtmlOption = None) -> None:
-        """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
+        """Characterize Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did, and report which published findings reappear."""
         from calibration.studies.stash2022.document import cost_rows, study_document, study_text
         from calibration.studies.stash2022.page import study_page
         from calibration.studies.stash2022.plots import study_plots

@@ -1,4 +1,4 @@
-"""How does Stash's characterisation of P2 and P3 look here? Tables, JSON, CSV, and a text of what reappears and what does not."""
+"""How are the results of Stash's characterization of P2 and P3 written? As tables, JSON, CSV, and a text on the findings that reappear."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def _machines(study: StashStudy) -> list[str]:
 
 
 def _assumed(study: StashStudy) -> list[str]:
-    """Return what the study takes for granted of all its cases, and of some."""
+    """Return the assumptions of the study on all or some of its cases."""
     workload = load_workload(SMALL[0]).spec
     machines = [load_hardware(name).spec for name in _machines(study)]
-    given = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
+    assumed_volumes = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
     return [
         f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with as many threads as Stash's run scripts give it",
         f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
         f"layers and gradients: {MICRO_BATCH} samples per GPU, synthetic data",
-        *said_once(given),
+        *said_once(assumed_volumes),
         "the cold epoch finds nothing in the page cache, a warm one what it can hold; figures are those of steady steps",
     ]
 
@@ -95,7 +95,7 @@ def _machine(row: StashRow) -> dict[str, Any]:
 
 
 def stall_row(row: StashRow) -> dict[str, Any]:
-    """Return the flat row of one case of the main study; interconnect stalls are those of one node."""
+    """Return the flat row of one case of the main study; only rows of one node have an interconnect stall."""
     return _machine(row) | {
         "loader_threads": row.case.threads,
         "run2_step_time_s": row.times.cold / row.steps,
@@ -125,7 +125,10 @@ def micro_row(row: StashRow) -> dict[str, Any]:
 
 
 def cost_rows(study: StashStudy) -> list[dict[str, Any]]:
-    """Return for each model and batch the machines that can be rented, ranked by the cost of a warm epoch, and their rank by time."""
+    """Return, for each model and batch, the machines that can be rented, ordered by the cost of a warm epoch.
+
+    Each row has ranks by cost, time and price.
+    """
     ranked = []
     for rows in by_case(study).values():
         by_time = sorted(rows, key=lambda row: row.times.warm)
@@ -141,7 +144,7 @@ def cost_rows(study: StashStudy) -> list[dict[str, Any]]:
 
 
 def study_text(study: StashStudy) -> str:
-    """Return the study as text: findings first, then one table a stall, costs, and the micro study."""
+    """Return the study as text: findings, one table per stall, costs, and the micro study."""
     models, machines = ({getattr(row.case, name) for row in study.rows} for name in ("model", "machine"))
     parts = [
         f"Stash (arXiv 2208.14344), simulated: {len(study.rows)} cases of {len(models)} models on {len(machines)} machines, "
@@ -157,7 +160,7 @@ def study_text(study: StashStudy) -> str:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """Return which published findings reappear."""
+    """Return a text on which published findings reappear."""
     lines = ["Published findings, and what of them reappears:"]
     for finding in findings:
         lines += [f"  {finding.check} {finding.says}: {finding.reappears.upper()}", *(f"     - {line}" for line in finding.reached)]

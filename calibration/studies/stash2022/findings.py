@@ -1,8 +1,8 @@
-"""Which of Stash's published findings reappear in the simulated study, and at which figures? Every word of a verdict is computed.
+"""Which of Stash's published findings reappear in the simulated study, and with which figures? All verdicts are computed.
 
-The abstract (arXiv 2208.14344) gives directions and two headline figures: up to 90% of training time lost to the interconnect, up to
-5 times slower over the network. A headline reappears where the peak of the same models, batches and machines lies in its band; else
-its direction may. Limits: nobody outside knows which model and batch gave the headlines.
+The abstract (arXiv 2208.14344) gives directions and two headline figures: up to 90% of training time lost to the interconnect, and up to
+5 times slower over the network. A headline reappears if the peak over the same models, batches and machines lies in its band; otherwise
+only its direction may reappear. Limits: the models and batches behind the headlines are not published.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from sim.analysis import differential
 FindingVerdict = Literal["yes", "in direction", "no"]
 STALL_BAND = (STALLED, 0.95)
 SLOWDOWN_BAND = (4.0, 6.0)
-"""Of a peak that passes for "up to 90%", and for "up to 5x"."""
+"""Bands of a peak that counts as "up to 90%" and as "up to 5x"."""
 ALIKE = 1.02
-"""Gradient bytes, and of tensors a tenth, within which two networks are alike."""
+"""Largest ratio of gradient bytes at which two networks count as equal."""
 _ALIKE_TENSORS = 1.1
+"""Largest ratio of gradient tensors at which two networks count as equal."""
 _MORE = 1.5
-"""Times as many tensors, or bytes, as the other network of a pair."""
+"""Least ratio of tensors, or bytes, at which one network of a pair has clearly more."""
 PRICES = {
     "p2.xlarge": 0.90, "p2.8xlarge": 7.20, "p2.16xlarge": 14.40, "2x-p2.8xlarge": 14.40, "p3.2xlarge": 3.06, "p3.8xlarge": 12.24,
     "p3.16xlarge": 24.48, "2x-p3.8xlarge": 24.48,
@@ -33,7 +34,7 @@ PRICES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One published finding beside what the simulation makes of it."""
+    """One published finding with the verdict of the simulation."""
 
     check: str
     says: str
@@ -48,12 +49,12 @@ def findings(study: StashStudy) -> list[Finding]:
 
 
 def name(row: StashRow) -> str:
-    """Return a case in words."""
+    """Return a case as text."""
     return f"{row.case.model} at {row.case.batch} on {row.case.machine}"
 
 
 def whole_machines(study: StashStudy) -> list[StashRow]:
-    """Return the rows of one node."""
+    """Return the rows of machines with one node."""
     return [row for row in study.rows if row.nodes == 1]
 
 
@@ -107,7 +108,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _price(study: StashStudy) -> Finding:
-    """Say whether a dearer machine is slower somewhere, and which is cheapest by the epoch."""
+    """Return whether a more expensive machine is slower in some cases, and which is cheapest per epoch."""
     cases = by_case(study)
     beaten = {key: pair for key, rows in cases.items() if (pair := _dearer_but_slower(rows))}
     models = sorted({model for model, _ in beaten})
@@ -136,7 +137,7 @@ def _price(study: StashStudy) -> Finding:
 
 
 def by_case(study: StashStudy) -> dict[tuple[str, int], list[StashRow]]:
-    """Return the rows of machines that can be rented by model and batch, where there are several."""
+    """Return the rows of machines that can be rented, by model and batch, if there are at least two."""
     cases: dict[tuple[str, int], list[StashRow]] = {}
     for row in study.rows:
         if row.case.machine not in SLICES:
@@ -145,7 +146,7 @@ def by_case(study: StashStudy) -> dict[tuple[str, int], list[StashRow]]:
 
 
 def _dearer_but_slower(rows: Sequence[StashRow]) -> tuple[StashRow, StashRow] | None:
-    """Return the dearer machine that a cheaper one beats by most in warm epoch time, and that one; None where none does."""
+    """Return the pair of a more expensive and a cheaper machine with the largest gain in warm epoch time; None if there is none."""
     pairs = [(dear, cheap) for dear in rows for cheap in rows if dear.price > cheap.price and dear.times.warm > cheap.times.warm]
     return max(pairs, key=lambda pair: pair[0].times.warm / pair[1].times.warm, default=None)
 
@@ -173,7 +174,7 @@ def _slices(study: StashStudy) -> Finding:
 
 
 def _costs(study: StashStudy) -> Finding:
-    """Compare the prices with those of Stash's code, by which the study's costs follow from its times."""
+    """Compare prices with those in Stash's code; if they are equal, costs follow from times as in the study."""
     prices = {row.case.machine: 3600 * row.price for row in study.rows if row.case.machine in PRICES}
     wrong = [machine for machine, price in prices.items() if abs(price / PRICES[machine] - 1) > 1e-6]
     off = [f"{machine} {prices[machine]:.2f} for {PRICES[machine]:.2f}" for machine in wrong]
@@ -189,7 +190,7 @@ def _costs(study: StashStudy) -> Finding:
 
 
 class LeastSquares(NamedTuple):
-    """Seconds of communication a step as ``start + per_tensor * tensors + per_byte * bytes``, by least squares."""
+    """Time (s) of communication per step as ``start + per_tensor * tensors + per_byte * bytes``, by least squares."""
 
     start: float
     per_tensor: float
@@ -198,21 +199,24 @@ class LeastSquares(NamedTuple):
 
 
 def fit(rows: Sequence[StashRow]) -> LeastSquares:
-    """Return how communication in *rows* follows from gradient tensors and bytes."""
+    """Fit the communication times of *rows* to their gradient tensors and bytes."""
     import numpy as np
 
     causes = np.array([[1.0, row.tensors, row.gradient_bytes] for row in rows])
     times = np.array([row.communication for row in rows])
     solution, *_ = np.linalg.lstsq(causes, times, rcond=None)
-    rest = times - causes @ solution
+    residuals = times - causes @ solution
     start, per_tensor, per_byte = map(float, solution)
-    return LeastSquares(start, per_tensor, per_byte, 1.0 - float(rest @ rest) / float(((times - times.mean()) ** 2).sum()))
+    return LeastSquares(start, per_tensor, per_byte, 1.0 - float(residuals @ residuals) / float(((times - times.mean()) ** 2).sum()))
 
 
 def more_is_slower(
     rows: Sequence[StashRow], more: Callable[[StashRow], float], alike: Callable[[StashRow], float], within: float
 ) -> tuple[int, int]:
-    """Return of how many pairs of networks *alike* the one with clearly *more* communicates longer, and how many pairs there are."""
+    """Count the pairs of networks in which the one with clearly *more* communicates longer; return this count and that of all pairs.
+
+    Only pairs are counted that differ by at most a factor of *within* in *alike* and by at least `_MORE` in *more*.
+    """
     longer = [
         (more(one) > more(other)) == (one.communication > other.communication)
         for one, other in combinations(rows, 2)
@@ -238,20 +242,20 @@ def _layers(study: StashStudy) -> Finding:
             f"{1e9 * fitted.per_byte * 1e3:.1f} ms a GB (least squares, R2 {fitted.r2:.2f})"
         )
         figures |= {f"{machine}_us_per_tensor": 1e6 * fitted.per_tensor, f"{machine}_ms_per_gb": 1e12 * fitted.per_byte}
-    said = "communication stalls grow with the number of layers and with the number of gradients"
-    return Finding("A6", said, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
+    claim = "communication stalls grow with the number of layers and with the number of gradients"
+    return Finding("A6", claim, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
 
 
 def _grows(study: StashStudy) -> bool:
-    """Return whether both coefficients are positive over the network, where communication is not hidden."""
+    """Return whether both coefficients are positive on two nodes, where communication is not hidden by compute."""
     return min(fit([row for row in study.micro if row.nodes > 1])[1:3]) > 0
 
 
-# --- what else the study shows ---------------------------------------------------------------------------------------
+# --- other observations ----------------------------------------------------------------------------------------------
 
 
 def observations(study: StashStudy) -> list[str]:
-    """Return sentences on processor and disk stalls, and on what normalisation and residuals change; no claims of the abstract."""
+    """Return sentences on processor and disk stalls and on the effect of normalization and residuals, which the abstract does not cover."""
     lines = [
         _spread("processor (prep) stalls with DALI on the GPU", study.rows, lambda row: differential.prep(row.times).share),
         _spread(
@@ -268,7 +272,7 @@ def observations(study: StashStudy) -> list[str]:
 
 
 def _budget(study: StashStudy) -> list[str]:
-    """Say what a time budget of twice the fastest machine's saves: the paper recommends machines by such a budget."""
+    """Return a sentence on the savings with a time budget of twice the fastest machine's time, as in the paper's recommendations."""
     savings = []
     for rows in by_case(study).values():
         fastest = min(rows, key=lambda row: row.times.warm)

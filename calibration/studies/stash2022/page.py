@@ -1,4 +1,4 @@
-"""How does Stash's characterisation look as a page? Which findings reappear, a map of every stall, and costs; all that the text says."""
+"""How is Stash's characterization shown as a web page? Which findings reappear, a map of every stall, and costs, as in the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.units import counted
 
 
 class Measure(NamedTuple):
-    """A figure that every case has: its anchor, key, title, unit, how it is written, and what it says."""
+    """A figure that every case has: its anchor, key, title, unit, format and explanation."""
 
     ident: str
     key: str
@@ -26,7 +26,7 @@ class Measure(NamedTuple):
     lead: str
 
 
-def _whole(value: float) -> str:
+def _integer(value: float) -> str:
     return f"{value:.0f}"
 
 
@@ -35,20 +35,20 @@ def _cents(value: float) -> str:
 
 
 _MEASURES = (
-    Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _whole,
+    Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _integer,
             "What exchanging gradients inside the machine adds, in per cent of RUN1."),
     Measure("network", "network_slowdown", "Over the network", "times as long as one machine", as_tenths,
             "Two instances over the network against one with as many GPUs: how many times as long a step takes."),
-    Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _whole,
+    Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _integer,
             "What decoding adds with a warm page cache, in per cent of RUN3."),
-    Measure("fetch", "fetch_stall_percent", "Fetch stall", "% of RUN2", _whole,
+    Measure("fetch", "fetch_stall_percent", "Fetch stall", "% of RUN2", _integer,
             "What reading from disk adds in the cold epoch, in per cent of RUN2."),
     Measure("cost", "warm_cost_per_epoch_usd", "Cost of a warm epoch", "USD", _cents, "USD of an epoch with a warm page cache."),
 )  # fmt: skip
 
 
 def study_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of the study's *document*, with the inputs that were *read* for it."""
+    """Return the web page of the study's *document*; *read* are the inputs that the study used."""
     figures = Figures(document, "stash2022")
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
@@ -63,7 +63,7 @@ def study_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence how many of the published findings reappear."""
+    """Return a sentence on how many of the published findings reappear."""
     answers = [finding["reappears"] for finding in document["findings"]]
     counts = {answer: answers.count(answer) for answer in dict.fromkeys(("yes", *answers))}
     rest = [f"{count} {answer}" for answer, count in counts.items() if answer != "yes"]
@@ -77,8 +77,8 @@ def _tiles(figures: Figures) -> Html:
             ((place, row) for place, row in enumerate(figures.value("rows")) if row[measure.key] is not None),
             key=lambda pair: pair[1][measure.key],
         )
-        said = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
-        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), said))
+        caption = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
+        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), caption))
     return tiles(rows)
 
 
@@ -105,7 +105,7 @@ def _map(figures: Figures, measure: Measure) -> PagePart:
 
 
 def _cell(row: Mapping[str, Any], measure: Measure) -> float | None:
-    """Return the figure of *measure*; None where there is nothing to exchange."""
+    """Return the figure of *measure* in *row*; None if there is nothing to exchange."""
     return None if measure.ident == "interconnect" and row["gpus"] == 1 else row[measure.key]
 
 
@@ -136,9 +136,9 @@ def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -
     value = _cell(row, measure) if row else None
     if value is None:
         return tag("td")
-    says = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
+    tooltip = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
     return tag(
-        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=says, class_="mark",
+        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=tooltip, class_="mark",
         style=f"--heat:{50 * value / most if most else 0.0:.1f}%",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""How does Stash's characterisation look in pictures? Stalls by machine and batch, communication by layers and gradients, and costs."""
+"""How is Stash's characterization plotted? Stalls by machine and batch, communication by layers and gradients, and costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 
 def study_plots(study: StashStudy) -> dict[str, bytes]:
-    """Return PNGs by file name."""
+    """Return image files by name."""
     drawn = {
         "interconnect": _stalls(study, "interconnect stall, % of RUN1", _interconnect),
         "network": _stalls(study, "time over the network / time on one machine", lambda row: row.network),
@@ -35,7 +35,7 @@ def _interconnect(row: StashRow) -> float | None:
 
 
 def _stalls(study: StashStudy, title: str, cell: Callable[[StashRow], float | None]) -> Picture:
-    """Return a PNG with one group of bars a model and batch, one bar a machine, for each family."""
+    """Return a picture with a panel per family, in which each model and batch has a group of bars, one per machine."""
     drawn, axes = figure(len(FAMILIES), (13, 3.6 * len(FAMILIES)))
     for place, family in zip(axes, FAMILIES, strict=True):
         _bars(place, study, family, cell)
@@ -62,7 +62,7 @@ def _bars(axes: Axes, study: StashStudy, family: InstanceFamily, cell: Callable[
 
 
 def _layers(study: StashStudy) -> Picture:
-    """Return a picture: what communication adds to a step, over gradient tensors and over gradient bytes."""
+    """Return a picture of the time that communication adds to a step, over gradient tensors and over gradient bytes."""
     drawn, axes = figure(2, (9, 8))
     causes: dict[str, Callable[[StashRow], float]] = {
         "gradient tensors": lambda row: row.tensors,

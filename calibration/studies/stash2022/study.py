@@ -1,13 +1,13 @@
-"""What does Stash's characterisation of Amazon's P2 and P3 instances look like here? Its models, batches and machines, run by run.
+"""What does Stash's characterization of Amazon's P2 and P3 instances give in simulation? The same models, batches, machines and runs.
 
-Stash (arXiv 2208.14344) profiles training with RUN0 to RUN3 (`sim.study.profile`) on each instance, and RUN1 on two networked instances
-against one with as many GPUs. Here: the lists of its code, its stack (apex, one all-reduce per gradient tensor, AMP O1, so gradients
-of 32 bits), DALI decoding on the GPU; for BERT torch's DDP and a loader on the CPU; and three cuts of p3.8xlarge, as nobody knows which
-one Amazon lent. The micro study trains networks of one family that differ in layers and gradients, at a batch of 32. Nothing is fitted
-to what Stash found.
+Stash (arXiv 2208.14344) profiles training with RUN0 to RUN3 (`sim.study.profile`) on each instance. It also compares RUN1 on two networked
+instances with RUN1 on one instance with the same number of GPUs. This study uses the models and batches of Stash's code, its software stack
+(apex, one all-reduce per gradient tensor, AMP O1, so 32-bit gradients) and DALI decoding on the GPU; for BERT, torch's DDP and a loader on
+the CPU. It includes three slices of p3.8xlarge, because it is unknown which one Amazon allocated. The micro study trains variants of
+networks that differ in layers and gradients, at a batch of 32. Nothing is fitted to Stash's results.
 
-Limits: the paper's tables are not public, so only its abstract can be compared with; of data sets ImageNet-1k and SQuAD; prices of
-today, which for these instances are those in Stash's code.
+Limits: the paper's tables are not public, so results can be compared only with its abstract; the only data sets are ImageNet-1k and SQuAD;
+prices are current ones, which for these instances equal those in Stash's code.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ MICRO = (
 MICRO_BATCH = 32
 STACK = "apex-per-tensor"
 BERT_STACK = "torch-1.13-ddp"
-"""Models, batches and stacks: aakash-sharma/DS-Analyzer, run scripts and analyze.py; bottleneck blocks keep their residuals there."""
+"""Models, batches and stacks are from aakash-sharma/DS-Analyzer, run scripts and analyze.py. In its variants without residuals, bottleneck
+blocks keep theirs."""
 
 
 @dataclass(frozen=True)
 class InstanceFamily:
-    """One generation of instances, and what Stash trained on it."""
+    """One generation of instances, with the models that Stash trained on it."""
 
     name: str
     machines: Mapping[str, int]
-    """Machines by name, and the processor threads that each GPU's loader gets (``-j`` of the run scripts)."""
+    """Processor threads of each GPU's loader (``-j`` of the run scripts), by machine."""
     twins: Mapping[str, str]
-    """Machine, and the two networked instances of as many GPUs."""
+    """Two networked instances with the same total number of GPUs, by machine."""
     batches: Mapping[str, tuple[int, ...]]
     """Samples per GPU, by model."""
 
@@ -72,12 +73,12 @@ P3 = InstanceFamily(
 )  # fmt: skip
 FAMILIES = (P2, P3)
 SLICES = ("p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
-"""Cuts of p3.8xlarge that would be worse than a whole quad of its NVLink mesh."""
+"""Hypothetical slices for p3.8xlarge with worse links than a complete quad of the NVLink mesh."""
 
 
 @dataclass(frozen=True)
 class StashCase:
-    """One model and batch per GPU on one machine, as Stash trained it."""
+    """One model with one batch per GPU on one machine, as Stash trained it."""
 
     machine: str
     model: str
@@ -86,7 +87,7 @@ class StashCase:
 
     @property
     def scenario(self) -> Scenario:
-        """Return the run as a user would name it."""
+        """Return the scenario to simulate."""
         if self.model == BERT:
             return Scenario(self.machine, self.model, batch=self.batch, precision="amp_fp16", stack=BERT_STACK)
         loader = ("input.loader=dali_gpu", f"input.num_threads={self.threads}")
@@ -95,44 +96,44 @@ class StashCase:
 
 @dataclass(frozen=True)
 class StashRow:
-    """What Stash's procedure measures of one case."""
+    """The results of Stash's procedure for one case."""
 
     case: StashCase
     gpus: int
     nodes: int
     steps: int
-    """Of an epoch."""
+    """Steps per epoch."""
     times: RunTimes
     price: float
-    """USD/s of all nodes."""
+    """Price of all nodes in USD/s."""
     tensors: int
-    """Gradient tensors: all-reduces of a step beside the scalars."""
+    """Gradient tensors: the number of all-reduces per step, without those of scalars."""
     gradient_bytes: float
 
     @property
     def interconnect(self) -> float:
-        """Return the share of RUN1 that exchanging gradients adds, on two nodes the network too."""
+        """Return the share of RUN1 that the gradient exchange adds; on two nodes this includes the network."""
         return differential.interconnect(self.times).share
 
     @property
     def network(self) -> float | None:
-        """Return how many times as long a step takes on two networked instances; None without a twin."""
+        """Return the step time on two networked instances over that on this machine; None without a twin."""
         return None if self.times.twin is None else self.times.twin / self.times.synthetic
 
     @property
     def communication(self) -> float:
-        """Return the seconds of a step that exchanging gradients adds: RUN1 - RUN0."""
+        """Return the time (s) that the gradient exchange adds to a step: RUN1 - RUN0."""
         return (self.times.synthetic - self.times.one_gpu) / self.steps
 
     @property
     def cost(self) -> float:
-        """Return USD of a warm epoch."""
+        """Return the cost of a warm epoch in USD."""
         return self.price * self.times.warm
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The batch at which a model crosses a threshold on a machine; None where no batch that fits does."""
+    """The batch at which a model crosses a threshold on a machine; None if it does so at no batch that fits."""
 
     model: str
     machine: str
@@ -141,17 +142,17 @@ class Crossing:
 
 @dataclass(frozen=True)
 class StashStudy:
-    """All of it."""
+    """All results of the study."""
 
     rows: tuple[StashRow, ...]
     left_out: tuple[str, ...]
     """Cases that cannot run, and why."""
     micro: tuple[StashRow, ...]
-    """Models of the micro study on the 8 GPUs of P3; RUN2 and RUN3 stand for RUN1, as it uses synthetic data."""
+    """Networks of the micro study on 8 GPUs of P3; they use synthetic data only, so their times of RUN2 and RUN3 equal RUN1."""
     stalled: tuple[Crossing, ...]
-    """For each P3 model the largest batch that loses `STALLED` of RUN1 to the interconnect, on the machine where it loses most."""
+    """Largest batch of each P3 model that loses `STALLED` of RUN1 to the interconnect, on the machine with the worst stall of all cases."""
     slowed: tuple[Crossing, ...]
-    """For each P3 model the least batch at which the network slows training at most `SLOWED` times."""
+    """Least batch of each P3 model at which the network slows training by at most a factor of `SLOWED`."""
 
     def on(self, machine: str) -> list[StashRow]:
         """Return the rows of one machine."""
@@ -167,7 +168,7 @@ def read_for(study: StashStudy) -> Descriptions:
 
 
 STALLED = 0.8
-"""Least peak that passes for the abstract's "up to 90% of DNN training time"."""
+"""Least peak that counts as the abstract's "up to 90% of DNN training time"."""
 SLOWED = 5.0
 """The abstract's "up to 5x slowdown"."""
 _MOST = 512
@@ -186,15 +187,15 @@ def cases(families: Sequence[InstanceFamily]) -> list[StashCase]:
 
 
 def stash2022(processes: int | None = None, progress: Callable[[int, int], None] | None = None) -> StashStudy:
-    """Run the whole study on *processes* processes; *progress* hears how many runs of all are done."""
+    """Run the whole study on *processes* processes; *progress* is called with the number of finished tasks and of all tasks."""
     main = cases(FAMILIES)
     micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
-    tasks = [*(partial(_measured, case) for case in main), *(partial(_synthetic, case) for case in micro)]
+    tasks = [*(partial(_run_case, case) for case in main), *(partial(_run_synthetic_case, case) for case in micro)]
     outcomes: list[StashRow | str] = []
     searches = 2 * len(P3.batches)
     for outcome in each(_call, tasks, processes):
         outcomes.append(outcome)
-        _tell(progress, len(outcomes), len(tasks) + searches)
+        _report_progress(progress, len(outcomes), len(tasks) + searches)
     main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, StashRow)])
     layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, StashRow)])
     worst = max((row for row in main_rows if row.nodes == 1), key=lambda row: row.interconnect).case
@@ -205,12 +206,12 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     crossings: list[Crossing] = []
     for crossing in each(_cross, questions, processes):
         crossings.append(crossing)
-        _tell(progress, len(tasks) + len(crossings), len(tasks) + searches)
+        _report_progress(progress, len(tasks) + len(crossings), len(tasks) + searches)
     left_out = tuple(problem for problem in outcomes if isinstance(problem, str))
     return StashStudy(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
 
 
-def _tell(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
+def _report_progress(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
     if progress is not None:
         progress(done, of)
 
@@ -230,16 +231,16 @@ def _cross(question: Callable[[], Crossing]) -> Crossing:
 # --- one case --------------------------------------------------------------------------------------------------------
 
 
-def _measured(case: StashCase) -> StashRow | str:
-    """Return what RUN0 to RUN3 measure of *case*, or why it cannot run."""
+def _run_case(case: StashCase) -> StashRow | str:
+    """Return the results of RUN0 to RUN3 for *case*, or why it cannot run."""
     try:
         return _row(case, runs(case.scenario))
     except SpecError as error:
         return str(error)
 
 
-def _synthetic(case: StashCase) -> StashRow | str:
-    """Return what RUN0 and RUN1 measure of *case*."""
+def _run_synthetic_case(case: StashCase) -> StashRow | str:
+    """Return the results of RUN0 and RUN1 for *case*, or why it cannot run."""
     try:
         together = synthetic_run(case.scenario)
         return _row(case, Runs(one_gpu_run(case.scenario), together, together))
@@ -255,13 +256,13 @@ def _row(case: StashCase, runs: Runs) -> StashRow:
 
 
 def gradients(model: Model) -> tuple[int, float]:
-    """Return how many gradient tensors *model* has, and their bytes in 32 bits."""
+    """Return the number of gradient tensors of *model*, and their size in bytes with 32 bits per element."""
     sizes = [size for layer in model.layers for size in layer.gradients]
     return len(sizes), 4.0 * sum(sizes)
 
 
 def _with_twins(rows: Sequence[StashRow]) -> list[StashRow]:
-    """Return *rows*, those that have networked twins with their time."""
+    """Return *rows* with the times of networked twins filled in."""
     twins = {twin: machine for family in FAMILIES for machine, twin in family.twins.items()}
     twin_times = {
         (twins[row.case.machine], row.case.model, row.case.batch): row.times.synthetic for row in rows if row.case.machine in twins
@@ -278,7 +279,7 @@ def _with_twins(rows: Sequence[StashRow]) -> list[StashRow]:
 
 
 def _last_stalled(worst: StashCase, model: str) -> Crossing:
-    """Return the largest batch of *model* that loses `STALLED` on the machine of *worst*: the share falls as the batch grows."""
+    """Return the largest batch of *model* with a stall of at least `STALLED` on the machine of *worst*; the stall falls with the batch."""
 
     def stalls(batch: int) -> bool:
         scenario = StashCase(worst.machine, model, batch, worst.threads).scenario
@@ -289,7 +290,7 @@ def _last_stalled(worst: StashCase, model: str) -> Crossing:
 
 
 def _first_bearable(model: str) -> Crossing:
-    """Return the least batch of *model* at which the network slows it at most `SLOWED` times: ever less as the batch grows."""
+    """Return the least batch of *model* at which the network slows it by at most `SLOWED`; the slowdown falls with the batch."""
     [(machine, twin)] = P3.twins.items()
 
     def bearable(batch: int) -> bool:
@@ -300,7 +301,7 @@ def _first_bearable(model: str) -> Crossing:
 
 
 def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
-    """Return the least batch from 1 to *most* for which *holds*, which stays true once it is; None where it never is."""
+    """Return the least batch from 1 to *most* for which *holds* is true; None if there is none. *holds* must be monotonic."""
     if not holds(most):
         return None
     low, high = 0, most
@@ -311,7 +312,7 @@ def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
 
 
 def _fitting(machine: str, model: str) -> int:
-    """Return the largest batch of *model* that fits the GPUs of *machine*, up to the largest that Stash trained."""
+    """Return the largest batch of *model* that fits on the GPUs of *machine*, up to the largest one of Stash."""
     scenario = StashCase(machine, model, 1, 1).scenario
     fitting = synthetic_run(Scenario(machine, model, scenario.overrides, batch="max", precision=scenario.precision, stack=scenario.stack))
     return min(_MOST, fitting.jobs[0].job.workload.training.batch)
