@@ -166,7 +166,7 @@ def recommended(
     plan, counts = scenario.plan, list(renting.nodes)
     require_failures(renting.with_failures, renting.reliability, renting.spares)
     if plan is None:
-        raise SpecError("the length of the job is missing; write epochs, hours or tokens")
+        raise SpecError("the length of the job is missing; set epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
