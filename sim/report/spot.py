@@ -87,8 +87,9 @@ def spot_text(document: dict[str, Any]) -> str:
     ]
     lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:
-        word, of = ("saves", " of the cost") if document["saving"] >= 0 else ("costs more by", "")
-        lines.append(f"  Spot {word} {100 * abs(document['saving']):.0f}%{of} and takes {slower(time['mean'], on_demand['time_s'])}.")
+        share = f"{100 * abs(document['saving']):.0f}%"
+        money = f"saves {share} of the cost" if document["saving"] >= 0 else f"costs {share} more"
+        lines.append(f"  Spot {money} and takes {slower(time['mean'], on_demand['time_s'])}.")
     lost = show(spot["lost_s"], "time")
     lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")

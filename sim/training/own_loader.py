@@ -40,7 +40,7 @@ def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
     lacking = [attribute for attribute in _HAS if not hasattr(made, attribute)]
     if lacking:
         raise SpecError(
-            f"loader {name}: does not return an InputPipeline: it lacks {' and '.join(lacking)}; see docs/develop/own-loader.md"
+            f"loader {name}: does not return an InputPipeline: it lacks {' and '.join(lacking)}; docs/develop/own-loader.md shows one"
         )
     return cast(InputPipeline, made)
 

@@ -243,9 +243,9 @@ BOTH = ({"gpus": (0, 1), "nics": (0,)},)
 @pytest.mark.parametrize(
     ("topology", "words"),
     [
-        ({"sockets": ({"gpus": (0,), "nics": (0,)},)}, "gpu1 hangs off no socket"),
-        ({"sockets": ({"gpus": (0, 1)},)}, "nic0 hangs off no socket"),
-        ({"sockets": ({"gpus": (0, 1, 1), "nics": (0,)},)}, "gpu1 hangs off socket0 and off socket0"),
+        ({"sockets": ({"gpus": (0,), "nics": (0,)},)}, "gpu1 is attached to no socket"),
+        ({"sockets": ({"gpus": (0, 1)},)}, "nic0 is attached to no socket"),
+        ({"sockets": ({"gpus": (0, 1, 1), "nics": (0,)},)}, "gpu1 is attached to both socket0 and socket0"),
         ({"sockets": ({"gpus": (0, 1, 2), "nics": (0,)},)}, "there is no gpu2"),
         ({"sockets": BOTH, "switches": ({"name": "a", "parent": "socket1"},)}, "leads to 'socket1'"),
         ({"sockets": BOTH, "switches": ({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"})}, "which is not a socket"),
