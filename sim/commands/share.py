@@ -22,7 +22,9 @@ def share(
     jobs: Annotated[
         str, typer.Argument(metavar="JOBS", help="file with several jobs, or its name in workloads/jobs/", autocompletion=names.jobs)
     ],
-    policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, compared with even; all by default")] = [],  # noqa: B006
+    policy: Annotated[
+        list[str], typer.Option(metavar="NAME", help="even, proportional or greedy, compared with even; all by default")
+    ] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; one per core by default")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     sets: Sets = [],  # noqa: B006

@@ -43,7 +43,7 @@ def test_the_answer_comes_first() -> None:
 def test_a_missed_budget_tells_by_how_much() -> None:
     """By hand: 3100 s are 3.3% more than 3000; 7.5 USD are 7.5 times 1 USD."""
     for budget, words in (
-        (Budget(time=3000.0), "nearest, 3.3% above: 2 x p3.2xlarge"),
+        (Budget(time=3000.0), "closest, 3.3% over budget: 2 x p3.2xlarge"),
         (Budget(money=1.0), "closest, 7.5 times the budget"),
     ):
         text = recommendation_text(recommendation_document("w", found(None, (BEST,), budget)))
