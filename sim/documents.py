@@ -133,7 +133,7 @@ class Renting:
 
     budget: Budget
     hardware: Sequence[str] = ()
-    """Machines to compare; the whole catalogue by default."""
+    """Machines to compare; the whole catalog by default."""
     where: Sequence[str] = ()
     nodes: Sequence[int] = (1, 2, 3, 4)
     on_demand: bool = False

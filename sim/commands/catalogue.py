@@ -35,7 +35,7 @@ def list_(
     where: Where = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
-    """Show the catalogue: hardware and workloads, or one kind of entry."""
+    """Show the catalog: hardware and workloads, or one kind of entry."""
     from sim.report.listing import listing
 
     listed = listing(kind, where)

@@ -123,7 +123,7 @@ def told(tally: Tally) -> str:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"
     done, runs_left = len(tally.outcomes), round(tally.left.simulations)
     time_left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
-    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} a step{time_left}"
+    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
 
 
 def _export(layout_plan: Any, folder: Path) -> None:

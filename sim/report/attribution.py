@@ -104,7 +104,7 @@ def _sum(totals: Mapping[str, Any]) -> str:
     grows = totals["compute_grows_s"]
     if abs(grows) > _SEEN * totals["direct_s"]:
         reasons.append(f"compute takes {_time(abs(grows))} {'longer' if grows > 0 else 'less'} than in RUN0")
-    both = f"{_time(totals['subtraction_s'])} a step; RUN2 waits {_time(totals['direct_s'])}"
+    both = f"{_time(totals['subtraction_s'])} per step; RUN2 waits {_time(totals['direct_s'])}"
     why = f": {'; '.join(reasons)}" if reasons else ""
     return f"interconnect, prep and fetch add up to RUN2 - RUN0, {both}{why}"
 

@@ -61,7 +61,7 @@ def batches_text(document: Mapping[str, Any]) -> str:
     best = document["step_time_s"]
     proof = "proven best under the model" if document["complete"] else "the best of those simulated"
     lines = [
-        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples a step, {document['precision']}, "
+        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples per step, {document['precision']}, "
         f"{document['stack']}",
         f"  step {show(best, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s, {proof} ({document['simulated']} simulated)",
         "",

@@ -152,7 +152,7 @@ def against_plot(document: Mapping[str, Any]) -> Picture:
         for numbers in together(points, _NEAR):
             place.annotate(ranges(numbers), points[numbers[0] - 1], fontsize=9, xytext=(5, 4), textcoords="offset points")
         place.set_xlabel(label)
-        place.set_ylabel("stall, ms a step")
+        place.set_ylabel("stall, ms per step")
         place.grid(alpha=0.3)
     axes[0].set_title(f"layers against gradients on {document['hardware']}", fontsize=11, loc="left")
     key = "\n".join(f"{number:>3} {row['workload']}" for number, row in enumerate(rows, 1))

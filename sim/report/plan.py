@@ -242,7 +242,7 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {ties} more within the expected error ({100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
-    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}.{unproven}"
+    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{unproven}"
 
 
 NOT_VALIDATED: Final = " (not validated)"
@@ -337,7 +337,7 @@ def _batches_text(plan: LayoutPlan) -> str:
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
     chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
-    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{chunks_text}"
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} per step on each data-parallel rank{chunks_text}"
 
 
 def _warnings(plan: LayoutPlan) -> list[str]:
@@ -450,9 +450,9 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     if turn["best"] is None:
         return f"{turn['change']}: {turn['problem']}"
     if turn["same"]:
-        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
+        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} per step"
     if turn["tie"]:
-        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} a step, is within the expected error of the best"
+        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} per step, is within the expected error of the best"
         best = f"{turn['best']} [{turn['stack']}] at {show(turn['step_time_s'], 'time')}"
         return f"{turn['change']}: {kept}, {best}"
     of_plan = (
@@ -460,7 +460,7 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
         if turn["plan_step_time_s"] is None
         else f" against {show(turn['plan_step_time_s'], 'time')} with the planned layout"
     )
-    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}"
+    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} per step{of_plan}"
 
 
 def flip_lines(turn: Mapping[str, Any]) -> list[str]:

@@ -183,7 +183,7 @@ def _made_of(document: dict[str, Any], name: str) -> str:
     causes = document["made_of_s_per_step"][name]
     least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
-    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} a step" for cause, seconds in named) or "-"
+    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} per step" for cause, seconds in named) or "-"
 
 
 def _rates(document: dict[str, Any]) -> list[str]:

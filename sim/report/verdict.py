@@ -136,7 +136,7 @@ def _broadcast(job: JobRun) -> str:
     rows = _broadcasts(job)
     waited, latency = show(sum(row.seconds for row in rows), "time"), rows[0].resource.removesuffix(OF_BROADCAST)
     return (
-        f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} a step, {latency} "
+        f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} per step, {latency} "
         f"over {job.job.ranks} GPUs; turning that off (--set training.stack.broadcast_buffers=false)"
     )
 
@@ -195,7 +195,7 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
         return _prep(resource, where, job, bottleneck)
     if resource == "disk":
         return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
-    copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} a step)"
+    copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} per step)"
     if resource == "copy":
         return f"{copy} is not overlapped"
     if where == "host to device":
@@ -231,7 +231,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     sentences += price_unknown(run.hardware)
     sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
-        samples = f"{workload.dataset.samples:,} samples an epoch"
+        samples = f"{workload.dataset.samples:,} samples per epoch"
         sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
     elif workload.input.loader != "synthetic":
         sentences.append(f"{100 * job.hit_ratio:.0f}% of the data set is in the page cache in warm epochs")

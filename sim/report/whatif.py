@@ -160,7 +160,7 @@ def machine_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines on the machines with faster GPUs, with the step time and the cost per epoch there."""
     machines = [
         f"{one['hardware']} ({one['gpus']} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
-        f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} an epoch at ${one['price_usd_per_h']:,.2f}/h"
+        f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} per epoch at ${one['price_usd_per_h']:,.2f}/h"
         for one in document["faster_machines"]
     ]
     return ["Faster GPUs that can be rented:", *(f"  {line}" for line in machines)] if machines else []

@@ -13,7 +13,7 @@ SENTENCES = {
     "disk": "Disk fetch: the disk, with 0% of the reads cached, feeds 1 samples/s",
     "cpu": "CPU prep: 2 workers deliver 1 samples/s, the GPUs could take 3 samples/s",
     "decode": "Prep: decoding on the GPUs during training allows 1 samples/s",
-    "copy": "The copy to the GPU (2 GB a step) is not overlapped",
+    "copy": "The copy to the GPU (2 GB per step) is not overlapped",
     "nvlink": "Gradient exchange waits on 1 NVLinks GPU0-NVSwitch",
     "pcie": "Gradient exchange waits on the PCIe port of GPU0",
     "network": "Gradient exchange waits on NIC 0, 8 Gbps",
@@ -55,7 +55,7 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
         assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
         assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
-            "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms a step, nvlink latency over 4 "
+            "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms per step, nvlink latency over 4 "
             "GPUs; turning that off (--set training.stack.broadcast_buffers=false) would save 13% of the step."
         )
         sentence = verdict(found, 0, bottleneck)

@@ -256,9 +256,7 @@ def _loading(run: LayoutRun) -> str:
     if options.stream is not None:
         first = show(first_batch(run), "time")
         named = f"{options.stream.library} from {options.stream.store.name}"
-        return (
-            f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} a rank; the first micro-batch arrives after {first}"
-        )
+        return f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} per rank; first micro-batch after {first}"
     return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
 
 

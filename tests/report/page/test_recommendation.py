@@ -75,9 +75,7 @@ def test_where_nothing_runs_it_says_so(path: Path) -> None:
         "left_out": {"x": "x: no GPU"},
     }
     page = Page(recommendation_page(nothing | {"named": []}))
-    assert verdict(page) == "No rentable machine in the catalogue can run resnet18." and "x: no GPU" in {
-        item.text for item in page.all("li")
-    }
+    assert verdict(page) == "No rentable machine in the catalog can run resnet18." and "x: no GPU" in {item.text for item in page.all("li")}
     assert verdict(Page(recommendation_page(nothing | {"named": ["x"]}))) == "None of these machines can be rented to run resnet18."
 
 

@@ -558,7 +558,7 @@ def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> 
     assert turn.of_plan.value < 1.01 * turn.best.value
     told = plan_document(made, [turn])
     assert told["sensitivity"][0]["tie"]
-    assert re.search(r"doubled: the same layout, [\d.]+ ms a step, is within the expected error of the best, context", plan_text(told))
+    assert re.search(r"doubled: the same layout, [\d.]+ ms per step, is within the expected error of the best, context", plan_text(told))
     apart = replace(turn, of_plan=replace(turn.of_plan, value=2 * turn.best.value))
     assert not plan_document(made, [apart])["sensitivity"][0]["tie"]
 
