@@ -39,7 +39,7 @@ CHECKPOINTING: Final[Mapping[str, str]] = {
 }
 """Labels for values of ``activation_checkpointing`` that are not self-explanatory."""
 _OTHERS: Final = "others"
-_PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Keep it"}
+_PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Save"}
 
 
 def control_page(hardware: Sequence[Row], workloads: Sequence[Row]) -> str:
@@ -167,7 +167,7 @@ def _results() -> Html:
     links = [tag("a", kind.title, href="#", data_file=name, download=name) for name, kind in FILES.items()]
     keep = tag(
         "section",
-        tag("h2", "Keep it", id="keep-title"),
+        tag("h2", "Save and share", id="keep-title"),
         tag("p", "This command prints the same figures:", class_="lead"),
         _copied("command", "Copy command"),
         tag("p", "This address opens the page in its current state:", class_="lead"),

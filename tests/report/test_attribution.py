@@ -49,9 +49,7 @@ def why(name: str, stall: str, cause: str) -> str:
 
 def test_reasons_are_those_of_the_runs() -> None:
     assert "8 GPUs copy at once, not 1" in why("all cached", "interconnect", "copy")
-    assert "waits for fetch as well" in why("little cached", "fetch", "fetch") and "26% of the reads" in why(
-        "little cached", "fetch", "fetch"
-    )
+    assert "also waits for fetch" in why("little cached", "fetch", "fetch") and "26% of the reads" in why("little cached", "fetch", "fetch")
     assert not why("all cached", "fetch", "fetch")  # nothing is read in RUN3
     assert "overlaps with other waits" in why("all cached", "fetch", "prep")
     assert "spread by 2% more" in why("all cached", "prep", "straggler")

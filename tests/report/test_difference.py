@@ -164,7 +164,7 @@ def test_a_document_without_a_price_is_compared_as_one_whose_price_is_unknown(tm
     (tmp_path / "whole.json").write_text(json.dumps(before))
     command = ["diff", str(tmp_path / "bare.json"), str(tmp_path / "whole.json"), "--html", str(tmp_path / "page.html"), "-q"]
     assert main(command) == 0
-    assert "known only after" in (tmp_path / "page.html").read_text()
+    assert "available only after" in (tmp_path / "page.html").read_text()
 
 
 def test_a_job_that_took_no_time_has_no_share(before: dict[str, Any]) -> None:

@@ -45,4 +45,4 @@ def test_nodes_with_other_numbers_of_workers() -> None:
 
 def test_the_picture_has_every_policy() -> None:
     svg = share_plot(divided()).svg.decode()
-    assert all(words in svg for words in ("even, throughput +0.0%", "greedy, throughput +25.0%", "7 a GPU", "minutes"))
+    assert all(words in svg for words in ("even, throughput +0.0%", "greedy, throughput +25.0%", "7 per GPU", "minutes"))

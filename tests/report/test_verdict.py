@@ -87,7 +87,7 @@ def test_every_kind_of_node_is_asked_for_its_volume() -> None:
     bare, own = toy_node(1, disk=volume(assumed=True)), toy_node(2, disk=volume())
     workload = toy_workload(loader="pytorch")
     texts = [[line for line in assumptions(run(cluster(*nodes), workload)) if "volume" in line] for nodes in ((own, bare), (bare,), (own,))]
-    size = "one disk of 93.1 GiB"
+    size = "so one disk of 93.1 GiB is assumed"
     assert texts == [
         [f"toys with toy comes without a volume, {size} (--set groups.N.node.storage.volume=...)"],
         [f"toys comes without a volume, {size} (--set node.storage.volume=...)"],

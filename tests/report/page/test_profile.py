@@ -27,7 +27,7 @@ def test_the_verdict_is_the_largest_stall_of_the_machine_itself(path: Path) -> N
     runs = {name: run["epoch_time_s"] for name, run in document(path, "profile")["runs"].items()}
     prep, twin = 1 - runs["run1_synthetic"] / runs["run3_warm"], runs["twin_synthetic"] / runs["run1_synthetic"] - 1
     assert verdict(read(path)) == (
-        f"Stash's runs show a prep stall of {100 * prep:.1f}% of RUN3 first: decoding and augmentation. Over the network, two nodes of "
+        f"The largest stall in Stash's runs is prep, {100 * prep:.1f}% of RUN3: decoding and augmentation. Over the network, two nodes of "
         f"half the GPUs would take {100 * twin:.0f}% longer."
     )
 

@@ -31,7 +31,7 @@ def test_the_verdict_names_the_best_policy_and_its_gains(path: Path) -> None:
     gain, sooner = sum(ratios) / len(ratios) - 1, 1 - greedy["makespan_s"] / even["makespan_s"]
     assert verdict(read(path)) == (
         f"With the policy greedy, jobs run {100 * gain:.0f}% faster on average than with an even division; the last job ends "
-        f"{100 * sooner:.0f}% sooner."
+        f"{100 * sooner:.0f}% earlier."
     )
 
 
