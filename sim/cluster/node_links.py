@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
+from sim.units import counted
 
 Tier = Literal["interconnect", "network"]
 
@@ -75,7 +76,9 @@ def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
         )
     surplus = sorted(set(parents) - switches - expected)
     if surplus:
-        raise TopologyError(f"topology: no such device: {', '.join(surplus)}; the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
+        raise TopologyError(
+            f"topology: no such device: {', '.join(surplus)}; the node has {counted(node.gpu_count, 'GPU')} and {counted(node.nic.count, 'NIC')}"
+        )
 
 
 def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:

@@ -179,7 +179,7 @@ TraceOption = Annotated[
 def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
     """Return *value* times *factor*, or None for None. Raise SpecError unless it is finite and above 0."""
     if value is not None and not 0 < value < float("inf"):
-        raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'a number above 0'}")
+        raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'more than 0'}")
     return None if value is None else value * factor
 
 

@@ -250,7 +250,7 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--gpus", "6", "--algo", "halving_doubling"], "take 4 or 8 ranks"),
+        (["--gpus", "6", "--algo", "halving_doubling"], "use 4 or 8 ranks"),
         (["--channels", "65"], "NCCL has 1 to 64"),
         (["--algo", "NVLS"], "What can run here: Tree (LL, LL128, Simple), Ring"),
         (["--algo", "Rign"], "'Rign' is not known to NCCL 2.30"),
