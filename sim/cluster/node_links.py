@@ -76,9 +76,8 @@ def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
         )
     surplus = sorted(set(parents) - switches - expected)
     if surplus:
-        raise TopologyError(
-            f"topology: no such device: {', '.join(surplus)}; the node has {counted(node.gpu_count, 'GPU')} and {counted(node.nic.count, 'NIC')}"
-        )
+        held = f"the node has {counted(node.gpu_count, 'GPU')} and {counted(node.nic.count, 'NIC')}"
+        raise TopologyError(f"topology: no such device: {', '.join(surplus)}; {held}")
 
 
 def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
