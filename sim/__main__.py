@@ -9,8 +9,8 @@ OBJECTS = 1_000_000
 allocations takes a tenth of the time of a run, and collecting every 200,000 a seventh of the time of a plan."""
 
 NOT_INSTALLED = (
-    "{python} has no package {missing}: stallsim is not installed there; after 'make run' in the checkout write '. .venv/bin/activate' "
-    "once in each terminal, or 'pip install .' for this Python"
+    "{python} has no package {missing}, so stallsim is not installed for it; run '. .venv/bin/activate' in each terminal (after 'make run' "
+    "in the checkout), or 'pip install .' with this Python"
 )
 """What to do if the program was started by a Python other than the one it is installed for."""
 

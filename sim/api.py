@@ -135,7 +135,7 @@ def plan(
     from sim.study.plan.sensitivity import sensitivity as sensitivities_of
 
     if options["with_failures"] and options["tokens"] is None:
-        raise SpecError("with_failures: say how long the job is with tokens")
+        raise SpecError("with_failures: set the length of the job with tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
     scenario = scenario_of(hardware, workload, overrides, market, prices=price_source(prices), **part(options, StepOptions))
     require_whole("gpus", options["gpus"])
@@ -302,7 +302,7 @@ def recommend(
     hours, money = options["budget_hours"], options["budget_usd"]
     for option, value in (("budget_hours", hours), ("budget_usd", money)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
-            raise SpecError(f"{option}={value!r}: expected more than 0")
+            raise SpecError(f"{option}={value!r}: expected a number above 0")
     scenario = scenario_of(
         "", workload, overrides, plan=plan_due(**part(options, WholeJobOptions)),
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
@@ -359,7 +359,7 @@ def goodput(
     name_by_flag = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
     for name in weeks:
         if name in name_by_flag:
-            raise SpecError(f"{name}: write {name_by_flag[name]}, as fields of Weeks are called")
+            raise SpecError(f"{name}: write {name_by_flag[name]}, the name of this field of Weeks")
         if name not in allowed:
             raise SpecError(f"{name}: unknown option; {nearest_or_all(name, sorted(allowed))}")
     scenario = scenario_of(

@@ -21,8 +21,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; before or after the command")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors; before or after the command")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; works before or after the command")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="print only errors on stderr; works before or after the command")] = False,
 ) -> None:
     """Options of every command; `sim.terminal` has already removed --debug and --quiet, which are listed here only for --help."""
 

@@ -133,7 +133,7 @@ class Renting:
 
     budget: Budget
     hardware: Sequence[str] = ()
-    """Machines to compare; the whole catalogue by default."""
+    """Machines to compare; the whole catalog by default."""
     where: Sequence[str] = ()
     nodes: Sequence[int] = (1, 2, 3, 4)
     on_demand: bool = False
@@ -166,7 +166,7 @@ def recommended(
     plan, counts = scenario.plan, list(renting.nodes)
     require_failures(renting.with_failures, renting.reliability, renting.spares)
     if plan is None:
-        raise SpecError("the length of the job is missing; write epochs, hours or tokens")
+        raise SpecError("the length of the job is missing; set epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)

@@ -139,7 +139,7 @@ def worker_node(hardware: Hardware) -> Node:
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     if len({id(group.node) for group in groups}) != 1:
         raise SpecError(
-            f"training.parallel: {hardware.name} has {len(groups)} groups of workers; a layout runs on one group of equal nodes"
+            f"training.parallel: {hardware.name} has {len(groups)} groups of workers; a layout needs a single group of identical nodes"
         )
     return groups[0].node
 
@@ -209,7 +209,7 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
     if runs_again and cut:
         raise SpecError(
             f"training.parallel.wrap: wraps parts of {cut}, which activation_checkpointing: {training.activation_checkpointing} "
-            "takes as one; wrap whole blocks, or write activation_checkpointing: none"
+            "recomputes as a whole; wrap whole blocks, or write activation_checkpointing: none"
         )
 
 
@@ -217,7 +217,7 @@ def _check_deadlock(schedule: str, parallel: Parallel, micro_batches: int) -> No
     """Raise SpecError with the cycle of waits if the stages of *schedule* deadlock."""
     cycle = _waits(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     if cycle is not None:
-        raise SpecError(f"training.parallel.schedule: {schedule} never ends: {'; '.join(cycle)}; write schedule: 1f1b")
+        raise SpecError(f"training.parallel.schedule: {schedule} deadlocks: {'; '.join(cycle)}; write schedule: 1f1b")
 
 
 @lru_cache(maxsize=256)
@@ -230,27 +230,29 @@ def mesh_options(workload: Workload) -> MeshOptions:
     """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one."""
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:
-        raise SpecError(f"input.own_loader: {loader} would load, but layouts have torch's loader only; leave it out")
+        raise SpecError(f"input.own_loader: layouts do not support {loader}, only torch's loader; leave it out")
     if stack.own_exchange is not None:
         raise SpecError(
-            f"training.stack.own_exchange: {stack.own_exchange} forms the buckets of plain data parallelism, but layouts exchange as their "
-            "framework does; leave it out"
+            f"training.stack.own_exchange: {stack.own_exchange} applies only to plain data parallelism; layouts exchange gradients as "
+            "their framework does; leave it out"
         )
     if stack.uses_servers:
         raise SpecError(
-            f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "
+            f"training.stack: {stack.name} uses parameter servers, which cannot be combined with training.parallel; "
             "use --stack torchtitan-2.x or megatron-core"
         )
     if stack.unpadded and workload.model.transformer is not None:
         raise SpecError(
-            "training.stack.unpadded: leaves padding out of a layer table; for a decoder write padding: unpadded and lengths in the model"
+            "training.stack.unpadded: works only on a layer table; for a decoder write padding: unpadded and lengths in the model"
         )
     if stack.mesh is None:
         raise SpecError(
-            f"training.stack: {stack.name} runs plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
+            f"training.stack: {stack.name} supports plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
         )
     if lacking := stack.mesh.lacks(workload.training.parallel):
-        raise SpecError(f"training.stack: {stack.name} has no {lacking}; leave it out, or use --stack torchtitan-2.x or megatron-core")
+        raise SpecError(
+            f"training.stack: {stack.name} does not support {lacking}; leave it out, or use --stack torchtitan-2.x or megatron-core"
+        )
     return stack.mesh
 
 
@@ -270,8 +272,8 @@ def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence
             chunk_of[layer.name] = chunk
             if chunk_of.get(layer.shares, chunk) != chunk and not next(one for one in model.layers if one.name == layer.shares).rows:
                 raise SpecError(
-                    f"training.parallel.pipeline: {layer.name} of {model.name} uses the parameters of {layer.shares}, which another stage "
-                    "holds; begin stages elsewhere (training.parallel.cuts), or use pipeline: 1"
+                    f"training.parallel.pipeline: {layer.name} of {model.name} uses the parameters of {layer.shares}, which are on another "
+                    "stage; change where stages begin (training.parallel.cuts), or use pipeline: 1"
                 )
 
 

@@ -68,9 +68,7 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
     if len(workers) != 1:
         counts = {index: max(1, round(nodes * count / sum(workers.values()))) for index, count in workers.items()}
         options = " ".join(f"--set groups.{index}.count={count}" for index, count in counts.items())
-        raise SpecError(
-            f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {options}"
-        )
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; set the nodes of each, such as {options}")
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 
@@ -90,11 +88,11 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
         raise SpecError(f"--gpus {gpus}: write 1 or more")
     if gpus % len(available):
         raise SpecError(
-            f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; --placement 1+2 gives each node its own number"
+            f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; set the GPUs of each node with --placement, such as 1+2"
         )
     each = gpus // len(available)
     if short := next((node for _, node in available if each > node.gpu_count), None):
-        raise SpecError(f"--gpus {gpus}: {each} ranks on each of {len(available)} nodes, of which one has {short.gpu_count} GPUs")
+        raise SpecError(f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {short.gpu_count}")
     return tuple(Placement(number, tuple(range(each))) for number, _ in available)
 
 
@@ -112,15 +110,14 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
         raise SpecError(f"--placement {pattern or repr('')}: write the GPUs of each node joined by '+', for example 1+2") from None
     if len(counts) > len(available):
         raise SpecError(
-            f"--placement {pattern}: {len(counts)} nodes, but {len(available)} are described; --nodes {len(counts)} adds equal ones"
+            f"--placement {pattern}: {len(counts)} nodes, but the machine has {len(available)}; --nodes {len(counts)} adds identical ones"
         )
     placed = []
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:
             fits = "+".join(str(min(max(requested, 1), node.gpu_count)) for requested, (_, node) in zip(counts, available, strict=False))
             raise SpecError(
-                f"--placement {pattern}: {count} ranks on node {number}, which has {node.gpu_count} GPUs, one for each rank; "
-                f"--placement {fits} would fit"
+                f"--placement {pattern}: {count} ranks on node {number}, which has only {node.gpu_count} GPUs; --placement {fits} would fit"
             )
         placed.append(Placement(number, tuple(range(count))))
     return tuple(placed)
@@ -182,7 +179,7 @@ def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list
 
 
 def _too_many_servers(count: int, limit: str) -> str:
-    return f"training.stack.servers.count: {count} parameter servers, but {limit}, and each takes a host; write fewer, or add hosts"
+    return f"training.stack.servers.count: {count} parameter servers, but {limit}, and each needs its own host; write fewer, or add hosts"
 
 
 def _merge_equal(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:

@@ -48,7 +48,7 @@ class Clock(simpy.Environment):
         queue = self._queue
         while end.callbacks is not None:
             if not queue:
-                raise RuntimeError("nothing is due any more, but the end has not come")
+                raise RuntimeError("no more events, but the end was not reached")
             self.now, _, _, event = heappop(queue)
             self._now = self.now
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]

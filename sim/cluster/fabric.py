@@ -333,11 +333,11 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
         above = groups_of[large.name_of[first // routers]]
         capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
-        description = f"local links of router {first} and those like it"
+        description = f"local links of router {first} and similar ones"
         ports.append(LocalPort(f"router{first}", capacity, description, group, of_pair=weight, whole=above, routers=routers))
     for first, group in groups_of.items() if groups > 1 else ():
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
-        description = f"global links of group {first} and those like it"
+        description = f"global links of group {first} and similar ones"
         ports.append(Port(f"group{first}", capacity, description, group, of_pair=min(groups - 1.0, detour)))
     return Crossed(tuple(ports))
 
@@ -379,7 +379,7 @@ def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
     if max(nodes) - first + 1 != count or first % block or count % block or first // within != max(nodes) // within:
         raise SpecError(
             f"{count} nodes, {first} to {max(nodes)}, are not a block of a torus of {' x '.join(map(str, spec.dimensions))}; "
-            f"give a job nodes that follow one another, whole rows of {spec.dimensions[0]} or a part of one"
+            f"a job needs consecutive nodes: whole rows of {spec.dimensions[0]}, or part of one"
         )
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
+from sim.units import counted
 
 Tier = Literal["interconnect", "network"]
 
@@ -48,7 +49,7 @@ def parents_of(node: Node) -> dict[str, str]:
     for switch in topology.switches:
         if switch.name in parents or _RESERVED.fullmatch(switch.name):
             raise TopologyError(
-                f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0"
+                f"topology.switches: the name '{switch.name}' is already used; every switch needs a unique name, for example plx0"
             )
         parents[switch.name] = switch.parent
         _attach(parents, switch.name, switch.gpus, switch.nics)
@@ -61,7 +62,7 @@ def parents_of(node: Node) -> dict[str, str]:
 def _attach(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
     for name in (*(f"gpu{gpu}" for gpu in gpus), *(f"nic{nic}" for nic in nics)):
         if name in parents:
-            raise TopologyError(f"topology: {name} hangs off {parents[name]} and off {holder}; it has one PCIe port")
+            raise TopologyError(f"topology: {name} is attached to both {parents[name]} and {holder}; it has only one PCIe port")
         parents[name] = holder
 
 
@@ -70,10 +71,13 @@ def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
     switches = {switch.name for switch in node.topology.switches}
     missing = sorted(expected - set(parents))
     if missing:
-        raise TopologyError(f"topology: {', '.join(missing)} hangs off no socket and no switch; list it under topology.sockets or a switch")
+        raise TopologyError(
+            f"topology: {', '.join(missing)} is attached to no socket or switch; list it under topology.sockets or .switches"
+        )
     surplus = sorted(set(parents) - switches - expected)
     if surplus:
-        raise TopologyError(f"topology: there is no {', '.join(surplus)}: the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
+        held = f"the node has {counted(node.gpu_count, 'GPU')} and {counted(node.nic.count, 'NIC')}"
+        raise TopologyError(f"topology: no such device: {', '.join(surplus)}; {held}")
 
 
 def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
@@ -96,7 +100,7 @@ def _check_pairs(node: Node) -> None:
         gpus = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
         if len(gpus) != 2 or len(set(ends)) != 2:
             raise TopologyError(
-                f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}"
+                f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write, for example, 0-1, with GPUs 0..{node.gpu_count - 1}"
             )
         if frozenset(ends) in seen:
             raise TopologyError(f"topology.nvlink.pairs: '{pair}' is given twice; one entry counts for both directions")

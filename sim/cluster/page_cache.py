@@ -86,4 +86,4 @@ def _product_exceeds(threshold: float, lowest: float) -> float:
 
 def _check(fraction: float, nodes: int, epoch: int | None) -> None:
     if not 0.0 <= fraction <= 1.0 or nodes < 1 or (epoch is not None and epoch < 0):
-        raise ValueError(f"a cache of {fraction} of the data set, {nodes} nodes, epoch {epoch}: due are 0..1, 1 or more, 0 or more")
+        raise ValueError(f"a cache of {fraction} of the data set, {nodes} nodes, epoch {epoch}: expected 0..1, 1 or more, 0 or more")

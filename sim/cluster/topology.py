@@ -200,7 +200,7 @@ class NodeGraph:
 
     def _gpu_route(self, src: int, dst: int) -> Route:
         if src == dst:
-            raise ValueError(f"a route from GPU {src} to itself was asked for")
+            raise ValueError(f"no route leads from GPU {src} to itself")
         source, target = f"gpu{src}", f"gpu{dst}"
         if self.switch_links:
             return Route(((f"{source}>nvswitch", f"nvswitch>{target}"),), "NVS", self.node.over_nvlink)

@@ -23,7 +23,7 @@ def batches(
     workload: Wl,
     options: DescriptionOptions,
     size: GlobalBatchOptions,
-    simulate: Annotated[int, typer.Option(min=2, help="most steps that are simulated")] = 400,
+    simulate: Annotated[int, typer.Option(min=2, help="maximum number of simulated steps")] = 400,
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:

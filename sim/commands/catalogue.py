@@ -38,7 +38,7 @@ def list_(
     where: Where = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
-    """Show the catalogue: hardware and workloads, or one kind of entry."""
+    """Show the catalog: hardware and workloads, or one kind of entry."""
     from sim.report.listing import listing
 
     listed = listing(kind, where)
@@ -54,7 +54,7 @@ def list_(
 @app.command(epilog="Examples:\n  python -m sim schema -o schemas\n  python -m sim schema > all.json")
 def schema(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="write one file per kind there")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="write one file per kind to this folder")
     ] = None,
 ) -> None:
     """Write JSON schemas of all kinds of descriptions, for editors."""
@@ -77,7 +77,9 @@ def show(
     ],
     hardware: Annotated[
         str | None,
-        typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it", autocompletion=names.hardware),
+        typer.Option(
+            metavar="HW", help="machine whose GPU gives the times; several workloads use all its GPUs", autocompletion=names.hardware
+        ),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
@@ -91,7 +93,7 @@ def show(
 
     names = chosen(workloads)
     if len(names) > 1 and hardware is None:
-        raise SpecError(f"{len(names)} workloads are compared by what they wait for; write --hardware HW")
+        raise SpecError(f"{len(names)} workloads are compared by their gradient stalls on a machine; write --hardware HW")
     if len(names) > 1 and hardware is not None:
         document = against_gradients(names, hardware, sets, batch)
         text, plot = layers.against_text(document), layers.against_plot

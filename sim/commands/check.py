@@ -19,7 +19,7 @@ def check(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="files or catalogue names; none checks the whole catalogue",
+            help="files or catalog names; the whole catalog by default",
             autocompletion=names.of_folders("hardware", "workloads"),
         ),
     ] = [],  # noqa: B006

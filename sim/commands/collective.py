@@ -28,7 +28,7 @@ def collective(
         str | None,
         typer.Option(
             help="all_reduce (default; --group pp: send_recv), all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, "
-            "gather, scatter; or parameter_server, for what hosts must carry"
+            "gather, scatter; or parameter_server, for the bandwidth that hosts need"
         ),
     ] = None,
     sizes: Annotated[
@@ -36,10 +36,12 @@ def collective(
     ] = "1MiB..1GiB",
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
-    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node, in order")] = None,
+    compute_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="parameter_server: compute that hides it; default: 100 ms")
+    ] = None,
     algo: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling, your own")
+        str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; also (Rack)Hierarchical, HalvingDoubling or your own")
     ] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
@@ -49,7 +51,8 @@ def collective(
     shares: Annotated[
         str | None,
         typer.Option(
-            metavar="3,1,1,1", help="all_to_all: how each rank divides what it hands out, rank by rank; a row per sender with '/'"
+            metavar="3,1,1,1",
+            help="all_to_all: how each rank divides the data it sends, rank by rank; rows per sender separated by '/'",
         ),
     ] = None,
     layout: LayoutFields = (),
@@ -57,13 +60,13 @@ def collective(
         str | None,
         typer.Option(
             metavar="tp|cp|pp|ep|dp|...",
-            help="groups of a layout, all like it at once: tp, cp, pp, ep, dp (all that hold the same weights), shard, reshard, replicate, "
-            "expert_data, ends (first and last stage), everyone",
+            help="all groups of a kind in a layout at once: tp, cp, pp, ep, dp (all that hold the same weights), shard, reshard, "
+            "replicate, expert_data, ends (first and last stage), everyone",
             autocompletion=names.of_words("tp", "cp", "pp", "ep", "dp", "shard", "reshard", "replicate", "expert_data", "ends", "everyone"),
         ),
     ] = None,
-    stage: Annotated[int | None, typer.Option(min=0, help="the stage whose groups --group means; 0 by default")] = None,
-    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
+    stage: Annotated[int | None, typer.Option(min=0, help="pipeline stage of the groups of --group; 0 by default")] = None,
+    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="NCCL version whose rules are used")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,
     as_csv: Csv = False,
@@ -74,14 +77,14 @@ def collective(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     if group is None and (layout or stage is not None):
-        raise SpecError(f"{layout[0][0] if layout else '--stage'}: write --group as well, such as --group dp: whose collective it is")
+        raise SpecError(f"{layout[0][0] if layout else '--stage'}: needs --group, the groups of the collective, such as --group dp")
     if op == "parameter_server":
         if group is not None:
-            raise SpecError("--op parameter_server has no groups of a layout; leave --group out")
+            raise SpecError("--op parameter_server does not support --group; leave it out")
         if gpus is not None or placement is not None:
-            raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
+            raise SpecError("--op parameter_server takes hosts, not GPUs; write --nodes N")
         if algo or proto or channels or per_process > 1 or shares:
-            raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto, --channels and -g out")
+            raise SpecError("--op parameter_server does not support NCCL options; leave --algo, --proto, --channels and -g out")
         return _server_bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
@@ -91,11 +94,11 @@ def collective(
     from sim.training.collectives.price.plan import Tuning
 
     if compute_time:
-        raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
+        raise SpecError(f"--compute-time {compute_time}: applies only to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
     if group is not None:
         if per_process > 1 or shares:
-            raise SpecError("--group: ranks are processes of their own, with equal shares; leave -g and --shares out")
+            raise SpecError("--group: each rank is one process, with equal shares; leave -g and --shares out")
         question = GroupQuestion(group, layout, stage or 0)
         table = group_table(
             hardware, op, sizes_of(sizes), question, nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets

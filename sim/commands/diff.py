@@ -15,7 +15,7 @@ from sim.terminal import print_json, show_text, write_result
 @app.command(epilog="Examples:\n  python -m sim diff before.json after.json\n  python -m sim diff before after --html changes.html")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="the same for another run")],
     as_json: JsonOption = False,
     output: Folder = None,
     html: HtmlOption = None,

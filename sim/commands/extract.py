@@ -23,20 +23,23 @@ def extract(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:CALLABLE", help="what returns the torch model (its code runs), or a .pt2 file; use only files you trust"
+            metavar="MODULE:CALLABLE",
+            help="callable that returns the torch model (its code runs), or a .pt2 file; use only files you trust",
         ),
     ],
     inputs: Annotated[
         list[str],
         typer.Option(
-            "--input", metavar="SHAPE", help="one input without its batch: 3x224x224, input_ids=384:int64, or t=scalar:int64; repeatable"
+            "--input",
+            metavar="SHAPE",
+            help="one input without the batch dimension: 3x224x224, input_ids=384:int64, or t=scalar:int64; repeatable",
         ),
     ] = [],  # noqa: B006
-    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the layer table goes")] = Path(
+    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="returns the inputs for a given batch size")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="file for the layer table")] = Path(
         "model.yaml"
     ),
-    name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the model; the file name by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
 ) -> None:
     """Write the layer table of a torch model, traced on the meta device without weights or a GPU.
@@ -55,7 +58,7 @@ def extract(
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     talk(
         f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"
-        "for its data set and optimizer as well, write a workload that names it, such as a file of these four lines:\n"
+        "to set its data set and optimizer too, write a workload that uses it, such as this file of four lines:\n"
         f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset_like(inputs, model)}, samples: 20000}}\n"
         "  training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}"
     )

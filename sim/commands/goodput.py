@@ -33,7 +33,7 @@ def goodput(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
-    fast: Annotated[bool, typer.Option("--fast", help="skip the effect of single changes")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the effects of single changes")] = False,
     as_json: JsonOption = False,
     output: Folder = None,
     html: HtmlOption = None,
@@ -64,7 +64,7 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.page.goodput import goodput_page
 
     weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("parts of the draws"))
+    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("batches of simulated runs"))
     talk.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})

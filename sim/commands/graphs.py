@@ -24,7 +24,7 @@ def show_graph(
 ) -> None:
     """Simulate the trace named by the only one of *scenarios*, and print the outcome; *groups* is the file of its communicators."""
     if len(scenarios) > 1:
-        raise SpecError(f"{scenarios[0].workload}: a Chakra trace has one number of ranks; write one number of nodes or GPUs")
+        raise SpecError(f"{scenarios[0].workload}: a Chakra trace has a fixed number of ranks; write one number of nodes or GPUs")
     from sim.report.figures import figures_csv
     from sim.report.graph import graph_document, graph_text, rank_rows
     from sim.study.graph import graph_run
@@ -62,4 +62,4 @@ def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
     }
     for option, value in values.items():
         if value:
-            raise SpecError(f"{option}: {scenario.workload} is a Chakra trace, which says what each rank does; leave {option} out")
+            raise SpecError(f"{option}: {scenario.workload} is a Chakra trace, which fixes what each rank does; leave {option} out")

@@ -39,29 +39,29 @@ def new(
         typer.Option(
             "--from",
             metavar="FILE|DIR|ID",
-            help="workload: a model's config.json, its folder or hub id, or a catalogue name; torchtitan TOML, DeepSpeed JSON, Accelerate "
+            help="workload: a model's config.json, its folder or hub id, or a catalog name; torchtitan TOML, DeepSpeed JSON, Accelerate "
             "YAML; a Slurm script, or a torchrun, accelerate, deepspeed or Megatron-LM command line, in a file or in quotes; repeatable. "
-            "Or a torch model, such as net.py:Net (its code runs). Without --from, questions are asked",
+            "Or a torch model, such as net.py:Net (its code runs). Without --from, it asks questions",
         ),
     ] = [],  # noqa: B006  typer copies the default
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="file for the YAML")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="workload: samples per GPU")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="workload: a data set of the catalogue, or a file", autocompletion=names.of_folders("workloads/datasets")),
+        typer.Option(help="workload: a data set of the catalog, or a file", autocompletion=names.of_folders("workloads/datasets")),
     ] = None,
     inputs: Annotated[
         list[str],
-        typer.Option("--input", metavar="SHAPE", help="torch model: one input without its batch, as 'extract' takes it; repeatable"),
+        typer.Option("--input", metavar="SHAPE", help="torch model: one input without the batch dimension, as for 'extract'; repeatable"),
     ] = [],  # noqa: B006
     example: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="torch model: takes the batch and returns the inputs")
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="torch model: returns the inputs for a given batch size")
     ] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="torch model: argument of the callable; repeatable")] = [],  # noqa: B006
-    name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,
-    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue", autocompletion=names.cpus)] = None,
-    nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file name by default")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the catalog, if the file does not name it", autocompletion=names.gpus)] = None,
+    cpu: Annotated[str | None, typer.Option(help="processor of the catalog", autocompletion=names.cpus)] = None,
+    nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="bandwidth of one NIC, for example '200 Gbps'")] = None,
     transport: Annotated[str | None, typer.Option(help="transport class of the NIC: tcp, infiniband, roce, efa")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
@@ -76,11 +76,12 @@ def new(
     if files:
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
     if topo is not None and output is None:
-        raise SpecError(f"--from-topo {topo}: say where the description goes, such as -o {topo.stem or 'my-box'}.yaml")
+        raise SpecError(f"--from-topo {topo}: set the file for the description, such as -o {topo.stem or 'my-box'}.yaml")
     if topo is None or output is None:
         raise SpecError(
             "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "
-            "-o mine.yaml' for a model; a machine like one of the catalogue is a file of 'extends: p4d.24xlarge' and what differs"
+            "-o mine.yaml' for a model; for a machine similar to one of the catalog, write a file with 'extends: p4d.24xlarge' and the "
+            "differences"
         )
     from sim.study.new.hardware import new_hardware
 
@@ -111,14 +112,17 @@ def _new_workload(
     torch = next((source for source in sources if is_torch(source) or (any(traced) and source.endswith(".py"))), None)
     if torch is not None:
         if len(sources) > 1:
-            raise SpecError(f"{torch}: a torch model is described alone; leave out {', '.join(each for each in sources if each != torch)}")
+            others = ", ".join(each for each in sources if each != torch)
+            raise SpecError(f"{torch}: a torch model cannot be combined with other sources; leave out {others}")
         if sequence is not None:
             raise SpecError(
                 f"--sequence {sequence}: a torch model is traced with its inputs; write --input, such as input_ids={sequence}:int64"
             )
         result = _trace(torch, output, name, force, batch, dataset, traced)
     elif any(traced):
-        raise SpecError("--input, --example and --arg: are for a torch model; write --from with what returns it, such as net.py:Net")
+        raise SpecError(
+            "--input, --example and --arg: apply only to a torch model; write --from with a callable that returns it, such as net.py:Net"
+        )
     elif sources:
         result = new_workload(sources, output, name, sequence, force, batch, dataset)
     elif sys.stdin.isatty():
@@ -127,8 +131,8 @@ def _new_workload(
         result = write(answers, name, output, sequence, "answers", overwrite=force)
     else:
         raise SpecError(
-            "new workload: write a config.json, its folder, a hub id, a catalogue name or launch files, such as "
-            "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
+            "new workload: write a config.json, its folder, a hub id, a catalog name or launch files, such as "
+            "'python -m sim new workload config.json -o mine.yaml'; without any, it asks questions on a terminal"
         )
     talk("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
 

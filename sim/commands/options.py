@@ -21,36 +21,34 @@ from sim.study.options import Declared, options_of
 from sim.units import any_of
 
 Hw = Annotated[
-    str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
+    str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalog name such as p3.16xlarge", autocompletion=names.hardware)
 ]
 Wl = Annotated[
-    str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16", autocompletion=names.workloads)
+    str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalog name such as vgg16", autocompletion=names.workloads)
 ]
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
 WhereOption = Annotated[
     list[str],
-    typer.Option("--where", metavar="COND", help="machines of the catalogue, such as gpus=8 or provider=aws,gcp; repeatable"),
+    typer.Option("--where", metavar="COND", help="machines of the catalog, such as gpus=8 or provider=aws,gcp; repeatable"),
 ]
 NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
 Nodes = Annotated[
     str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
 ]
-PricesOption = Annotated[
-    str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
-]
+PricesOption = Annotated[str, typer.Option("--prices", metavar="NAME", help="your own price source, instead of the prices in descriptions")]
 SaidPrices = Annotated[
     list[str],
     typer.Option(
         "--price",
         metavar="MACHINE=PRICE",
-        help="your price of one machine, such as a reserved one: p4d.24xlarge='14.90 USD/h'; repeatable",
+        help="your price for one machine, such as a reserved one: p4d.24xlarge='14.90 USD/h'; repeatable",
     ),
 ]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print only one JSON document on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 HtmlOption = Annotated[
     Path | None, typer.Option(metavar="FILE.html", callback=page_due, help="also write the result as one HTML page that opens offline")
@@ -84,7 +82,7 @@ LAYOUT: Final[dict[str, Any]] = {
         typer.Option(
             "--wrap",
             metavar="PATTERN+...|min_params=N",
-            help="modules that FSDP gathers by themselves: patterns of their paths such as 'layer*.*', or min_params=100M",
+            help="modules that FSDP gathers separately: path patterns such as 'layer*.*', or min_params=100M",
         ),
     ],
     "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches per step (gradient accumulation)")],
@@ -101,7 +99,7 @@ LAYOUT: Final[dict[str, Any]] = {
         typer.Option(
             "--parallel",
             metavar="K=N,...",
-            help="the same in one option, and more: virtual_stages, reshard_after_forward ...; for example tp=8,pp=4",
+            help="all of these in one option, and others such as virtual_stages or reshard_after_forward; for example tp=8,pp=4",
         ),
     ],
 }
@@ -196,4 +194,4 @@ def prices_due(prices: str, said: Sequence[str]) -> str:
 def check_workers(processes: int | None, cluster: str | None) -> None:
     """Raise SpecError if both are given."""
     if cluster is not None and processes is not None:
-        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
+        raise SpecError("--jobs and --cluster: write one of the two; a cluster sets its own number of workers")

@@ -48,7 +48,7 @@ def plan(
     fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
     allow: Annotated[
         list[str],
-        typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute leaves recomputation out"),
+        typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute excludes recomputation"),
     ] = [],  # noqa: B006
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
@@ -58,7 +58,7 @@ def plan(
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
     export: Annotated[
-        Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files of other programs")
+        Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files for other programs")
     ] = None,
     as_json: JsonOption = False,
     as_csv: Csv = False,
@@ -84,7 +84,7 @@ def plan(
     from sim.study.scenario import Scenario
 
     if options["with_failures"] and options["tokens"] is None:
-        raise SpecError("--with-failures: say how long the job is with --tokens")
+        raise SpecError("--with-failures: set the length of the job with --tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
     scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **part(options, StepOptions))
     limits = Limits(
@@ -120,10 +120,10 @@ def plan(
 def told(tally: Tally) -> str:
     """Return the progress of a search in one line."""
     if tally.best is None or tally.left is None:
-        return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does"
+        return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"
     done, runs_left = len(tally.outcomes), round(tally.left.simulations)
     time_left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
-    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} a step{time_left}"
+    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
 
 
 def _export(layout_plan: Any, folder: Path) -> None:

@@ -24,17 +24,17 @@ def prices(
         list[str],
         typer.Option("--where", metavar="COND", help="only rows that match, such as gpus=8 or provider=aws,gcp; repeatable"),
     ] = [],  # noqa: B006
-    today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,
+    today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day for which ages are computed; today by default")] = None,
     refresh: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalogue would change"),
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalog would change"),
     ] = None,
-    date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, as prices of this day")] = None,
+    date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, dated this day")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List on-demand and spot prices of machines with their age; nothing is downloaded."""
     if date and not refresh:
-        raise SpecError("--date belongs to --refresh; write --refresh DIR, or leave it out")
+        raise SpecError("--date applies only to --refresh; write --refresh DIR, or leave it out")
     if refresh:
         _refresh(refresh, date, as_json)
         return
@@ -55,7 +55,7 @@ def prices(
     else:
         show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
-        talk(f"{counted(len(chosen), 'machine')}, {old} with a price of more than {STALE} days")
+        talk(f"{counted(len(chosen), 'machine')}, {old} with a price more than {STALE} days old")
     if where and not chosen:
         raise typer.Exit(1)
 

@@ -32,14 +32,14 @@ def profile(
         str | None,
         typer.Option(
             metavar="HW",
-            help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default",
+            help="machine with half the GPUs, used twice; 'none' skips it; from the catalog by default",
             autocompletion=names.hardware,
         ),
     ] = None,
     nodes: NodesOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006  typer copies the default
-    literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
+    literal: Annotated[bool, typer.Option("--literal", help="percentage bases and fetch formula exactly as in upstream's code")] = False,
     as_json: JsonOption = False,
     output: Folder = None,
     html: HtmlOption = None,
@@ -56,9 +56,11 @@ def profile(
     scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), layout=layout, **options)
     if has_layout(scenario):
         if twin not in (None, "none"):
-            raise SpecError(f"--twin {twin}: places the groups of a layout otherwise; leave it out, and RUN1 has a free network instead")
+            raise SpecError(
+                f"--twin {twin}: would place the groups of a layout differently; leave it out, and RUN1 has an infinitely fast network"
+            )
         if literal:
-            raise SpecError("--literal: upstream's formulas are of cold and warm epochs, which layouts do not have; leave it out")
+            raise SpecError("--literal: upstream's formulas need cold and warm epochs, which layouts do not have; leave it out")
         return _of_layout(scenario, as_json, output, html)
     profiled = stash_profile(scenario, twin)
     document = profile_document(profiled, literal)

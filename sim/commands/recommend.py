@@ -44,7 +44,7 @@ def recommend(
     options: RecommendOptions,
     hardware: Annotated[
         list[str],
-        typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
+        typer.Argument(metavar="HW...", help="machines to compare; the whole catalog by default", autocompletion=names.hardware),
     ] = [],  # noqa: B006
     where: WhereOption = [],  # noqa: B006
     nodes: Nodes = "1..4:4",

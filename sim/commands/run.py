@@ -48,7 +48,9 @@ def run(
     ] = None,
     comm_groups: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="communicators of a Chakra trace, as ASTRA-sim takes them; comm_group.json beside it by default"),
+        typer.Option(
+            metavar="FILE", help="communicators of a Chakra trace, as ASTRA-sim takes them; by default comm_group.json next to it"
+        ),
     ] = None,
 ) -> None:
     """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
@@ -83,7 +85,7 @@ def run(
         only_of_workloads(scenario, {option: options.get(name) for option, name in of_workloads.items()} | {"--chakra": chakra})
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
-        raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
+        raise SpecError(f"--comm-groups {comm_groups}: applies only to a Chakra trace, and {workload} is a workload; leave it out")
     beside = Beside(**part(options, BesideOptions))
     beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
@@ -108,7 +110,7 @@ def _show_runs(
     from sim.study.scaling import answers
 
     keep_rates = output is not None or html is not None
-    points = answers(scenarios, thorough, talk.counting("runs"), keep_rates, talk.counting("runs that try estimates"))
+    points = answers(scenarios, thorough, talk.counting("runs"), keep_rates, talk.counting("runs of the sensitivity analysis"))
     talk.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)

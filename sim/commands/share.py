@@ -20,10 +20,12 @@ from sim.terminal import show_table, talk, write_result
 def share(
     hardware: Hw,
     jobs: Annotated[
-        str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/", autocompletion=names.jobs)
+        str, typer.Argument(metavar="JOBS", help="file with several jobs, or its name in workloads/jobs/", autocompletion=names.jobs)
     ],
-    policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
-    workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
+    policy: Annotated[
+        list[str], typer.Option(metavar="NAME", help="even, proportional or greedy, compared with even; all by default")
+    ] = [],  # noqa: B006
+    workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; one per core by default")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,

@@ -24,7 +24,7 @@ def spot(
     options: BatchOptions,
     lifetime: LifetimeOptions,
     epochs: Annotated[float | None, typer.Option(help="epochs of the job")] = None,
-    steps: Annotated[float | None, typer.Option(help="steps of the job; of asynchronous workers, all their steps together")] = None,
+    steps: Annotated[float | None, typer.Option(help="steps of the job; for asynchronous workers, the sum of their steps")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="number of spot machines")] = None,
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")

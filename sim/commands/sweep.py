@@ -47,7 +47,7 @@ def sweep(
     options: SweepOptions,
     vary: Annotated[
         list[str],
-        typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
+        typer.Option(metavar="K=VALUES", help="any field, nodes, gpus, batch...; VALUES: 10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c"),
     ] = [],  # noqa: B006
     nodes: NodesOption = None,
     layout: LayoutFields = (),
@@ -55,7 +55,7 @@ def sweep(
     prices: PricesOption = "",
     processes: Processes = None,
     cluster: ClusterOption = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file and the saved points of another sweep to it")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file and the saved points of another sweep")] = False,
     html: HtmlOption = None,
 ) -> None:
     """Simulate many points and write one table; an interrupted sweep continues where it stopped.
@@ -116,7 +116,7 @@ def _report_on_interrupt(journal: Path, forced: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         talk.progress("")
         if journal.is_file():
-            talk(f"the points computed so far are in {journal}; the same command{' without --force' * forced} goes on from there")
+            talk(f"the points computed so far are in {journal}; the same command{' without --force' * forced} continues from there")
         raise
 
 

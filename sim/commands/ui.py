@@ -15,9 +15,9 @@ LOOPBACK = "127.0.0.1"
 
 @app.command(epilog="Examples:\n  python -m sim ui\n  python -m sim ui hgx-h100 llama-3.1-8b --port 8000 --open")
 def ui(
-    hardware: Annotated[str | None, typer.Argument(metavar="[HW]", help="hardware to begin with: a YAML file or a catalogue name")] = None,
-    workload: Annotated[str | None, typer.Argument(metavar="[WL]", help="workload to begin with")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port on this computer; 0 takes a free one")] = 8421,
+    hardware: Annotated[str | None, typer.Argument(metavar="[HW]", help="initial hardware: a YAML file or a catalog name")] = None,
+    workload: Annotated[str | None, typer.Argument(metavar="[WL]", help="initial workload")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port on this computer; 0 chooses a free one")] = 8421,
     browse: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
 ) -> None:
     """Serve a local page on which sliders set model, machine and layout."""
@@ -42,12 +42,12 @@ def ui(
     try:
         listening = socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 takes a free port") from None
+        raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 chooses a free port") from None
     values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
     query = f"?{query_of(Choice(values))}" if values else ""
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
     server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
-    talk(f"{address} (Ctrl+C ends it)")
+    talk(f"{address} (press Ctrl+C to stop)")
     if browse:
         import webbrowser
 

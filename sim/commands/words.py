@@ -13,7 +13,7 @@ _PRECISION: Final = "--precision, such as bf16, amp_fp16 or fp8"
 _ACCUMULATED: Final = "--set training.gradient_accumulation_steps=N, or --micro-batches N with a layout"
 _RECOMPUTED: Final = "--set training.activation_checkpointing=blocks"
 _NODES: Final = "--nodes N, machines with all their GPUs"
-_LEFT: Final = "data-parallel ranks are what --tp, --pp and --cp leave of all GPUs; --replicate N for replicas of a sharded model"
+_LEFT: Final = "data-parallel ranks are all GPUs divided by --tp, --pp and --cp; --replicate N for replicas of a sharded model"
 
 MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--seq", "--seq-len", "--seq-length", "--max-seq-len", "--max-seq-length", "--context-length"), _SEQUENCE),
@@ -53,7 +53,7 @@ def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ())
     if isinstance(message := getattr(error, "message", None), str):
         error.message = next((re.sub(pattern, words, message) for pattern, words in _MESSAGES if re.fullmatch(pattern, message)), message)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
-        error.message = f"{error.message}; several are --vary batch=16,32"
+        error.message = f"{error.message}; for several values, write --vary batch=16,32"
     if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
         return _explain_flag_value(error, command, context, typed)
     name = getattr(error, "option_name", None)
@@ -62,7 +62,7 @@ def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ())
     own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
     suggestion = MEANT.get(name, "")
     if suggestion and own_options & set(suggestion.replace(",", " ").split()):
-        return _with_words(error, suggestion if suggestion == _LEFT else f"here that is {suggestion}")
+        return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
@@ -75,7 +75,7 @@ def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[
     flags = {name for parameter in command.get_params(context) if getattr(parameter, "is_flag", False) for name in parameter.opts}
     for option, value in pairwise(typed):
         if option in flags and value in error.message:
-            instead = "it prints to the terminal: write > FILE after the command" if option == "--json" else "leave the value out"
+            instead = "it prints to stdout; to write a file, add > FILE after the command" if option == "--json" else "leave the value out"
             error.message = f"{option} {value}: {option} takes no value; {instead}"
             break
     return error

@@ -48,17 +48,15 @@ def _why(profile: Profile, stall: str, gap: Gap) -> str:
     before, after = RUNS[stall]
     if gap.kind == "as well":
         cached = profile.real.jobs[0].hit_ratio
-        cache = f", whose page cache has {100 * cached:.0f}% of the reads" if stall == "fetch" else ""
-        return f"{before}{cache}, waits for {stall} as well: subtraction does not see that part"
+        cache = f" ({100 * cached:.0f}% of reads from the page cache)" if stall == "fetch" else ""
+        return f"{before}{cache} also waits for {stall}, which subtraction does not count"
     change = "" if gap.cause == Cause.COMPUTE else f"{_time(gap.before)} in {before}, {_time(gap.after)} in {after}"
     if gap.kind == "hidden":
         same = stall == "network" and gap.cause == Cause.INTERCONNECT
-        hidden = (
-            "the same exchange, whose waits are the network's there" if same else "it passes unseen during other waits, which count once"
-        )
+        hidden = "the same exchange, counted as network there" if same else "overlaps with other waits, and overlapping waits count once"
         return f"{change}: {hidden}" if change else "kernels are shorter"
     parts = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
-    return f"{': '.join(parts) or 'kernels are longer'}; no wait for {stall}"
+    return f"{': '.join(parts) or 'kernels are longer'}; not a wait for {stall}"
 
 
 def _reason(profile: Profile, stall: str, cause: Cause) -> str:
@@ -68,13 +66,13 @@ def _reason(profile: Profile, stall: str, cause: Cause) -> str:
         return {
             Cause.COPY: f"{more} GPUs copy at once, not {fewer}",
             Cause.STRAGGLER: f"the slowest of {more} ranks, not of {fewer}",
-            Cause.COMPUTE: "gradients are copied to and from buckets, and exchanged beside kernels",
+            Cause.COMPUTE: "gradients are copied to and from buckets, and exchanged while kernels run",
         }.get(cause, "")
     jitter = job.workload.input.jitter
     if stall == "prep" and cause == Cause.STRAGGLER and jitter and job.workload.training.noise.compute_cv is None:
-        return f"steps on real data spread by {100 * jitter:.0f}% more (input.compute_cv)"
+        return f"step times on real data vary by {100 * jitter:.0f}% more (input.compute_cv)"
     if stall == "prep" and cause == Cause.FETCH:
-        return f"the page cache has {100 * profile.real.jobs[0].hit_ratio:.0f}% of the reads, and RUN3 is not warm"
+        return f"only {100 * profile.real.jobs[0].hit_ratio:.0f}% of the reads come from the page cache: RUN3 is not warm"
     return ""
 
 
@@ -84,11 +82,9 @@ def apart_lines(document: Mapping[str, Any]) -> list[str]:
     for name, both in document["stalls"].items():
         gaps = [both["gaps"][place] for place in noticed(document, name)]
         if gaps:
-            lines.append(
-                f"  {name}: {_time(both['subtraction_s'])} by subtraction, {_time(both['direct_s'])} waited for in {RUNS[name][1]}"
-            )
+            lines.append(f"  {name}: {_time(both['subtraction_s'])} by subtraction, {_time(both['direct_s'])} of waits in {RUNS[name][1]}")
             lines += [f"    {_signed(gap['difference_s'])} {gap['cause']}: {gap['why']}" for gap in gaps]
-    return [*(["why the two differ (a step):"] if lines else []), *lines, _sum(document["all"])]
+    return [*(["why the two methods differ (per step):"] if lines else []), *lines, _sum(document["all"])]
 
 
 def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
@@ -101,14 +97,16 @@ def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
 
 
 def _sum(totals: Mapping[str, Any]) -> str:
-    waits = f", waits {_time(totals['run0_waits_s'])} itself ({', '.join(totals['run0_waits_for'])})" if totals["run0_waits_for"] else ""
+    reasons = []
+    if totals["run0_waits_for"]:
+        waits = f"{_time(totals['run0_waits_s'])} ({', '.join(totals['run0_waits_for'])})"
+        reasons.append(f"RUN0, which subtraction counts as compute, waits {waits}")
     grows = totals["compute_grows_s"]
-    more = (
-        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * totals["direct_s"] else ""
-    )
-    both = f"{_time(totals['subtraction_s'])} a step; RUN2 waits {_time(totals['direct_s'])}"
-    reasons = f": RUN0, which subtraction takes for compute{waits}{more}" if waits or more else ""
-    return f"interconnect, prep and fetch together are RUN2 - RUN0, {both}{reasons}"
+    if abs(grows) > _SEEN * totals["direct_s"]:
+        reasons.append(f"compute takes {_time(abs(grows))} {'longer' if grows > 0 else 'less'} than in RUN0")
+    both = f"{_time(totals['subtraction_s'])} per step; RUN2 waits {_time(totals['direct_s'])}"
+    why = f": {'; '.join(reasons)}" if reasons else ""
+    return f"interconnect, prep and fetch add up to RUN2 - RUN0, {both}{why}"
 
 
 def _time(seconds: float) -> str:

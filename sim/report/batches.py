@@ -42,8 +42,8 @@ def batches_document(answer: Batches) -> dict[str, Any]:
         "open": search.left,
         "complete": not search.left,
         "assumptions": [
-            "each GPU's gradient counts by its samples; equal GPUs of a group take equal batches",
-            "bounds are each GPU's own work, waiting for nobody, and steps in which no GPU has more samples",
+            "each GPU's gradient is weighted by its number of samples; identical GPUs of a group get equal batches",
+            "bounds: the compute of each GPU without waits, and simulated steps in which no GPU has more samples",
         ],
         "warnings": _warnings(answer),
         "version": __version__,
@@ -53,7 +53,7 @@ def batches_document(answer: Batches) -> dict[str, Any]:
 
 def _warnings(answer: Batches) -> list[str]:
     left = answer.search.left
-    return [f"not proven: {left:,} shares that may be better were not simulated (--simulate)"] if left else []
+    return [f"not proven: {left:,} divisions of the batch that may be better were not simulated (--simulate)"] if left else []
 
 
 def batches_text(document: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def batches_text(document: Mapping[str, Any]) -> str:
     best = document["step_time_s"]
     proof = "proven best under the model" if document["complete"] else "the best of those simulated"
     lines = [
-        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples a step, {document['precision']}, "
+        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples per step, {document['precision']}, "
         f"{document['stack']}",
         f"  step {show(best, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s, {proof} ({document['simulated']} simulated)",
         "",

@@ -17,7 +17,7 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
     """Raise SpecError if *reliability* or *spares* are set without failures, or are invalid."""
     for option, value in (("--reliability", reliability), ("--spares", spares)):
         if value is not None and not with_failures:
-            raise SpecError(f"{option} {value}: belongs to failures; write --with-failures as well")
+            raise SpecError(f"{option} {value}: applies only to failures; add --with-failures")
     if reliability is not None or spares is not None:
         from sim.study.weeks import Weeks, at_level  # not needed by a plain run
 
@@ -45,7 +45,7 @@ class Beside:
             if value and not one:
                 raise SpecError(f"{option}: write one number of nodes or GPUs")
         if self.with_failures and plan is None:
-            raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+            raise SpecError("--with-failures: set the length of the job with --epochs, --hours or --tokens")
         require_failures(self.with_failures, self.reliability, self.spares)
 
     def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:

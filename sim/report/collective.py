@@ -62,14 +62,14 @@ def group_lines(group: MeshGroup, nbytes: float) -> list[str]:
     ranks = ", ".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "...", shown[-1]])
     what = "messages" if group.name in ("pp", "pipeline") else "groups"
     shared = [
-        f"  {use.busiest}{f' and {use.links - 1} like it' if use.links > 1 else ''}: "
-        f"{'of the whole machine' if use.groups is None else counted(use.groups, what[:-1])}, {100 * use.busy:.0f}% busy"
+        f"  {use.busiest}{f' and {use.links - 1} similar' if use.links > 1 else ''}: "
+        f"{'shared by the whole machine' if use.groups is None else counted(use.groups, what[:-1])}, {100 * use.busy:.0f}% busy"
         for use in group.links
     ]
     return [
         f"ranks {ranks}",
-        f"at once: {counted(group.groups, what[:-1])} of stage {group.stage}, {group.on_node} with ranks on its first node",
-        f"links there at {show(nbytes, 'binary size')}:",
+        f"at the same time: {counted(group.groups, what[:-1])} of stage {group.stage}, {group.on_node} with ranks on its first node",
+        f"links there, with {show(nbytes, 'binary size')}:",
         *shared,
     ]
 
@@ -83,13 +83,13 @@ def assumed(table: Table) -> list[str]:
     version, algorithms, protocols, channels = table.tuning
     settings = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
     forced = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
-    in_turn = f"each process launches on its {table.per_process} GPUs one after another, and the next collective while this one runs"
+    in_turn = f"each process launches on its {table.per_process} GPUs in turn, and launches the next collective while this one runs"
     return [
-        f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
-        "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
-        *([] if table.group is None else ["all groups like it in its stage exchange at the same time, and share links evenly"]),
+        f"NCCL {version}'s rules choose the algorithm, protocol and channels for each size{f', with {forced}' if forced else ''}",
+        "all ranks start together with their data in GPU memory and open connections; nothing else runs",
+        *([] if table.group is None else ["all groups of this kind in its stage exchange at the same time and share links evenly"]),
         *([in_turn] if table.per_process > 1 else []),
-        *([f"ranks divide what they hand out as {table.shares}; bytes are those of a rank on average"] if table.shares else []),
+        *([f"ranks divide the data they send as {table.shares}; bytes are the mean of a rank"] if table.shares else []),
     ]
 
 
@@ -97,10 +97,12 @@ def collective_text(table: Table) -> str:
     """Return *table* in aligned columns."""
     chosen = f"{'algorithm':15} {'protocol':8} {'channels':>8}"
     halves = (
-        [f"between halves of the cluster: {show(table.bisection, 'bandwidth')} each way"] if table.bisection and table.group is None else []
+        [f"bandwidth between halves of the cluster: {show(table.bisection, 'bandwidth')} each way"]
+        if table.bisection and table.group is None
+        else []
     )
     group = [] if table.group is None else ["", *group_lines(table.group, max(row.nbytes for row in table.rows))]
-    alone = "" if table.group is None else f" {'by itself':>10}"
+    alone = "" if table.group is None else f" {'isolated':>10}"
     lines = [_title(table), *halves, *group, "", f"{'size':>10} {'time':>10}{alone} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
     for row in table.rows:
         size, time = show(row.nbytes, "binary size"), show(row.time, "time")

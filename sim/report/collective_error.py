@@ -32,7 +32,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
         name = own if own in validated else other
         if band not in errors and name in validated and row.algorithm not in _not_nccls():
             errors[band] = validated[name]
-            unmatched += [f"no {table.op} {band}"] if name == other else []
+            unmatched += [f"no measured {table.op} of {band}"] if name == other else []
     if not errors:
         return None
     beyond = unmatched + [
@@ -46,7 +46,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     return {
         "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in errors.items()],
-        "basis": f"measured over {table.carrier} on {', '.join(systems)}, each left out of the fit that predicts it; {reach}",
+        "basis": f"measured over {table.carrier} on {', '.join(systems)}, each predicted by a fit without it; {reach}",
         "extrapolates": bool(beyond),
     }
 
@@ -73,9 +73,9 @@ def unmeasured(table: Table) -> list[str]:
         return []
     if not any(name.startswith(f"{table.carrier}, ") for name in validated):
         measured = ", ".join(sorted({name.partition(",")[0] for name in validated}))
-        return [f"no collective over {table.carrier} was measured: its constants rest on the sources of the class; measured: {measured}"]
+        return [f"no measurements over {table.carrier}: its constants come from the sources of the transport class; measured: {measured}"]
     others = sorted({row.algorithm for row in table.rows} & _not_nccls())
-    return [f"no {name} was measured: the time follows from its schedule and the links" for name in others]
+    return [f"no measurements of {name}: the time is computed from its schedule and the links" for name in others]
 
 
 def band_of(nbytes: float) -> str:

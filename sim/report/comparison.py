@@ -29,13 +29,13 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 
 _RATES = {"tokens_per_s": "tokens/s", "throughput_samples_per_s": "samples/s"}
 _JOB, _EPOCHS = "whole job", "epochs done"
-_BEYOND = "^ extrapolated: no measured run was like it in size, model or machine; 'run' says in what"
-_ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
+_BEYOND = "^ extrapolated: outside the measured sizes, models or machines; 'run' shows the details"
+_ERROR = "error: median and 90th percentile of the errors of similar predictions; ? not measured"
 _APART = 5e-4
 """Relative difference below which two machines are reported as equal."""
 NAMED = 3
 """Number of machines listed by name if the same text applies to many."""
-_FRONT = "* nothing else is both faster and cheaper"
+_FRONT = "* Pareto-optimal: nothing else is both faster and cheaper"
 
 
 def require_sort(sort: str) -> None:
@@ -82,7 +82,7 @@ def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
     if not names:
         return ""
     listed = ", ".join(dict.fromkeys(names))
-    return f"no spot price is known of {listed}; --set price.spot='1.50 USD/h' gives one, and --market on-demand has prices of more"
+    return f"no spot price for {listed}; set one with --set price.spot='1.50 USD/h', or use --market on-demand"
 
 
 def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
@@ -250,7 +250,7 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not planned:
         return []
     return [
-        "Too little memory for the whole model on each GPU; these run the best layout that a short search found:",
+        "The whole model does not fit on one GPU; these run the best layout that a short search found:",
         *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
     ]
 

@@ -204,7 +204,7 @@ def input_lines(inputs: Mapping[str, list[Any]], most: int | None = None) -> lis
 
 def _input_line(key: str, old: Any, new: Any) -> str:
     if key.startswith("inputs_sha256."):
-        return f"{key.partition('.')[2]}: the file differs, but in no value: its layer table, sources or words"
+        return f"{key.partition('.')[2]}: the file differs only in its layer table, sources or text, not in values"
     if max(len(str(old)), len(str(new))) > _LONG:
         return f"{key}: differs"
     return f"{key}: {'-' if old is None else old} -> {'-' if new is None else new}"
@@ -215,7 +215,7 @@ def sentences(difference: Mapping[str, Any]) -> list[str]:
     inputs, changed = len(difference["inputs"]), difference["changed"]
     moved = any(difference["stalls_s"].values())
     if not changed and not moved:
-        return ["The two runs are the same." if not inputs else f"{_count(inputs)}, and the figures are the same."]
+        return ["The two runs are identical." if not inputs else f"{_count(inputs)}, but the results are the same."]
     lines = [_step_sentence(difference)]
     if "first_epoch_time_s" in changed and _change_differently(difference["first_epoch_stalls_s"], difference["stalls_s"]):
         lines.append(_first_sentence(difference))
@@ -223,7 +223,7 @@ def sentences(difference: Mapping[str, Any]) -> list[str]:
         lines.append(_cost_sentence(difference["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
     if {"whole_job_time_s", "whole_job_cost_usd"} & {*changed}:
         lines += _job_sentence(difference["whole_job_time_s"], difference["whole_job_cost_usd"])
-    return [*lines, *([] if inputs else ["No input that the documents name differs."])]
+    return [*lines, *([] if inputs else ["All inputs in the documents are the same."])]
 
 
 def _count(inputs: int) -> str:
@@ -233,7 +233,7 @@ def _count(inputs: int) -> str:
 def _step_sentence(difference: Mapping[str, Any]) -> str:
     causes = _causes(difference["stalls_s"])
     if "step_time_s" not in difference["changed"]:
-        return f"A step takes as long{', though not for the same reasons: ' + causes if causes else ''}."
+        return f"The step time is the same{', but its causes changed: ' + causes if causes else ''}."
     old, new = difference["step_time_s"]
     speedup = difference["speedup"]
     rate = "" if abs(speedup * new / old - 1.0) < 1e-3 else f"; samples per second change by {100 * (speedup - 1):+.1f}%"
@@ -248,14 +248,14 @@ def _change_differently(first: Mapping[str, float], warm: Mapping[str, float]) -
 def _first_sentence(difference: Mapping[str, Any]) -> str:
     old, new = difference["first_epoch_time_s"]
     causes = _causes(difference["first_epoch_stalls_s"])
-    return f"The first epoch is {_by(old, new)}{'; a step of it: ' + causes if causes else ''}."
+    return f"The first epoch is {_by(old, new)}{'; per step: ' + causes if causes else ''}."
 
 
 def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) -> list[str]:
     (old_time, new_time), (old_cost, new_cost) = times, costs
     if old_time is None or new_time is None:
         return []
-    how = "takes as long" if _agree(old_time, new_time) else f"is {_by(old_time, new_time)}"
+    how = "takes equally long" if _agree(old_time, new_time) else f"is {_by(old_time, new_time)}"
     money = (
         ""
         if old_cost is None or new_cost is None
@@ -272,10 +272,10 @@ def _by(old: float, new: float) -> str:
 def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
     old, new = pair
     if old is None or new is None:
-        return f"What an epoch costs is known only {'before' if new is None else 'after'}."
+        return f"The cost of an epoch is available only {'before' if new is None else 'after'}."
     way = "more" if new > old else "less"
     share = f" ({100 * (new / old - 1):+.1f}%)" if old else ""
-    return f"An epoch costs ${abs(new - old):,.2f} {way}{share}{', by the price alone' if same_time else ''}."
+    return f"An epoch costs ${abs(new - old):,.2f} {way}{share}{', only because of the price' if same_time else ''}."
 
 
 def _causes(changes: Mapping[str, float]) -> str:

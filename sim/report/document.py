@@ -159,7 +159,7 @@ def _no_price(run: Run, number: int, market: Market) -> list[str]:
     """Return a warning if the machine has no price on the requested spot market."""
     if market == "on_demand" or _price(run, number, market) is not None:
         return []
-    return [f"no spot price of {run.hardware.name} is known; give one, for example --set price.spot='1.50 USD/h'"]
+    return [f"no spot price for {run.hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
 
 
 def _price(run: Run, number: int, market: Market) -> float | None:
@@ -176,7 +176,9 @@ def _charged(run: Run, number: int) -> list[str]:
     sentences = []
     own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
-        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {own_gpus} of the {total} GPUs in use")
+        sentences.append(
+            f"jobs share the price of a node in proportion to their GPUs on it: this job has {own_gpus} of the {total} GPUs in use"
+        )
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:

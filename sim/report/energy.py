@@ -73,7 +73,7 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
     more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
     if longer <= 0:
-        return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much: nothing changes (--power-cap)"
+        return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much, so the limit has no effect (--power-cap)"
     return (
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
         f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "
@@ -123,7 +123,7 @@ def grid_text(grid: GridIntensity) -> str:
 
 def grid_words(figures: Mapping[str, Any]) -> str:
     """Return the carbon intensity, place and year of a grid as text, from its *figures* in a document."""
-    where = "the world's mean" if figures["assumed"] else figures["region"]
+    where = "world average" if figures["assumed"] else figures["region"]
     return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
 
 
@@ -132,7 +132,7 @@ def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -
     if energy is None:
         return ""
     grid = energy["grid"]
-    where = "the world's mean" if grid["assumed"] else grid["region"]
+    where = "world average" if grid["assumed"] else grid["region"]
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
     epoch = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
     return (

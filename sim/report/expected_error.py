@@ -71,7 +71,7 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
         return None
     worst = max(answers, key=lambda answer: float(answer["p90"]))
     if len(kinds) > 1:
-        worst["basis"] += f"; the largest of the errors of {len(kinds)} kinds of node, which were not measured together"
+        worst["basis"] += f"; the largest error of {len(kinds)} kinds of nodes, which were not measured together"
     return worst
 
 
@@ -89,7 +89,7 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[s
     if name is None:
         return None
     new = not any(group.startswith(f"{node.gpu.name}, ") for group in validated) and not node.gpu.host_cores
-    unlike = [f"no run was on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no run was on {node.gpu.name}"]
+    unlike = [f"no measured run on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no measured run on {node.gpu.name}"]
     errors = _of_new_gpu(validated[name]) if new else validated[name]
     answer = _answer(name, errors, [*_beyond(errors, job, step), *(unlike if name in groups[2:] else [])])
     model = job.workload.model
@@ -106,7 +106,7 @@ def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[s
     return answer | {
         "median": max(answer["median"], other["median"]),
         "p90": max(answer["p90"], other["p90"]),
-        "basis": f"{answer['basis']}; no smaller than the errors of {other['basis'].partition('; ')[0]}",
+        "basis": f"{answer['basis']}; at least the errors of {other['basis'].partition('; ')[0]}",
         "measured_over_predicted_95": {"low": min(ends["low"], others["low"]), "high": max(ends["high"], others["high"])},
     }
 
@@ -140,7 +140,7 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     beyond = [f"{value} {noun}, measured up to {most}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
-        beyond.append(f"no run was of {family}")
+        beyond.append(f"no measured run of {family}")
     if model.parameters > SIMILAR * errors["most_parameters"]:
         beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(errors['most_parameters'])}")
     if SHORTER * step < errors["shortest_step_s"]:

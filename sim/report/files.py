@@ -80,7 +80,7 @@ def _folder_of(path: Path, folder: Path) -> None:
     if not folder.is_dir():
         raise SpecError(f"{path}: cannot be written: {folder} is a file")
     if not os.access(folder, os.W_OK | os.X_OK) or not _takes_files(folder):
-        raise SpecError(f"{path}: cannot be written: nothing may be written into {folder}")
+        raise SpecError(f"{path}: cannot be written: files cannot be created in {folder}")
 
 
 def _takes_files(folder: Path) -> bool:

@@ -120,7 +120,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
-        "notes": [*answer.notes, *([f"{power_cap_text(limit)}, failures apart"] if limit else [])],
+        "notes": [*answer.notes, *([f"{power_cap_text(limit)}, without failures"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip
@@ -366,7 +366,7 @@ def _energy_notes(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
         return ["no power data for this GPU, so energy is not shown"]
-    where = "the world's mean, because the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
+    where = "world average, because the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
     intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
     return [f"CO2 at {intensity}; PUE {pue:g}{'; spares idle and are paid for' if document['spares'] else ''}"]
 

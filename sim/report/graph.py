@@ -116,26 +116,26 @@ def _assumptions(run: GraphRun) -> list[str]:
     nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
     recorded = sum(node.seconds is not None for node in nodes)
     guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
-    sentences = [f"durations of compute are those that the trace records ({recorded:,} of {len(nodes):,} operations)"] if recorded else []
+    sentences = [f"durations of compute are from the trace ({recorded:,} of {len(nodes):,} operations)"] if recorded else []
     if guessed:
         units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
         sentences.append(
-            f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})"
+            f"compute without a duration is timed from its num_ops and tensor_size on the GPU ({guessed:,} operations, {units})"
         )
     empty = len(nodes) - recorded - guessed
     if empty:
-        sentences.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
+        sentences.append(f"compute without a duration, num_ops or tensor_size takes no time ({counted(empty, 'operation')})")
     if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
-        sentences.append("loads and stores without a duration go to the memory of the GPU, at its bandwidth")
+        sentences.append("loads and stores without a duration take place at the bandwidth of GPU memory")
     version, *_ = run.prices.tuning
     return [
         *sentences,
-        f"NCCL {version}'s rules choose algorithm, protocol and channels of collectives; recorded durations of them are not used",
+        f"NCCL {version}'s rules choose the algorithm, protocol and channels of collectives; their recorded durations are not used",
     ]
 
 
 def _warnings(run: GraphRun) -> list[str]:
-    return [] if run.played.done or len(run.ranks) == 1 else ["the ranks of the trace never exchange anything"]
+    return [] if run.played.done or len(run.ranks) == 1 else ["the ranks of the trace never communicate"]
 
 
 def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from sim.units import show
 _BAR = 16
 _FLOP = ("forward_flop", "backward_flop", "forward_arithmetic_flop", "backward_arithmetic_flop")
 _NAME = 34
-_WINOGRAD = "Winograd's transforms multiply less than is counted"
+_WINOGRAD = "Winograd transforms need fewer multiplications than counted"
 _NEAR = 0.022
 """Dots closer than this share of a plot's width and height share one label."""
 
@@ -95,7 +95,7 @@ def layers_plot(document: Mapping[str, Any]) -> Picture:
         axes[0].plot([100 * value / total for value in accumulate(values)], label=name, color=colour)
     axes[0].set_xlabel("layer, in forward order")
     axes[0].set_ylabel("% so far")
-    axes[0].set_title(f"{document['workload']}: where work, parameters and activations are", fontsize=11, loc="left")
+    axes[0].set_title(f"{document['workload']}: cumulative work, parameters and activations", fontsize=11, loc="left")
     axes[0].legend(frameon=False)
     axes[0].grid(alpha=0.3)
     if roof:
@@ -126,7 +126,7 @@ def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
 def against_text(document: Mapping[str, Any]) -> str:
     """Return the table of layers against gradients: one workload per line, sorted by number of gradient tensors."""
     lines = [
-        f"{document['hardware']}: what a step waits for gradients, by depth and by volume",
+        f"{document['hardware']}: gradient stall of a step, by depth and volume",
         "",
         f"   # {'':24} {'weight layers':>13} {'tensors':>8} {'gradients':>10} {'batch':>6} {'step':>10} {'stall':>10}",
     ]
@@ -152,7 +152,7 @@ def against_plot(document: Mapping[str, Any]) -> Picture:
         for numbers in together(points, _NEAR):
             place.annotate(ranges(numbers), points[numbers[0] - 1], fontsize=9, xytext=(5, 4), textcoords="offset points")
         place.set_xlabel(label)
-        place.set_ylabel("stall, ms a step")
+        place.set_ylabel("stall, ms per step")
         place.grid(alpha=0.3)
     axes[0].set_title(f"layers against gradients on {document['hardware']}", fontsize=11, loc="left")
     key = "\n".join(f"{number:>3} {row['workload']}" for number, row in enumerate(rows, 1))

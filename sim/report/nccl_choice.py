@@ -43,7 +43,7 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
         others[cost.algorithm] += messages[nbytes]
     chosen = " and ".join(f"{name} for {count}" for name, count in others.most_common())
     return [
-        f"NCCL {plan.tuning.version} takes {chosen} of {sum(messages.values())} all-reduces of a step, {show(now, 'time')} in all; "
+        f"NCCL {plan.tuning.version} chooses {chosen} of {sum(messages.values())} all-reduces of a step, {show(now, 'time')} in total; "
         f"over these links {best} would take {show(times[best], 'time')} (--set training.stack.nccl_algo={best})"
     ]
 

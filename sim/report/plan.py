@@ -34,12 +34,12 @@ _OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
 PARTS: Final[Mapping[str, str]] = {
     "compute": "compute",
     "data": "gradient reduction",
-    "shard": "gathering shards",
+    "shard": "gathering of shards",
     "tensor": "tensor-parallel messages",
     "pipeline": "pipeline bubble",
     "context": "context-parallel messages",
     "expert": "expert messages",
-    "norm": "the norm of all gradients",
+    "norm": "gradient norm",
     "input": "waiting for input",
     "straggler": "stragglers",
     "launch": "launches",
@@ -181,7 +181,7 @@ def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None
     """Return the document of the weeks of training with the best layout."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
-        raise SpecError("--with-failures: say how long the job is with --tokens")
+        raise SpecError("--with-failures: set the length of the job with --tokens")
     machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
     weeks = at_level(Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap, spares=spares), reliability)
     return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
@@ -223,7 +223,7 @@ def why(outcome: Outcome, best: Outcome) -> str:
     if outcome is best:
         return "the best"
     if outcome.run.memory_verdict == "thrashes" and best.run.memory_verdict == "fits":
-        return f"memory is nearly full, so that steps may take {THRASH:.0f} times as long"
+        return f"memory is nearly full, so steps may take {THRASH:.0f} times as long"
     scale = outcome.run.gpus / best.run.gpus if outcome.run.gpus != best.run.gpus else 1.0
     own, other = parts(outcome), parts(best)
     more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
@@ -231,18 +231,18 @@ def why(outcome: Outcome, best: Outcome) -> str:
     if lost < 1e-6:
         return "equal to the best"
     named = [f"{PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
-    return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little of everything'}"
+    return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little in every part'}"
 
 
 def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which layout to use and how certain that is, in a sentence or two."""
     tally, best = plan.tally, rows[0]
-    proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
+    proof = "proven best under the model" if tally.complete else f"a better layout may exist, by at most {100 * tally.gap:.1f}%"
     ties = sum(row["tie"] for row in rows) - 1
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {ties} more within their expected errors (up to {100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
     unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
-    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}.{unproven}"
+    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} per step, {proof}{beside}.{unproven}"
 
 
 NOT_VALIDATED: Final = " (not validated)"
@@ -287,12 +287,12 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
         f"the global batch is {plan.global_batch} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         _batches_text(plan),
-        "bounds are of steps without contention; ranks differ by their expected spread",
-        "ties: layouts within the median error of predictions of layouts like them, or like the best",
+        "bounds assume steps without contention, and the expected variation between ranks",
+        "ties: layouts within the median prediction error of similar layouts, or of layouts similar to the best",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
-        texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
+        texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it supports (--stack)")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
@@ -309,7 +309,7 @@ def _cuts_assumed(plan: LayoutPlan) -> list[str]:
     field = "cuts" if own.cuts else "layers_per_stage"
     any_match = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
     effect = (
-        f"holds for layouts of {parts} chunks; others are cut evenly" if any_match else f"is left out: no layout here has {parts} chunks"
+        f"applies to layouts of {parts} chunks; others are cut evenly" if any_match else f"is not used: no layout here has {parts} chunks"
     )
     return [f"training.parallel.{field} {effect}"]
 
@@ -321,8 +321,7 @@ def _sizes_left_out(plan: LayoutPlan) -> list[str]:
     left = [nodes for nodes in tried if nodes not in simulated]
     if not left or not plan.tally.complete:
         return []
-    one = "has" if len(left) == 1 and left[0] == 1 else "have"
-    return [f"{any_of(left)} node{'s' * (left != [1])} {one} none of the best layouts; --nodes {left[-1]} alone shows the best there"]
+    return [f"no layout on {any_of(left)} node{'s' * (left != [1])} is among the best; --nodes {left[-1]} shows the best one there"]
 
 
 def _grid(run: LayoutRun) -> GridIntensity:
@@ -338,7 +337,7 @@ def _batches_text(plan: LayoutPlan) -> str:
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
     chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
-    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{chunks_text}"
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} per step on each data-parallel rank{chunks_text}"
 
 
 def _warnings(plan: LayoutPlan) -> list[str]:
@@ -348,17 +347,17 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append(f"no price of this hardware is known: cost counts node-seconds; {_PRICED} gives one")
+        texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {_PRICED}")
     if plan.ways[0][0].workload.pretraining is not None:
-        counted_alike = "; time and cost of --tokens are counted as if all were such steps" if plan.tokens is not None else ""
+        counted_alike = "; time and cost of --tokens assume that all steps are like this" if plan.tokens is not None else ""
         texts.append(
             f"planned for the workload's own steps, global batch {plan.global_batch} of {plan.sequence or 0:,} tokens each{counted_alike}: "
-            "'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining by themselves"
+            "'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining separately"
         )
     others = {sentence for outcome in plan.tally.outcomes[1:] for sentence in not_validated(outcome.run)}
     texts += sorted(others - {*not_validated(plan.tally.outcomes[0].run)})  # the verdict has those of the best
     for way in plan.refused:
-        texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
+        texts.append(f"the schedule {way.candidate.schedule} cannot run any of these pipelines; '{run_command(plan, way)}' shows why")
     return texts
 
 
@@ -380,17 +379,17 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.{2 * (best['job_cost_usd'] < 1000)}f} USD"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
-        lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best"]
+        lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best layout"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
     if document["power_cap"] is not None:
-        lines += [f"  With the best: {power_cap_text(document['power_cap'])}"]
+        lines += [f"  With the best layout: {power_cap_text(document['power_cap'])}"]
     front = [
         str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
         for place, row in enumerate(document["layouts"]) if row["pareto"]
     ]  # fmt: skip
     priced = document["layouts"][0]["cost_per_step_usd"] is not None
-    of = "time, free memory and cost" if priced else f"time and free memory (no price is known; {_PRICED} gives one)"
+    of = "time, free memory and cost" if priced else f"time and free memory (no price; set one with {_PRICED})"
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     for turn in document["sensitivity"]:
         lines += [f"  {_turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
@@ -403,8 +402,8 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     """Return a sentence on the job with failures."""
     low, high = weeks["interval95"]["days"]
     return (
-        f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of courses), "
-        f"{100 * weeks['effective_share']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions; failure rate "
+        f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of simulated runs), "
+        f"{100 * weeks['effective_share']:.1f}% effective, {weeks['interruptions']:.3g} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {counted(weeks['spares'], 'spare node')} (--spares)"
     )
 
@@ -451,17 +450,17 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     if turn["best"] is None:
         return f"{turn['change']}: {turn['problem']}"
     if turn["same"]:
-        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
+        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} per step"
     if turn["tie"]:
-        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} a step, is within the expected error of the best"
+        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} per step, is within the expected error of the best"
         best = f"{turn['best']} [{turn['stack']}] at {show(turn['step_time_s'], 'time')}"
         return f"{turn['change']}: {kept}, {best}"
     of_plan = (
-        ", since the plan's does not fit"
+        ", because the planned layout does not fit"
         if turn["plan_step_time_s"] is None
-        else f" against {show(turn['plan_step_time_s'], 'time')} with the plan's"
+        else f" against {show(turn['plan_step_time_s'], 'time')} with the planned layout"
     )
-    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}"
+    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} per step{of_plan}"
 
 
 def flip_lines(turn: Mapping[str, Any]) -> list[str]:
@@ -469,21 +468,21 @@ def flip_lines(turn: Mapping[str, Any]) -> list[str]:
     if turn["least_times"] is None:
         return []
     if turn["least_times"] == turn["most_times"]:
-        return ["no layout runs at other values"]
+        return ["no layout can run at other values"]
     if not turn["flips"]:
-        return [f"no flip within {_times(turn['least_times'])} to {_times(turn['most_times'])} times"]
+        return [f"no flip within {_times(turn['least_times'])}x to {_times(turn['most_times'])}x"]
     lines = [_flip_text(flip, turn["unit"]) for flip in turn["flips"]]
     rises = [flip["lost"] > flip["holds"] for flip in turn["flips"]]
-    lines += [f"no flip down to {_times(turn['least_times'])} times"] if False not in rises and turn["least_times"] < 1 else []
-    return [*lines, f"no flip up to {_times(turn['most_times'])} times"] if True not in rises and turn["most_times"] > 1 else lines
+    lines += [f"no flip down to {_times(turn['least_times'])}x"] if False not in rises and turn["least_times"] < 1 else []
+    return [*lines, f"no flip up to {_times(turn['most_times'])}x"] if True not in rises and turn["most_times"] > 1 else lines
 
 
 def _flip_text(flip: Mapping[str, Any], unit: str) -> str:
     holds, lost, end = (f"{100 * flip[key]:.0f}%" if unit == SHARE else f"{flip[key]:,.0f}" for key in ("holds", "lost", "end"))
-    what = f"flips between {holds} and {lost} {unit}: {flip['best']} [{flip['stack']}] leads beyond"
+    what = f"flips between {holds} and {lost} {unit}: {flip['best']} [{flip['stack']}] is best beyond that"
     if flip["behind"] is None:
-        return f"{what}; the plan's layout does not run at {end}"
-    return f"{what}; at {end} the plan's takes {100 * flip['behind']:.2g}% more{', within the expected error' if flip['tie'] else ''}"
+        return f"{what}; the planned layout cannot run at {end}"
+    return f"{what}; at {end} the planned layout is {100 * flip['behind']:.2g}% worse{', within the expected error' if flip['tie'] else ''}"
 
 
 def _times(times: float) -> str:

@@ -81,7 +81,7 @@ def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Se
         if off > 0:
             axes.errorbar(total, name, xerr=[[total * min(off, 1.0)], [total * off]], color="black", capsize=3, linewidth=1)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"milliseconds per step{'; error bars: nine in ten such predictions missed by less' if any(errors) else ''}")
+    axes.set_xlabel(f"milliseconds per step{'; error bars: 90% of similar predictions were within them' if any(errors) else ''}")
     axes.spines[["top", "right"]].set_visible(False)
 
 

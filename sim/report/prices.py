@@ -67,7 +67,7 @@ def paid_text(price: Mapping[str, Any] | None) -> list[str]:
     old = f"more than {STALE} days old" if price["date"] and stale(price["date"]) else ""
     of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
     where = ", ".join(part for part in (price["region"], price["date"], old, of_user) if part)
-    return [f"price: ${price['usd_per_h']:,.2f} an hour, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
+    return [f"price: ${price['usd_per_h']:,.2f}/h, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 
 def _few(names: Sequence[str]) -> str:

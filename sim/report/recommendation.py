@@ -73,15 +73,15 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
 
 def batch_note(global_batch: int, batch: int | str | None) -> str:
     """Return a note on the global batch for which all candidates' layouts were planned, and its relation to *batch* per GPU, if given."""
-    made = "" if batch is None else f", which --batch {batch} makes on all GPUs of the largest cluster; a layout has its own micro-batches"
+    made = "" if batch is None else f", from --batch {batch} on all GPUs of the largest cluster; each layout has its own micro-batches"
     return f"each machine runs the best layout found for a global batch of {global_batch:,} samples (--global-batch){made}"
 
 
 def gap_note(gaps: Sequence[float]) -> str:
     """Return a note on how far layouts may be from the best ones, from the *gaps* of their searches."""
     gap = max(gaps)
-    how = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step above the best there are under the model"
-    return f"layouts are {how}; `plan` searches those of one machine further and shows the others"
+    how = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step slower than the best under the model"
+    return f"layouts are {how}; `plan` searches the layouts of one machine further and shows the others"
 
 
 def recommendation_text(document: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
-        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are with it"] if chosen["power_cap"] else []
+        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here include it"] if chosen["power_cap"] else []
     else:
         lines += [f"  {entry}" for entry in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
@@ -127,7 +127,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
     count = len(left_out)
     return [
         "",
-        f"{count} machine{'s' * (count > 1)} left out: no price is known, or the job does not run there (--json says which and why)",
+        f"{count} machine{'s' * (count > 1)} left out: no price, or the job cannot run there (--json shows the reasons)",
     ]
 
 
@@ -138,7 +138,7 @@ def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list
 
 def nothing_to_rent(document: Mapping[str, Any]) -> str:
     """Return the sentence that no machine can be rented for the job, among the named ones or in the whole catalogue."""
-    of = "None of the machines named can be rented to" if document["named"] else "No rentable machine in the catalogue can"
+    of = "None of these machines can be rented to" if document["named"] else "No rentable machine in the catalog can"
     return f"{of} run {document['workload']}."
 
 
@@ -153,8 +153,8 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
         return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
-    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g}% above"
-    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
+    above = f"{over:.1f} times the budget" if over >= 2 else f"{100 * (over - 1):.2g}% over budget"
+    return f"Nothing meets {limit} for {workload}; closest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
 
 
 def _named(candidate: dict[str, Any]) -> str:

@@ -31,5 +31,5 @@ def saved_text(document: Mapping[str, Any]) -> str:
     return (
         f"checkpoint of {show(saved['bytes'], 'size')} in {counted(saved['writers'], 'part')} to {saved['store']}: training waits "
         f"{show(saved['blocking_s'], 'time')}, then steps take {100 * slower:.1f}% longer for {show(saved['written_s'], 'time')}: "
-        f"{show(saved['cost_s'], 'time')} in all"
+        f"{show(saved['cost_s'], 'time')} in total"
     )

@@ -9,8 +9,8 @@ from sim.study.server_bound import PLACEMENTS, BoundTable
 from sim.units import show
 
 MEANINGS = {
-    "NCS": "servers on as many hosts of their own",
-    "NCC": "one central server on a host of its own",
+    "NCS": "servers on the same number of dedicated hosts",
+    "NCC": "one central server on a dedicated host",
     "CC": "one central server on a worker's host",
     "CS": "a server on every worker's host",
 }
@@ -36,8 +36,8 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
         "port_bytes_per_s": dict(table.there),
         "rows": rows,
         "assumptions": [
-            "all of a model's gradients and new values cross the ports within the compute of a step, evenly spread over it",
-            "ports carry as much as the transport's efficiency leaves of their bandwidth, in and out at once",
+            "all gradients and new values of a model cross the ports during the compute of a step, at a constant rate",
+            "ports carry their bandwidth times the efficiency of the transport, in and out at the same time",
         ],
         "warnings": [],
         "version": __version__,
@@ -59,7 +59,7 @@ def bound_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 def bound_text(table: BoundTable) -> str:
     """Return *table* in aligned columns."""
     lines = [
-        f"parameter servers on {table.hardware}: what the busiest host must carry, in and out together, to hide behind "
+        f"parameter servers on {table.hardware}: bandwidth that the busiest host needs, in and out together, to hide behind "
         f"{show(table.compute_time, 'time')} of compute",
         f"{table.workers} worker nodes; {_ports(table)}",
         "",
@@ -68,11 +68,11 @@ def bound_text(table: BoundTable) -> str:
     for row in table.rows:
         cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there[name] else " ") for name in PLACEMENTS]
         lines.append(f"{show(row.nbytes, 'binary size'):>10} " + " ".join(f"{cell:>12}" for cell in cells))
-    return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in MEANINGS.items()), "  !    more than the ports carry"])
+    return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in MEANINGS.items()), "  !    more than the ports can carry"])
 
 
 def _ports(table: BoundTable) -> str:
     """Return the bandwidth of ports as text: once if it is the same for all placements, else for each."""
     if len(set(table.there.values())) == 1:
-        return f"the ports of one carry {show(table.there['CC'], 'bandwidth')}"
+        return f"the ports of each carry {show(table.there['CC'], 'bandwidth')}"
     return "ports carry " + ", ".join(f"{show(rate, 'bandwidth')} ({name})" for name, rate in table.there.items())

@@ -28,8 +28,8 @@ def _assumed(answer: SharedMachine) -> list[str]:
     return [
         *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
         *dict.fromkeys(volumes),
-        "page caches are warm from the start, and jobs run at the steady pace of those that run together",
-        "workers move to another job at once when one comes or goes",
+        "page caches are warm from the start, and jobs run at their steady-state speed next to the others",
+        "workers move to another job immediately when a job starts or ends",
     ]
 
 
@@ -74,8 +74,8 @@ def share_text(document: dict[str, Any]) -> str:
     for policy in document["policies"]:
         lines += [_line(policy["policy"] if not number else "", job, longest) for number, job in enumerate(policy["jobs"])]
         if policy is not document["policies"][0]:
-            gains = f"throughput {_percent(policy['throughput_gain'])} in the mean of jobs, makespan {_percent(-policy['makespan_gain'])}"
-            lines.append(f"{'':13} {gains} against an even division")
+            gains = f"throughput {_percent(policy['throughput_gain'])} (mean of jobs), makespan {_percent(-policy['makespan_gain'])}"
+            lines.append(f"{'':13} {gains} compared with an even division")
     return "\n".join([*lines, "", *_notes()])
 
 
@@ -91,7 +91,7 @@ def _percent(share: float) -> str:
 
 def _notes() -> Sequence[str]:
     return (
-        "  workers/GPU: while most jobs run; divided again whenever one comes or goes. samples/s: mean from start to end, caches warm.",
+        "  workers/GPU: while most jobs run; divided again whenever a job starts or ends. samples/s: mean from start to end, warm caches.",
     )
 
 
@@ -105,7 +105,7 @@ def share_plot(document: Mapping[str, Any]) -> Picture:
         for row, job in enumerate(jobs):
             start, end = job["start_s"] / 60, job["end_s"] / 60
             place.barh(row, end - start, left=start, color="#4477aa", height=0.7)
-            place.text(start + 0.006 * longest, row, f"{job['workers_per_gpu']} a GPU", color="white", va="center", fontsize=8)
+            place.text(start + 0.006 * longest, row, f"{job['workers_per_gpu']} per GPU", color="white", va="center", fontsize=8)
         place.axvline(policies[0]["makespan_s"] / 60, color="black", linestyle="--", linewidth=1)
         place.set_yticks(range(len(jobs)), [job["workload"] for job in jobs], fontsize=8)
         place.set_xlim(0, 1.02 * longest)

@@ -80,21 +80,20 @@ def spot_text(document: dict[str, Any]) -> str:
     head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
         ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:,.2f}"],
-        ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:,.2f}"],
-        ["  nine of ten within", show(time["p90"], "time"), f"{cost['p90']:,.2f}"],
+        ["  median", show(time["p50"], "time"), f"{cost['p50']:,.2f}"],
+        ["  90% within", show(time["p90"], "time"), f"{cost['p90']:,.2f}"],
         ["  95% between", _range(time, "time"), _range(cost)],
         ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:,.2f}"],
     ]
     lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:
-        word = "saves" if document["saving"] >= 0 else "costs more by"
-        lines.append(
-            f"  Spot {word} {100 * abs(document['saving']):.0f}% of the money and takes {slower(time['mean'], on_demand['time_s'])}."
-        )
+        share = f"{100 * abs(document['saving']):.0f}%"
+        money = f"saves {share} of the cost" if document["saving"] >= 0 else f"costs {share} more"
+        lines.append(f"  Spot {money} and takes {slower(time['mean'], on_demand['time_s'])}.")
     lost = show(spot["lost_s"], "time")
     lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
-    lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in all, {each} each).")
+    lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in total, {each} each).")
     return "\n".join([*lines, *(f"  - {note}" for note in [*document["notes"], *price_lines(document["prices"])])])
 
 
@@ -113,9 +112,9 @@ def slower(time: float, other: float) -> str:
 def policy_in_words(document: Mapping[str, Any]) -> str:
     """Return a sentence on what the other workers do after a revocation."""
     return {
-        "wait": "All wait for the replacement.",
-        "shrink": "The others go on without it.",
-        "replace": "The others go on until its replacement joins.",
+        "wait": "All workers wait for the replacement.",
+        "shrink": "The other workers continue without it.",
+        "replace": "The other workers continue until its replacement joins.",
     }[document["policy"]]
 
 
@@ -128,7 +127,7 @@ def spot_plot(document: Mapping[str, Any]) -> Picture:
         if (demand := document["on_demand"][key]) is not None:
             place.axvline(demand / scale, color="black", linestyle="--", linewidth=1, label="on demand")
         place.set_xlabel(words)
-        place.set_ylabel("% of courses within")
+        place.set_ylabel("% of simulated runs within")
         place.grid(alpha=0.3)
         place.legend(frameon=False, fontsize=8)
     axes[0].set_title(f"{document['workload']} on {document['workers']} spot {document['hardware']}", fontsize=11, loc="left")

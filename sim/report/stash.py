@@ -103,12 +103,12 @@ AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "
 RATES = {
     "ingestion": "samples / RUN1: data in GPU memory",
     "prep": "samples / RUN3: data in the page cache",
-    "fetch": "samples / (RUN2 - RUN3): what reading adds",
+    "fetch": "samples / (RUN2 - RUN3): time added by reading",
 }
 """How DS-Analyzer's rates follow from its runs."""
 FORMULAS = {
-    "literal": "Formulas: literal, as upstream codes them: prep and fetch from half of an epoch, fetch with RUN1's time in it.",
-    "corrected": "Formulas: corrected, as Stash and DS-Analyzer define the stalls; --literal has them as upstream codes them.",
+    "literal": "Formulas: literal, as in upstream's code: prep and fetch from half of an epoch, fetch including the time of RUN1.",
+    "corrected": "Formulas: corrected, as Stash and DS-Analyzer define the stalls; --literal uses those of upstream's code.",
 }
 """Explanations of the values of the document's ``formulas``."""
 
@@ -135,7 +135,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
             edges[seconds > 0] += 1e3 * seconds
     axes[1].set_yticks(range(len(stalls)), [f"{name} stall" for name in reversed(stalls)])
     axes[1].axvline(0.0, color="black", linewidth=0.8)
-    axes[1].set_xlabel("milliseconds per step that each cause adds")
+    axes[1].set_xlabel("milliseconds per step added by each cause")
     handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
     drawn.legend(handles, [cause.value for cause in COLOURS], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     for place_of in axes:
@@ -166,9 +166,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
             "",
             aligned([Title("run", True), Title("machine", True), Title("step"), Title("epoch")], runs),
             "",
-            aligned(
-                [Title("stall", True), Title("per epoch"), Title("share", True), Title("of which, by direct attribution", True)], stalls
-            ),
+            aligned([Title("stall", True), Title("per epoch"), Title("share", True), Title("causes, by direct attribution", True)], stalls),
             f"  {FORMULAS[document['formulas']]}",
             "",
             *apart_lines(document["apart"]),
@@ -185,7 +183,7 @@ def _made_of(document: dict[str, Any], name: str) -> str:
     causes = document["made_of_s_per_step"][name]
     least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
-    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} a step" for cause, seconds in named) or "-"
+    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} per step" for cause, seconds in named) or "-"
 
 
 def _rates(document: dict[str, Any]) -> list[str]:
@@ -199,7 +197,7 @@ def _needs(profile: Profile) -> list[str]:
     lines = []
     if needs.cores is not None:
         available = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
-        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {available}")
+        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node, with loader workers for them; a node has {available}")
     if needs.disk_bandwidth is not None:
         lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
     if needs.cached_fraction is not None:

@@ -125,7 +125,7 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     bus = show(exchange["busbw_bytes_per_s"], "bandwidth")
     if exchange["algorithm"].startswith("parameter_server"):
-        subject = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
+        subject = "one worker alone" if exchange["algorithm"].endswith("async") else "each of the workers"
         return [f"  parameter servers: {subject} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
     channels = f"{exchange['channels']} channel{'s' * (exchange['channels'] > 1)}"
     how = f"{exchange['algorithm']} {exchange['protocol']}, {channels}"
@@ -136,7 +136,7 @@ def error_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines on the error of such predictions for measured runs."""
     error = document["expected_error"]
     if error is None:
-        return ["  expected error: unknown, since no run on this kind of machine was measured"]
+        return ["  expected error: unknown, because no run on this kind of machine was measured"]
     return [
         f"  expected error: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%;",
         f"    {interval_text(error, document['step_time_s'])};",

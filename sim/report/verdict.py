@@ -88,7 +88,7 @@ def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
     """Return the sentence that two resources bound the step together, with the savings from freeing one, freeing both and doubling both."""
     one, other = _subject(first), _subject(second)
     alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed)
-    most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"{100 * alone:.0f}% at most"
+    most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"at most {100 * alone:.0f}%"
     doubled = bottleneck.saved_by_doubling
     return (
         f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves {most}, "
@@ -102,7 +102,7 @@ def _next(bottleneck: Bottleneck) -> str:
         return ""
     _, other = bottleneck.tied
     return (
-        f"; faster GPUs alone would save {100 * bottleneck.saved('gpu'):.0f}% at most, as then {_LIMITS[other]}; "
+        f"; faster GPUs alone would save at most {100 * bottleneck.saved('gpu'):.0f}%, because then {_LIMITS[other]}; "
         f"doubling both saves {100 * bottleneck.saved_by_doubling:.0f}%"
     )
 
@@ -136,8 +136,8 @@ def _broadcast(job: JobRun) -> str:
     rows = _broadcasts(job)
     waited, latency = show(sum(row.seconds for row in rows), "time"), rows[0].resource.removesuffix(OF_BROADCAST)
     return (
-        f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} a step, {latency} "
-        f"over {job.job.ranks} GPUs; leaving that out (--set training.stack.broadcast_buffers=false)"
+        f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} per step, {latency} "
+        f"over {job.job.ranks} GPUs; turning that off (--set training.stack.broadcast_buffers=false)"
     )
 
 
@@ -195,7 +195,7 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
         return _prep(resource, where, job, bottleneck)
     if resource == "disk":
         return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
-    copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} a step)"
+    copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} per step)"
     if resource == "copy":
         return f"{copy} is not overlapped"
     if where == "host to device":
@@ -212,7 +212,7 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
     if resource == "cpu" and not where:
         return f"Gradient exchange waits on {CORES_COPY}"
     if resource == "decode" or where == "GPU decode":
-        return f"Prep: decoding on the GPUs beside training allows {delivered}"
+        return f"Prep: decoding on the GPUs during training allows {delivered}"
     threads = loader.num_workers if loader.loader == "pytorch" else loader.num_threads
     hands = f"{threads * job.job.ranks} {'workers' if loader.loader == 'pytorch' else 'DALI threads'}"
     text = f"CPU prep: {hands} deliver {delivered}"
@@ -231,13 +231,13 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     sentences += price_unknown(run.hardware)
     sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
-        samples = f"{workload.dataset.samples:,} samples an epoch"
+        samples = f"{workload.dataset.samples:,} samples per epoch"
         sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
     elif workload.input.loader != "synthetic":
-        sentences.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
+        sentences.append(f"{100 * job.hit_ratio:.0f}% of the data set is in the page cache in warm epochs")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
         sentences.append(
-            f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f}% as long as the longest"
+            f"no padding is computed: the mean sequence of {workload.dataset.name} has {100 * lengths.mean:.0f}% of the maximum length"
         )
     if (servers := workload.training.stack.servers) is not None:
         sentences.append(_servers(servers, workload.training.stack.asynchronous))
@@ -273,7 +273,7 @@ def _unaligned(workload: Workload) -> list[str]:
     if not odd:
         return []
     kind = f"is not a multiple of {ALIGNMENT}" if len(odd) == 1 else f"are not multiples of {ALIGNMENT}"
-    return [f"{' and '.join(odd)} {kind}: products are timed as if padded, real ones take longer (pad the model)"]
+    return [f"{' and '.join(odd)} {kind}: products are timed as if padded; without padding they take longer (pad the model)"]
 
 
 def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
@@ -282,7 +282,8 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
         return []
     bare = {node.gpu.name: node.gpu.kernels for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured}
     return [
-        f"no kernel was measured on {name}: its rates follow from other {kernels.name} GPUs and its power" for name, kernels in bare.items()
+        f"no kernels were measured on {name}: its rates are derived from other {kernels.name} GPUs and its power"
+        for name, kernels in bare.items()
     ]
 
 
@@ -290,7 +291,7 @@ def price_unknown(hardware: Hardware) -> list[str]:
     """Return a sentence if a provider's machine has no price, for example because its GPUs were replaced by others."""
     if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
-    return [f"no price of {hardware.name} as described is known, so no cost is shown (--set price.on_demand='10 USD/h')"]
+    return [f"no price for {hardware.name} as described, so no cost (--set price.on_demand='10 USD/h')"]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
@@ -304,13 +305,15 @@ def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload
         if node.storage is not None:
             volume = node.storage.volume
             what = hardware.name if len(without) == len(nodes) else f"{hardware.name} with {node.gpu.name}"
-            text = f"{what} comes without a volume: one {volume.name} of {show(volume.size, 'binary size')}"
+            text = f"{what} comes without a volume, so one {volume.name} of {show(volume.size, 'binary size')} is assumed"
             sentences.setdefault(text, f"{text} (--set {key}node.storage.volume=...)")
     return list(sentences.values())
 
 
 def _servers(servers: Servers, asynchronous: bool) -> str:
-    shared = "whole variables dealt in turn" if servers.sharding == "variables" else f"chunks of {show(servers.chunk, 'binary size')}"
+    shared = (
+        "whole variables assigned round-robin" if servers.sharding == "variables" else f"chunks of {show(servers.chunk, 'binary size')}"
+    )
     place = "hosts of role server" if servers.placement == "group" else "worker nodes"
     pace = "workers run independently" if asynchronous else "workers run in step"
     return f"{servers.count} parameter server{'s' * (servers.count > 1)} on {place}, {shared}; {pace}; the servers run the optimizer"
@@ -322,7 +325,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     epochs = {"first": job.first, "warm": job.warm}
     loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
     sentences = [
-        f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated, {_within(epoch)}"
+        f"the {name} epoch has no exact period; its figures are means over the simulated steps, {_within(epoch)}"
         for name, epoch in loose.items()
     ]
     if job.warm.drawn:
@@ -330,7 +333,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
         sentences.append(
             f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
-            f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
+            f"{show(job.warm.time, 'time')} for the first batch; figures of a step exclude that"
         )
     return sentences + choice_warnings(run, number)
 
@@ -341,8 +344,8 @@ def moments(bottleneck: Bottleneck) -> list[str]:
     if high - low < _MOMENT * bottleneck.step_time:
         return []
     return [
-        f"the step takes {show(low, 'time')} to {show(high, 'time')}, by when in it the loaders copy, pin or decode on the GPU "
-        f"({1 + len(bottleneck.phases)} moments tried); a batch that is built a little faster or slower moves it"
+        f"the step takes {show(low, 'time')} to {show(high, 'time')}, depending on when the loaders copy, pin or decode on the GPU "
+        f"({1 + len(bottleneck.phases)} points in the step tried); a batch that is built slightly faster or slower changes it"
     ]
 
 
@@ -355,4 +358,4 @@ def _within(epoch: Epoch) -> str:
     if epoch.interval is None:
         return "too few for an interval"
     percent = 100 * epoch.interval / epoch.step_time
-    return f"the step time is known to {f'+-{percent:.2g}' if percent >= 0.01 else 'better than 0.01'}% (95%)"
+    return f"the 95% interval of the step time is {f'+-{percent:.2g}' if percent >= 0.01 else 'below +-0.01'}%"

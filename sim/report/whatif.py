@@ -108,16 +108,17 @@ def _warnings(answer: WhatIf) -> list[str]:
 
 
 def _crowd(run: Run, resource: Resource, crowded: Crowded) -> str:
-    where = f", which it crowds at the {described(run, crowded.at)[0]}" if crowded.at else ""
+    where = f", limited by the {described(run, crowded.at)[0]}" if crowded.at else ""
     longer = show(crowded.longer, "time")
-    return f"{NAMES[resource]}: infinitely fast gains less than twice as fast: {longer} more of a step go to {crowded.cause.value}{where}"
+    why = f"{crowded.cause.value} takes {longer} more of a step{where}"
+    return f"{NAMES[resource]}: infinitely fast gains less than twice as fast, because {why}"
 
 
 def _edge(upgrade: Upgrade, now: float) -> str:
     longer, shorter = 100 * (upgrade.less / now - 1), 100 * (1 - upgrade.more / now)
     return (
-        f"{NAMES[upgrade.resource]}: near the edge of what overlap hides: 5% slower, the step takes {longer:.1f}% longer; 5% faster, "
-        f"it takes {shorter:.1f}% less; a small error of the description turns the answer"
+        f"{NAMES[upgrade.resource]}: close to the limit of what overlap hides: 5% slower makes the step {longer:.1f}% longer, 5% faster "
+        f"{shorter:.1f}% shorter; a small error in the description changes the answer"
     )
 
 
@@ -159,7 +160,7 @@ def machine_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines on the machines with faster GPUs, with the step time and the cost per epoch there."""
     machines = [
         f"{one['hardware']} ({one['gpus']} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
-        f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} an epoch at ${one['price_usd_per_h']:,.2f}/h"
+        f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} per epoch at ${one['price_usd_per_h']:,.2f}/h"
         for one in document["faster_machines"]
     ]
     return ["Faster GPUs that can be rented:", *(f"  {line}" for line in machines)] if machines else []
@@ -176,8 +177,8 @@ def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 CHOSEN: Final = (
-    "Each resource is changed alone, and collectives keep their algorithms and channels: "
-    "'run --set node.nic.bandwidth=...' has NCCL choose anew."
+    "Each resource is changed alone, and collectives keep their algorithms and channels; "
+    "'run --set node.nic.bandwidth=...' lets NCCL choose again."
 )
 """What a what-if keeps unchanged, so that it may differ from a run on other hardware."""
 
@@ -232,7 +233,7 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
         axes.barh(places, steps, 0.36, color=colour, label=LABELS[kind])
         if off:
             axes.errorbar(steps, places, xerr=[off * step for step in steps], fmt="none", ecolor="black", elinewidth=1, capsize=2)
-    axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
+    axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="current")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
     axes.set_title(f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}", fontsize=11, loc="left")

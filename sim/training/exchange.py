@@ -99,7 +99,7 @@ class GradientExchange:
 
     def _play(self, operation: _Operation, stream: int) -> SimProcess:
         """Play the collectives of *operation* in order, once it may begin."""
-        assert self._backend is not None, "ranks that meet nobody come to no operation"
+        assert self._backend is not None, "ranks that do not communicate have no operations"
         (name, bucket, _), turn = operation.instruction.tag, self._env.now
         yield operation.come
         if operation.instruction.delay > 0:

@@ -39,7 +39,9 @@ def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
     made = called(LOADERS, name, lambda: loader.made(site, options))
     lacking = [attribute for attribute in _HAS if not hasattr(made, attribute)]
     if lacking:
-        raise SpecError(f"loader {name}: makes no InputPipeline: it lacks {' and '.join(lacking)}; docs/develop/own-loader.md shows one")
+        raise SpecError(
+            f"loader {name}: does not return an InputPipeline: it lacks {' and '.join(lacking)}; docs/develop/own-loader.md shows one"
+        )
     return cast(InputPipeline, made)
 
 

@@ -26,7 +26,7 @@ def mean_others(workers: int, think: float, stages: Sequence[Visit], near: Mappi
     a station, for stations that not all of them use (the port of a node).
     """
     if workers < 1 or not think >= 0:
-        raise ValueError(f"{workers} workers that compute for {think} s: at least one worker, and a time of zero or more, are due")
+        raise ValueError(f"{workers} workers that compute for {think} s: expected at least one worker and a time of zero or more")
     others = {station: 0.0 for stage in stages for station in stage}
     for present in range(1, workers):
         times = [{station: service * (1 + others[station]) for station, service in stage.items()} for stage in stages]

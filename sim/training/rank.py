@@ -24,7 +24,7 @@ class Rank:
     def __init__(self, env: simpy.Environment, program: Program, plays: Mapping[type, Play]) -> None:
         unknown = {type(instruction) for instruction in program} - plays.keys()
         if unknown:
-            raise ValueError(f"no part of the rank plays {', '.join(sorted(kind.__name__ for kind in unknown))}")
+            raise ValueError(f"no part of the rank can run {', '.join(sorted(kind.__name__ for kind in unknown))}")
         self.env = env
         self.program = program
         self._plays = plays

@@ -33,7 +33,7 @@ def maximum_deviation(count: int) -> float:
 def _integral(count: int, function: Callable[[float, float, float], float]) -> float:
     """Return the integral over x > 0 of *function*, with the arguments x, 1 - F(x)^n and F(-x)^n, by Simpson's rule."""
     if count < 1:
-        raise ValueError(f"the maximum of {count} values: at least one is due")
+        raise ValueError(f"the maximum of {count} values: expected at least one")
     step = _FARTHEST / _POINTS
     total = 0.0
     for index in range(_POINTS + 1):

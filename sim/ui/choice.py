@@ -72,9 +72,7 @@ def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
     for name, text in parameters:
         if name not in CONTROLS:
             similar = suggestions(name, list(CONTROLS), most=1)
-            raise SpecError(
-                f"{shorten(name)}: there is no such control; " + (f"did you mean {similar[0]}?" if similar else _list_controls())
-            )
+            raise SpecError(f"{shorten(name)}: no such control; " + (f"did you mean {similar[0]}?" if similar else _list_controls()))
         if len(text) > _MOST:
             raise SpecError(f"{name} {shorten(text)}: write at most {_MOST:,} characters")
         if name == SETS:
@@ -124,7 +122,7 @@ def _count(choice: Choice, control: str) -> int | None:
         return None
     numbers = whole_numbers(text, OPTIONS[control])
     if len(numbers) > 1:
-        raise SpecError(f"{OPTIONS[control]} {text}: write one number here; a range is for the command line")
+        raise SpecError(f"{OPTIONS[control]} {text}: write one number here; only the command line accepts a range")
     return numbers[0]
 
 

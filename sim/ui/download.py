@@ -42,7 +42,7 @@ class PageDownload(NamedTuple):
 def file_of(choice: Choice, name: str) -> File:
     """Return the file *name* of *choice*. Raise SpecError if the choice cannot run, or for an unknown name."""
     if name not in FILES:
-        raise SpecError(f"{name}: there is no such file; write one of {', '.join(FILES)}")
+        raise SpecError(f"{name}: no such file; write one of {', '.join(FILES)}")
     kind = FILES[name]
     token = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
     try:

@@ -39,7 +39,7 @@ CHECKPOINTING: Final[Mapping[str, str]] = {
 }
 """Labels for values of ``activation_checkpointing`` that are not self-explanatory."""
 _OTHERS: Final = "others"
-_PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Keep it"}
+_PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Save"}
 
 
 def control_page(hardware: Sequence[Row], workloads: Sequence[Row]) -> str:
@@ -56,11 +56,11 @@ def control_page(hardware: Sequence[Row], workloads: Sequence[Row]) -> str:
 
 def _controls(hardware: Sequence[Row], workloads: Sequence[Row]) -> Html:
     job = [
-        _select("workload", "Model", _grouped(workloads, "dataset", _workload_name), "from the catalogue; type to search"),
-        _slider("batch", "Batch per GPU", "samples of a micro-batch; max: what fits"),
+        _select("workload", "Model", _grouped(workloads, "dataset", _workload_name), "from the catalog; type to search"),
+        _slider("batch", "Batch per GPU", "samples per micro-batch; max: largest that fits"),
         _select("precision", "Precision", _plain(get_args(Precision)), empty=True),
-        _slider("sequence", "Sequence", "tokens of a sample"),
-        _field("stack", "Software stack", "a name of workloads/stacks"),
+        _slider("sequence", "Sequence", "tokens per sample"),
+        _field("stack", "Software stack", "name in workloads/stacks"),
     ]
     machine = [
         _select("hardware", "Machine", _grouped(hardware, "provider", _hardware_name)),
@@ -73,13 +73,13 @@ def _controls(hardware: Sequence[Row], workloads: Sequence[Row]) -> Html:
         _slider("cp", "Context parallel", ""),
         _slider("ep", "Expert parallel", ""),
         _select("shard", "Shard (ZeRO, FSDP)", _plain(get_args(Shard)), empty=True),
-        _slider("micro_batches", "Micro-batches", "of an optimizer step"),
+        _slider("micro_batches", "Micro-batches", "per optimizer step"),
         _select("schedule", "Pipeline schedule", _plain(get_args(Schedule)), empty=True),
         _select("checkpointing", "Activation checkpointing", _plain(_checkpointing(), CHECKPOINTING), empty=True),
     ]
     money = [
         _select("market", "Prices", _plain(("on-demand", "spot"))),
-        _slider("price", "Price (USD per node-hour)", "instead of the catalogue's"),
+        _slider("price", "Price (USD per node-hour)", "instead of the catalog price"),
         _slider("epochs", "Epochs of the whole job", ""),
         _field("tokens", "Tokens of the whole job", "for example 300B"),
         _select(AMONG, "Compare with", _plain(PEERS, PEERS)),
@@ -88,7 +88,7 @@ def _controls(hardware: Sequence[Row], workloads: Sequence[Row]) -> Html:
     return tag(
         "form",
         _group("Job", job), _group("Machine", machine), _group("Layout", layout), _group("Prices and length", money),
-        _group("Any other field", [_control("set", "Fields, one a line", more, "KEY=VALUE, as after --set on the command line")], False),
+        _group("Any other field", [_control("set", "Fields, one per line", more, "KEY=VALUE, as after --set on the command line")], False),
         tag("div", tag("button", "Reset", type="reset"), class_="tools"),
         id="controls", autocomplete="off", aria_label="Controls",
     )  # fmt: skip
@@ -167,10 +167,10 @@ def _results() -> Html:
     links = [tag("a", kind.title, href="#", data_file=name, download=name) for name, kind in FILES.items()]
     keep = tag(
         "section",
-        tag("h2", "Keep it", id="keep-title"),
+        tag("h2", "Save and share", id="keep-title"),
         tag("p", "This command prints the same figures:", class_="lead"),
         _copied("command", "Copy command"),
-        tag("p", "This address opens the page as it is now:", class_="lead"),
+        tag("p", "This address opens the page in its current state:", class_="lead"),
         _copied("address", "Copy link"),
         tag("p", *links, class_="links"),
         tag("p", tag("button", "Open the trace in Perfetto", type="button", id="perfetto"), class_="tools"),
@@ -197,7 +197,7 @@ def _results() -> Html:
         machines,
         tag("div", id="more"),
         keep,
-        tag("noscript", tag("p", "This page needs JavaScript; it loads none from elsewhere.")),
+        tag("noscript", tag("p", "This page needs JavaScript; it loads no scripts from other sites.")),
         tag("a", "", id="brief", href="#result", hidden=True),
         id="out",
     )

@@ -119,7 +119,7 @@ async def _consume(messages: AsyncGenerator[WorkMessage, None]) -> None:
 def _choice(request: Request) -> Choice:
     """Return the choice in *request*. Raise SpecError for a request from another site's page, and for an unknown control."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise SpecError("only the page itself may ask this")
+        raise SpecError("only the stallsim page itself may send this request")
     return choice_of(request.query_params.multi_items())
 
 

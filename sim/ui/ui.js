@@ -78,7 +78,7 @@
     at("keep").hidden = !ran;
     const brief = at("brief");
     brief.hidden = false;
-    brief.textContent = ran ? view.brief : "This does not run: see why";
+    brief.textContent = ran ? view.brief : "This cannot run: see why";
     brief.href = ran ? "#result" : "#problems";
     at("said").textContent = ran ? `${view.brief}. ${view.verdict}` : "";
     if (!ran) return;
@@ -133,7 +133,7 @@
       at("machines-command").textContent = seen.command ?? "";
       if (seen.html !== undefined || !seen.of) fill(at("machines-parts"), seen.html ?? "");
       at("machines-parts").classList.remove("stale");
-      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines …` : `${seen.of} machines, each of the same number of nodes, at the catalogue's prices`;
+      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines …` : `${seen.of} machines with the same number of nodes each, at catalog prices`;
     }
     machines.classList.remove("busy");
     compared = common(text);

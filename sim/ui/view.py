@@ -155,9 +155,9 @@ def fixed(choice: Choice) -> dict[str, str]:
     _, of_workload = sorted_overrides(scenario)
     reasons = {}
     if len(workers) > 1:
-        reasons["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on below, as any other field"
+        reasons["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on under any other field"
     if load_workload(scenario.workload, of_workload).spec.model.transformer is None:
-        reasons["sequence"] = "the model is a table of layers, traced with one length"
+        reasons["sequence"] = "the model is a layer table, traced with a fixed length"
     return reasons
 
 

@@ -88,7 +88,7 @@ class Worker:
                     yield message
                 finished = True
             except (EOFError, OSError):
-                yield "refused", ["internal error: the process that computes this has ended; memory may be short"]
+                yield "refused", ["internal error: the process that computes this has ended; it may have run out of memory"]
             finally:
                 if not finished:
                     self.end()

@@ -63,12 +63,12 @@ def test_servers_and_nodes_without_gpus_are_left_out():
     [
         (0, None, "--gpus 0: write 1 or more"),
         (-8, None, "--gpus -8: write 1 or more"),
-        (3, None, "--gpus 3: does not divide evenly over 2 nodes; --placement 1+2 gives each node its own number"),
-        (10, None, "--gpus 10: 5 ranks on each of 2 nodes, of which one has 4 GPUs"),
-        (None, "1+5", "--placement 1+5: 5 ranks on node 1, which has 4 GPUs, one for each rank; --placement 1+4 would fit"),
-        (None, "0+1", "--placement 0+1: 0 ranks on node 0, which has 4 GPUs, one for each rank; --placement 1+1 would fit"),
-        (None, "1+-1", "--placement 1+-1: -1 ranks on node 1, which has 4 GPUs, one for each rank; --placement 1+1 would fit"),
-        (None, "1+1+1", "--placement 1+1+1: 3 nodes, but 2 are described; --nodes 3 adds equal ones"),
+        (3, None, "--gpus 3: does not divide evenly over 2 nodes; set the GPUs of each node with --placement, such as 1+2"),
+        (10, None, "--gpus 10: needs 5 GPUs on each of 2 nodes, but one has 4"),
+        (None, "1+5", "--placement 1+5: 5 ranks on node 1, which has only 4 GPUs; --placement 1+4 would fit"),
+        (None, "0+1", "--placement 0+1: 0 ranks on node 0, which has only 4 GPUs; --placement 1+1 would fit"),
+        (None, "1+-1", "--placement 1+-1: -1 ranks on node 1, which has only 4 GPUs; --placement 1+1 would fit"),
+        (None, "1+1+1", "--placement 1+1+1: 3 nodes, but the machine has 2; --nodes 3 adds identical ones"),
         (None, "1+two", "--placement 1+two: write the GPUs of each node joined by '+', for example 1+2"),
         (None, "1+", "--placement 1+: write the GPUs of each node joined by '+', for example 1+2"),
     ],
@@ -95,7 +95,7 @@ def test_more_nodes_of_unlike_groups_are_refused():
     with pytest.raises(SpecError) as error:
         with_nodes(hardware((machines.two_islands(), 1), (machines.p4d(), 1)), 4)
     each = "--set groups.0.count=2 --set groups.1.count=2"
-    assert error.value.problems == [f"--nodes 4: test has 2 groups of workers; write the nodes of each, such as {each}"]
+    assert error.value.problems == [f"--nodes 4: test has 2 groups of workers; set the nodes of each, such as {each}"]
     with pytest.raises(SpecError) as error:
         with_nodes(hardware((machines.two_islands(), 1)), 0)
     assert error.value.problems == ["--nodes 0: write 1 or more"]

@@ -63,5 +63,5 @@ def test_a_process_that_fails_ends_the_run() -> None:
 
 def test_an_end_that_never_comes_is_an_error() -> None:
     clock = Clock()
-    with pytest.raises(RuntimeError, match="the end has not come"):
+    with pytest.raises(RuntimeError, match="the end was not reached"):
         clock.run_to(clock.event())

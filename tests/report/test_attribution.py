@@ -49,11 +49,9 @@ def why(name: str, stall: str, cause: str) -> str:
 
 def test_reasons_are_those_of_the_runs() -> None:
     assert "8 GPUs copy at once, not 1" in why("all cached", "interconnect", "copy")
-    assert "waits for fetch as well" in why("little cached", "fetch", "fetch") and "26% of the reads" in why(
-        "little cached", "fetch", "fetch"
-    )
+    assert "also waits for fetch" in why("little cached", "fetch", "fetch") and "26% of the reads" in why("little cached", "fetch", "fetch")
     assert not why("all cached", "fetch", "fetch")  # nothing is read in RUN3
-    assert "unseen during other waits" in why("all cached", "fetch", "prep")
+    assert "overlaps with other waits" in why("all cached", "fetch", "prep")
     assert "spread by 2% more" in why("all cached", "prep", "straggler")
     assert not why("no jitter", "prep", "straggler") and not why("no jitter", "interconnect", "straggler")
     assert case("one GPU")[0]["stalls"]["interconnect"] == {"subtraction_s": 0.0, "direct_s": 0.0, "gaps": []}
@@ -61,8 +59,8 @@ def test_reasons_are_those_of_the_runs() -> None:
 
 def test_lines_name_the_large_gaps_only() -> None:
     lines = apart_lines(case("little cached")[0])
-    assert lines[0] == "why the two differ (a step):"
+    assert lines[0] == "why the two methods differ (per step):"
     assert any(line.startswith("    -") and " fetch: RUN3" in line for line in lines)
     assert not any("launch" in line for line in lines)
-    assert lines[-1].startswith("interconnect, prep and fetch together are RUN2 - RUN0, ")
-    assert "RUN0, which subtraction takes for compute, waits 6.4" in lines[-1] and "(copy)" in lines[-1]
+    assert lines[-1].startswith("interconnect, prep and fetch add up to RUN2 - RUN0, ")
+    assert "RUN0, which subtraction counts as compute, waits 6.4" in lines[-1] and "(copy)" in lines[-1]

@@ -32,7 +32,7 @@ def said(before: dict[str, Any], after: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("change", "inputs", "words"),
     [
-        (Scenario("p3.8xlarge", "vgg11", nodes=2, market="spot"), {"market": ["on_demand", "spot"]}, "by the price alone"),
+        (Scenario("p3.8xlarge", "vgg11", nodes=2, market="spot"), {"market": ["on_demand", "spot"]}, "only because of the price"),
         (
             Scenario("p3.8xlarge", "vgg11", ("price.on_demand=20 USD/h",), nodes=2),
             {"price.on_demand": ["12.24 USD/h", "20 USD/h"], "price.date": ["2026-07-20", ""]},
@@ -46,9 +46,9 @@ def said(before: dict[str, Any], after: dict[str, Any]) -> str:
         (
             Scenario("p3.8xlarge", "vgg11", ("node.gpu.power=200 W",), nodes=2),
             {"node.gpu.power": ["300 W", "200 W"]},
-            "1 input differs, and the figures are the same.",
+            "1 input differs, but the results are the same.",
         ),
-        (Scenario("p3.8xlarge", "vgg11", nodes=2, seed=3), {"seed": [0, 3]}, "1 input differs, and the figures are the same."),
+        (Scenario("p3.8xlarge", "vgg11", nodes=2, seed=3), {"seed": [0, 3]}, "1 input differs, but the results are the same."),
         (Scenario("p3.8xlarge", "vgg11", nodes=3), {"nodes": [2, 3], "gpus": [8, 12]}, "network"),
         (Scenario("p3.8xlarge", "vgg11", nodes=2, batch=32), {"batch_per_gpu": [80, 32]}, "compute"),
     ],
@@ -59,7 +59,7 @@ def test_names_what_was_changed_and_nothing_else(
     after = document(change)
     assert difference(before, after)["inputs"] == inputs
     text = said(before, after)
-    assert words in text and "are the same." not in text.replace("the figures are the same.", "")
+    assert words in text and "are the same." not in text.replace("the results are the same.", "")
     assert all(f"{key}: {old} -> {new}" in text for key, (old, new) in inputs.items())
 
 
@@ -114,7 +114,7 @@ def test_a_disk_that_only_the_first_epoch_meets() -> None:
     plain = document(Scenario("p3.16xlarge", "vgg11"))
     slow = document(Scenario("p3.16xlarge", "vgg11", ("node.storage.volume=gp3",)))
     text = said(plain, slow)
-    assert "A step takes as long." in text and "The first epoch is " in text and "a step of it: fetch +" in text
+    assert "The step time is the same." in text and "The first epoch is " in text and "per step: fetch +" in text
     found = difference(plain, slow)
     lost = slow["first_epoch"]["step_time_s"] - plain["first_epoch"]["step_time_s"]
     assert sum(found["first_epoch_stalls_s"].values()) == pytest.approx(lost, rel=1e-6)
@@ -125,21 +125,21 @@ def test_rounding_is_no_difference(before: dict[str, Any]) -> None:
     after["step_time_s"] *= 1 + 1e-12
     after["cost_per_epoch_usd"] *= 1 - 1e-12
     after["stalls_s"]["compute"] += 1e-12 * after["step_time_s"]
-    assert said(before, after).endswith("The two runs are the same.")
-    assert said(before, deepcopy(before)).endswith("The two runs are the same.")
+    assert said(before, after).endswith("The two runs are identical.")
+    assert said(before, deepcopy(before)).endswith("The two runs are identical.")
 
 
 def test_files_that_differ_in_no_value_are_said_to(before: dict[str, Any]) -> None:
     after = deepcopy(before)
     after["inputs_sha256"]["hardware"] = "0" * 64
-    assert "hardware: the file differs, but in no value" in said(before, after)
+    assert "hardware: the file differs only in its layer table" in said(before, after)
 
 
 def test_a_price_that_is_not_known_and_a_document_without_values(before: dict[str, Any]) -> None:
     after = deepcopy(before)
     after["cost_per_epoch_usd"] = None
     del after["inputs"]
-    assert "What an epoch costs is known only before." in said(before, after)
+    assert "The cost of an epoch is available only before." in said(before, after)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_document_without_a_price_is_compared_as_one_whose_price_is_unknown(tm
     (tmp_path / "whole.json").write_text(json.dumps(before))
     command = ["diff", str(tmp_path / "bare.json"), str(tmp_path / "whole.json"), "--html", str(tmp_path / "page.html"), "-q"]
     assert main(command) == 0
-    assert "known only after" in (tmp_path / "page.html").read_text()
+    assert "available only after" in (tmp_path / "page.html").read_text()
 
 
 def test_a_job_that_took_no_time_has_no_share(before: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ def test_a_machine_without_a_spot_price_says_how_to_give_one() -> None:
     found = answer(Scenario("p2.xlarge", "resnet18", market="spot"))
     document = run_document(found.run, found.inputs, found.warnings, market=found.market)
     assert document["cost_per_epoch_usd"] is None and document["price"]["usd_per_h"] is None
-    assert any("no spot price of p2.xlarge is known" in text for text in document["warnings"])
+    assert any("no spot price for p2.xlarge" in text for text in document["warnings"])
     given = answer(Scenario("p2.xlarge", "resnet18", ("price.spot=0.27 USD/h",), market="spot"))
     assert run_document(given.run, given.inputs, market="spot")["price"]["usd_per_h"] == pytest.approx(0.27)
 

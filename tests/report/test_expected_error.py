@@ -25,13 +25,13 @@ def test_what_computes_on_processors_quotes_no_gpu() -> None:
     found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=1", "node.gpu.name=my-processor")))
     document = run_document(found.run, found.inputs)
     assert document["expected_error"] is None
-    assert "expected error: unknown, since no run on this kind of machine was measured" in run_text(found.run, document)
+    assert "expected error: unknown, because no run on this kind of machine was measured" in run_text(found.run, document)
 
 
 def test_a_gpu_that_nobody_measured_quotes_others() -> None:
     found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.name=my-gpu",)))
     error = run_document(found.run, found.inputs)["expected_error"]
-    assert "measured runs on one GPU" in error["basis"] and "extrapolated: no run was on my-gpu" in error["basis"]
+    assert "measured runs on one GPU" in error["basis"] and "extrapolated: no measured run on my-gpu" in error["basis"]
     assert error["extrapolates"]
 
 
@@ -92,7 +92,7 @@ def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyP
     other = error_of("hgx-h100", monkeypatch)
     assert (
         other["basis"].startswith("based on 9 measured runs on NVLink (a, b)")
-        and "no run was on H100-SXM5-80GB over NVLink" in other["basis"]
+        and "no measured run on H100-SXM5-80GB over NVLink" in other["basis"]
     )
     strange = error_of("p2.8xlarge", monkeypatch)
     assert strange["basis"].startswith("based on all 9 measured runs (a, b)") and strange["extrapolates"]
@@ -122,7 +122,7 @@ def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pyt
         error = run_document(found.run, found.inputs)["expected_error"]
         assert (error["median"], error["p90"]) == (median, p90)
         assert error["measured_over_predicted_95"] == {"low": low, "high": 1.9}
-        assert ("no smaller than the errors of 6 measured training runs like it" in error["basis"]) == (median == 0.24)
+        assert ("at least the errors of 6 similar measured training runs" in error["basis"]) == (median == 0.24)
 
 
 def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:

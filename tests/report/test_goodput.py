@@ -29,4 +29,4 @@ def test_a_cost_is_told_with_the_day_of_its_price(command: list[str], capsys: py
     price = json.loads(capsys.readouterr().out)["price"]
     assert main(command) == 0
     said = next(line for line in capsys.readouterr().out.splitlines() if "price: $" in line)
-    assert f"${price['usd_per_h']:.2f} an hour, on-demand ({price['region']}, {price['date']}" in said
+    assert f"${price['usd_per_h']:.2f}/h, on-demand ({price['region']}, {price['date']}" in said

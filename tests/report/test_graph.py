@@ -49,8 +49,8 @@ def test_text_names_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> No
     assert main(RUN) == 0
     text = capsys.readouterr().out
     assert "two-layers on p3.8xlarge: 4 x V100-SXM2-16GB, 1 node; 28 operations of 4 ranks" in text
-    assert "the longest wait is 21%, for rank 3, the last to come to all_reduce of all ranks." in text
-    assert "durations of compute are those that the trace records (20 of 20 operations)" in text
+    assert "the longest wait is 21%, for rank 3, the last to arrive at all_reduce of all ranks." in text
+    assert "durations of compute are from the trace (20 of 20 operations)" in text
 
 
 def test_files_say_the_same(tmp_path: Path, document: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,15 +82,15 @@ def test_out_and_in_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 WRONG = {
-    "batch": ([*RUN, "--batch", "4"], "--batch: examples/chakra is a Chakra trace, which says what each rank does; leave --batch out"),
+    "batch": ([*RUN, "--batch", "4"], "--batch: examples/chakra is a Chakra trace, which fixes what each rank does; leave --batch out"),
     "layout": ([*RUN, "--tp", "2"], "--tp: examples/chakra is a Chakra trace"),
     "failures": ([*RUN, "--with-failures"], "--with-failures: examples/chakra is a Chakra trace"),
-    "several sizes": ([*RUN, "--nodes", "1..4"], "a Chakra trace has one number of ranks; write one number of nodes or GPUs"),
+    "several sizes": ([*RUN, "--nodes", "1..4"], "a Chakra trace has a fixed number of ranks; write one number of nodes or GPUs"),
     "ranks": (
         [*RUN, "--nodes", "2"],
         "two-layers: the trace has 4 ranks, but p3.8xlarge lends 8 GPUs, and each rank takes one; write --nodes",
     ),
-    "groups": (["run", "p3.8xlarge", "alexnet", "--comm-groups", "x.json"], "--comm-groups x.json: belongs to a Chakra trace"),
+    "groups": (["run", "p3.8xlarge", "alexnet", "--comm-groups", "x.json"], "--comm-groups x.json: applies only to a Chakra trace"),
     "absent": (["run", "p3.8xlarge", "absent.et"], "absent.et: no such trace; expected files such as absent.0.et"),
     "no groups": ([*RUN, "--comm-groups", "absent.json"], "absent.json: No such file or directory"),
     "two runs": (["run", "p3.8xlarge", "alexnet", "--nodes", "1..2", "--chakra", "x"], "--chakra: a trace holds one run"),

@@ -45,7 +45,7 @@ def test_memory_is_of_the_gpu_with_least_to_spare(mixed: Answer) -> None:
 def test_the_error_is_the_larger_of_both_kinds(mixed: Answer) -> None:
     found = run_document(mixed.run, mixed.inputs)["expected_error"]
     assert found["p90"] == max(error("hgx-h100", 3), error("dgx-a100", 3)) > min(error("hgx-h100", 3), error("dgx-a100", 3))
-    assert "errors of 2 kinds of node" in found["basis"]
+    assert "largest error of 2 kinds of nodes" in found["basis"]
 
 
 def test_equal_nodes_are_one_kind() -> None:

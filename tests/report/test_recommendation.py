@@ -42,7 +42,10 @@ def test_the_answer_comes_first() -> None:
 
 def test_a_missed_budget_tells_by_how_much() -> None:
     """By hand: 3100 s are 3.3% more than 3000; 7.5 USD are 7.5 times 1 USD."""
-    for budget, words in ((Budget(time=3000.0), "nearest, 3.3% above: 2 x p3.2xlarge"), (Budget(money=1.0), "nearest, 7.5 times that")):
+    for budget, words in (
+        (Budget(time=3000.0), "closest, 3.3% over budget: 2 x p3.2xlarge"),
+        (Budget(money=1.0), "closest, 7.5 times the budget"),
+    ):
         text = recommendation_text(recommendation_document("w", found(None, (BEST,), budget)))
         assert text.startswith("Nothing meets") and words in text
 
@@ -51,7 +54,7 @@ def test_where_nothing_runs_the_reasons_are_told() -> None:
     text = recommendation_text(recommendation_document("w", found(None, ())))
     assert text.startswith("No rentable machine") and "dgx-2: no price is known (spot)" in text
     named = recommendation_text(recommendation_document("w", found(None, ()), ["dgx-2"]))
-    assert named.startswith("None of the machines named can be rented to run w.")
+    assert named.startswith("None of these machines can be rented to run w.")
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

@@ -43,7 +43,7 @@ def test_the_text_marks_what_is_too_much() -> None:
 
 def test_equal_ports_are_said_once() -> None:
     text = bound_text(table(**dict.fromkeys(PLACEMENTS, 5e9)))
-    assert "the ports of one carry 5 GB/s" in text
+    assert "the ports of each carry 5 GB/s" in text
 
 
 @pytest.mark.parametrize("key", ["assumptions", "version", "inputs_sha256"])

@@ -36,7 +36,7 @@ def test_rows_and_text_have_a_line_a_job() -> None:
     ]  # fmt: skip
     text = share_text(document)
     assert text.startswith("16 loader workers of each node of toy among 2 jobs")
-    assert "throughput +25.0% in the mean of jobs, makespan -25.0% against an even division" in text
+    assert "throughput +25.0% (mean of jobs), makespan -25.0% compared with an even division" in text
 
 
 def test_nodes_with_other_numbers_of_workers() -> None:
@@ -45,4 +45,4 @@ def test_nodes_with_other_numbers_of_workers() -> None:
 
 def test_the_picture_has_every_policy() -> None:
     svg = share_plot(divided()).svg.decode()
-    assert all(words in svg for words in ("even, throughput +0.0%", "greedy, throughput +25.0%", "7 a GPU", "minutes"))
+    assert all(words in svg for words in ("even, throughput +0.0%", "greedy, throughput +25.0%", "7 per GPU", "minutes"))

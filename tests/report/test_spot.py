@@ -47,10 +47,10 @@ def test_the_distribution_rises_from_the_least_to_the_most() -> None:
 
 def test_the_text_compares_with_on_demand() -> None:
     text = spot_text(answered())
-    assert "Spot saves 64% of the money and takes 200% longer." in text and "a note" in text
-    assert "Checkpoint every 3 s (4 in all, 2 s each)." in text
-    assert "Spot costs more by 46% of the money" in spot_text(answered(on_demand_cost=1.0))
-    assert "of the money" not in spot_text(answered(on_demand_cost=None))
+    assert "Spot saves 64% of the cost and takes 200% longer." in text and "a note" in text
+    assert "Checkpoint every 3 s (4 in total, 2 s each)." in text
+    assert "Spot costs 46% more and takes" in spot_text(answered(on_demand_cost=1.0))
+    assert "of the cost" not in spot_text(answered(on_demand_cost=None))
 
 
 def test_words() -> None:

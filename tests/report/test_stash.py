@@ -62,7 +62,7 @@ def test_what_a_stall_is_made_of_sums_to_the_change_of_the_step() -> None:
 
 def test_literal_formulas_are_others_and_say_so() -> None:
     assert document(True)["stash"] != document()["stash"]
-    assert "literal, as upstream" in profile_text(found(), document(True)) and "corrected, as Stash" in profile_text(found(), document())
+    assert "literal, as in upstream" in profile_text(found(), document(True)) and "corrected, as Stash" in profile_text(found(), document())
 
 
 def test_every_run_has_a_row_and_a_line() -> None:
@@ -88,4 +88,4 @@ def test_the_end_of_burst_credits_is_told_where_needs_are() -> None:
     assert (whole["burst_credits_end"]["epoch"], whole["burst_credits_end"]["step_time_s"]) == (4, pytest.approx(0.05, rel=0.02))
     assert any("burst credits of the disk run out in epoch 4" in text for text in whole["warnings"])
     items = {item.text.replace("\u00a0", " ") for item in Page(profile_page(whole)).all("li")}
-    assert "The disk reads by burst credits, which run out in epoch 4; from then on a step takes 50 ms" in items
+    assert "Disk reads use burst credits, which run out in epoch 4; from then on a step takes 50 ms" in items

@@ -12,8 +12,8 @@ from tests.study.scenes import scene
 SENTENCES = {
     "disk": "Disk fetch: the disk, with 0% of the reads cached, feeds 1 samples/s",
     "cpu": "CPU prep: 2 workers deliver 1 samples/s, the GPUs could take 3 samples/s",
-    "decode": "Prep: decoding on the GPUs beside training allows 1 samples/s",
-    "copy": "The copy to the GPU (2 GB a step) is not overlapped",
+    "decode": "Prep: decoding on the GPUs during training allows 1 samples/s",
+    "copy": "The copy to the GPU (2 GB per step) is not overlapped",
     "nvlink": "Gradient exchange waits on 1 NVLinks GPU0-NVSwitch",
     "pcie": "Gradient exchange waits on the PCIe port of GPU0",
     "network": "Gradient exchange waits on NIC 0, 8 Gbps",
@@ -55,8 +55,8 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
         assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
         assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
-            "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms a step, nvlink latency over 4 "
-            "GPUs; leaving that out (--set training.stack.broadcast_buffers=false) would save 13% of the step."
+            "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms per step, nvlink latency over 4 "
+            "GPUs; turning that off (--set training.stack.broadcast_buffers=false) would save 13% of the step."
         )
         sentence = verdict(found, 0, bottleneck)
         assert sentence.startswith("Gradient exchange waits on nvlink latency") if exposed else sentence == hidden
@@ -66,7 +66,7 @@ def test_an_epoch_of_few_steps_says_what_its_first_batch_takes() -> None:
     """Closed form: four workers prepare a batch in 1 s each, a step takes 0.3 s; an epoch of one step waits for its batch first."""
     workload = toy_workload((layer(0.1, 0.2, 10),), loader="pytorch", prep=1.0, samples=1, inputs={"num_workers": 4})
     [text] = warnings(run(machine(1, disk=volume()), workload))
-    assert text == "a warm epoch has 1 step, and waits 1 s of its 1.3 s for the first batch; figures of a step leave that out"
+    assert text == "a warm epoch has 1 step, and waits 1 s of its 1.3 s for the first batch; figures of a step exclude that"
 
 
 def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
@@ -79,7 +79,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     assert warm.interval is not None
     [text] = warnings(found)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
-    assert text.endswith(f"known to +-{100 * warm.interval / warm.step_time:.2g}% (95%)")
+    assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
 
 
 def test_every_kind_of_node_is_asked_for_its_volume() -> None:
@@ -87,9 +87,9 @@ def test_every_kind_of_node_is_asked_for_its_volume() -> None:
     bare, own = toy_node(1, disk=volume(assumed=True)), toy_node(2, disk=volume())
     workload = toy_workload(loader="pytorch")
     texts = [[line for line in assumptions(run(cluster(*nodes), workload)) if "volume" in line] for nodes in ((own, bare), (bare,), (own,))]
-    size = "one disk of 93.1 GiB"
+    size = "so one disk of 93.1 GiB is assumed"
     assert texts == [
-        [f"toys with toy comes without a volume: {size} (--set groups.N.node.storage.volume=...)"],
-        [f"toys comes without a volume: {size} (--set node.storage.volume=...)"],
+        [f"toys with toy comes without a volume, {size} (--set groups.N.node.storage.volume=...)"],
+        [f"toys comes without a volume, {size} (--set node.storage.volume=...)"],
         [],
     ]

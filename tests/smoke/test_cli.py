@@ -250,11 +250,11 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--gpus", "6", "--algo", "halving_doubling"], "take 4 or 8 ranks"),
+        (["--gpus", "6", "--algo", "halving_doubling"], "use 4 or 8 ranks"),
         (["--channels", "65"], "NCCL has 1 to 64"),
         (["--algo", "NVLS"], "What can run here: Tree (LL, LL128, Simple), Ring"),
-        (["--algo", "Rign"], "'Rign' is not a name that NCCL 2.30 knows"),
-        (["--proto", "LL256"], "write some of LL, LL128, Simple"),
+        (["--algo", "Rign"], "'Rign' is not known to NCCL 2.30"),
+        (["--proto", "LL256"], "write any of LL, LL128, Simple"),
         (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
         (["--nccl", "1.0"], "choose one of 2.3, 2.4, 2.10, 2.30"),
         (["--op", "all_reduc"], "write one of all_reduce"),

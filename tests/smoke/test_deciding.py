@@ -43,7 +43,7 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
 
 def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--market", "spot"]) == 0
-    assert "No spot price is known of g5.xlarge; --set price.spot=" in capsys.readouterr().out
+    assert "No spot price for g5.xlarge; set one with --set price.spot=" in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,11 +117,11 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     assert "hardware: p3.8xlarge -> p3.8xlarge-two-islands" in capsys.readouterr().out
     assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
-    assert "The two runs are the same." in capsys.readouterr().out
+    assert "The two runs are identical." in capsys.readouterr().out
     assert main(["run", "p3.8xlarge", "vgg16", "--fast", "-o", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "run")]) == 0
-    assert "The two runs are the same." in capsys.readouterr().out
+    assert "The two runs are identical." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["on_demand"]["time_s"] < time["low_95"] <= time["p50"] <= time["p90"] <= time["high_95"]
     assert document["saving"] == pytest.approx(1 - cost["mean"] / document["on_demand"]["cost_usd"])
     assert main(SPOT) == 0
-    assert f"Spot saves {100 * document['saving']:.0f}% of the money" in capsys.readouterr().out
+    assert f"Spot saves {100 * document['saving']:.0f}% of the cost" in capsys.readouterr().out
 
 
 def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
     )
     assert (
         "python -m sim run p4d.24xlarge unet.yaml" in extracted
-        and "write a workload that names it" in extracted
+        and "write a workload that uses it" in extracted
         and "model: unet.yaml" in extracted
     )
     assert re.search(r"^  step .+ samples/s$", run, re.MULTILINE) and "expected error" in run
@@ -177,7 +177,7 @@ WRONG = {
     "list hardwares": "",
     "extract config.json": "config.json: is not a Python file; a decoder's configuration becomes a workload with: python -m sim new",
     "extract table.yaml --input 3x4x4": "runs as it is: python -m sim run p4d.24xlarge table.yaml",
-    "new --from-topo unet.py": "--from-topo unet.py: say where the description goes, such as -o unet.yaml",
+    "new --from-topo unet.py": "--from-topo unet.py: set the file for the description, such as -o unet.yaml",
     "new workload config.json -o folder": "folder: is a folder; expected a file, such as folder/result.yaml",
     "new workload meta-llama/Llama-3.1-9B": "meta-llama/Llama-3.1-9B: no such file or folder here; to ask the hub",
     "run p3.2xlarge tble.yaml": "tble.yaml: no such file; did you mean table.yaml?",
@@ -185,7 +185,7 @@ WRONG = {
     "run p3.2xlarge nameless.yaml": "nameless.yaml:1:23: model.transformer.layers: 'two' is not a whole number",
     "run p3.2xlarge word.yaml": "training.optimizer: found 'adam'; write a block, such as {name: adam}",
     "recommend vgg16 p3.2xlarge --budget-hours inf": "--budget-hours inf: write a finite number",
-    "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; several are --vary batch=16,32",
+    "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; for several values, write --vary batch=16,32",
 }
 """What newcomers typed, and what the answer says."""
 
@@ -220,7 +220,7 @@ def test_a_python_without_the_packages_gets_a_sentence() -> None:
     """As after `make run` in a terminal that was not told of .venv: -S hides all that is installed."""
     done = subprocess.run([sys.executable, "-S", "-m", "sim", "list"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "stallsim is not installed there; after 'make run' in the checkout write '. .venv/bin/activate'" in done.stderr
+    assert "stallsim is not installed for it; run '. .venv/bin/activate'" in done.stderr
 
 
 def test_written_files_tell_editors_their_schema(desk: Path) -> None:

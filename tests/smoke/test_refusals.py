@@ -115,7 +115,7 @@ def test_an_example_follows_the_help_and_errors_once(capsys: pytest.CaptureFixtu
 
 def test_a_value_behind_an_option_without_one(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, *RUN, "--json", "out.json")
-    assert "--json out.json: --json takes no value; it prints to the terminal: write > FILE after the command" in said
+    assert "--json out.json: --json takes no value; it prints to stdout; to write a file, add > FILE after the command" in said
     assert "--exact 3: --exact takes no value; leave the value out" in refusal(capsys, *RUN, "--exact", "3")
 
 

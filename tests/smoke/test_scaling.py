@@ -104,7 +104,7 @@ def test_jobs_share_the_price_of_their_machine(capsys: Capture) -> None:
     assert [(job["job"], job["workload"]) for job in document["jobs"]] == [(0, "resnet18"), (1, "vgg16")]
     for job in document["jobs"]:
         assert job["cost_per_epoch_usd"] == pytest.approx(24.48 / 2 / 3600 * job["epoch_time_s"])
-        assert "jobs share a node's price by their GPUs on it: this job has 4 of the 8 GPUs in use" in job["assumptions"]
+        assert "jobs share the price of a node in proportion to their GPUs on it: this job has 4 of the 8 GPUs in use" in job["assumptions"]
 
 
 def test_tables_keep_jobs_apart(capsys: Capture) -> None:

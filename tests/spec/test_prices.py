@@ -129,4 +129,4 @@ def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
     assert load_hardware("p4d.24xlarge", ["node=p5.48xlarge"]).spec.groups[0].price == own
     assert load_hardware("p4d.24xlarge", ["node.gpu.memory=90 GiB"]).spec.groups[0].price is not None
     said = document(Scenario("p4d.24xlarge", "vgg16", ("node.gpu=H100",)))["assumptions"]
-    assert "no price of p4d.24xlarge as described is known, so no cost is shown (--set price.on_demand='10 USD/h')" in said
+    assert "no price for p4d.24xlarge as described, so no cost (--set price.on_demand='10 USD/h')" in said

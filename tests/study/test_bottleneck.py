@@ -74,7 +74,7 @@ def test_what_binds_nearly_as_much_as_the_gpus_is_named_beside_them() -> None:
     [bottleneck] = bottlenecks(found)
     assert bottleneck.tied == ("gpu", "cpu")
     assert bottleneck.doubled == pytest.approx(0.15, rel=1e-3)
-    said = "would save less than 4%; faster GPUs alone would save 5% at most, as then the CPU limits; doubling both saves 50%."
+    said = "would save less than 4%; faster GPUs alone would save at most 5%, because then the CPU limits; doubling both saves 50%."
     assert verdict(found, 0, bottleneck).endswith(said)
 
 
@@ -182,7 +182,7 @@ def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
     assert job.first.step_time < 0.96 * job.warm.step_time  # both exact
     assert low <= job.first.step_time * 1.001
     assert high >= job.warm.step_time
-    assert moments(bottleneck)[0].startswith("the step takes 53.8 ms to 56.8 ms, by when in it the loaders")
+    assert moments(bottleneck)[0].startswith("the step takes 53.8 ms to 56.8 ms, depending on when the loaders")
 
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:

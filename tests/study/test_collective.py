@@ -58,7 +58,7 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
         ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: NCCL's protocols carry NCCL's"),
         ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: NCCL sends and receives"),
         ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: NCCL sends and receives"),
-        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree leaves no way to run reduce"),
+        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree allows no way to run reduce"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce, not reduce"),
         ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: belongs to --op all_to_all"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need a row of 8 numbers"),

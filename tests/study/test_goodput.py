@@ -528,7 +528,7 @@ def test_failures_beside_a_run_are_of_any_level(capsys: pytest.CaptureFixture[st
         key: alone[key] for key in ("effective_share", "interruptions", "energy_kwh")
     }
     assert main(["run", *job, "--hours", "200", "--reliability", "high"]) == 2
-    assert "--reliability high: belongs to failures; write --with-failures as well" in capsys.readouterr().err
+    assert "--reliability high: applies only to failures; add --with-failures" in capsys.readouterr().err
     assert main(["run", *job, "--hours", "200", "--with-failures", "--reliability", "best"]) == 2
     assert "known are high, low, middle" in capsys.readouterr().err
 

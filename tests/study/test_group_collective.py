@@ -98,7 +98,7 @@ def test_text_json_and_page_say_who_meets_and_which_links_are_shared() -> None:
     assert document["rows"][-1]["by_itself_s"] < document["rows"][-1]["time_s"]
     assert "groups that share links, measured one at a time" in text
     page = collective_page(document)
-    assert "Which links groups share" in page and "one of 2 groups" in page
+    assert "Links that groups share" in page and "one of 2 groups" in page
 
 
 @pytest.mark.parametrize(

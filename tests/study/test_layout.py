@@ -97,12 +97,12 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
     ),
     (
         scenario("resnet50", stack="tf-parameter-server", shard="parameters"),
-        "training.stack: .*parameter servers, which do not go with training.parallel; use --stack torchtitan-2.x",
+        "training.stack: .*parameter servers, which cannot be combined with training.parallel; use --stack torchtitan-2.x",
         scenario("resnet50", stack=TITAN, shard="parameters"),
     ),
     (
         scenario(LLAMA, stack="torch-2.x-ddp", shard="parameters"),
-        "runs plain data parallelism only; .*--stack torchtitan-2.x or megatron-core",
+        "supports plain data parallelism only; .*--stack torchtitan-2.x or megatron-core",
         scenario(LLAMA, stack=MEGATRON, shard="optimizer"),
     ),
     (
@@ -215,7 +215,7 @@ def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytes
     with pytest.raises(SpecError) as caught:
         run_layout(free(2), workload(blocks(2), pipeline=2))
     text = str(caught.value)
-    assert "training.parallel.schedule: 1f1b never ends: stage 0 waits at backward of chunk 0, micro-batch 0" in text
+    assert "training.parallel.schedule: 1f1b deadlocks: stage 0 waits at backward of chunk 0, micro-batch 0" in text
     assert "write schedule: 1f1b" in text
 
 

@@ -53,6 +53,7 @@ def test_a_what_if_says_that_it_keeps_the_channels() -> None:
     document = layout_whatif_document(layout_whatif(asked))
     twice = next(row["twice_step_time_s"] for row in document["resources"] if row["resource"] == "network")
     assert changed.run.step_time < 0.99 * twice
-    assert "collectives keep their algorithms and channels: 'run --set node.nic.bandwidth=...' has NCCL choose anew" in layout_whatif_text(
-        document
+    assert (
+        "collectives keep their algorithms and channels; 'run --set node.nic.bandwidth=...' lets NCCL choose again"
+        in layout_whatif_text(document)
     )

@@ -55,4 +55,4 @@ def test_where_nothing_fits_it_says_what_is_missing() -> None:
 def test_recommend_says_why_and_what_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "resnet50", "p2.xlarge", "--batch", "300", "--budget-usd", "5", "--nodes", "1"]) == 1
     said = capsys.readouterr().out
-    assert "None of the machines named can be rented to run resnet50." in said and "K80 has 12 GiB" in said and "nearest that can: " in said
+    assert "None of these machines can be rented to run resnet50." in said and "K80 has 12 GiB" in said and "nearest that can: " in said

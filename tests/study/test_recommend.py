@@ -331,7 +331,7 @@ def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytes
     more = spare["candidates"][0]["energy_kwh"] / fails["candidates"][0]["energy_kwh"]
     assert more == pytest.approx(1 + watched["idle"] / watched["working"], rel=0.1)  # a spare waits, and draws for it
     assert "a failed machine is replaced within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
-    with pytest.raises(SpecError, match="write --with-failures as well"):
+    with pytest.raises(SpecError, match="add --with-failures"):
         recommended(replace(ASKED, plan=JobPlan(EPOCHS)), Renting(Budget(money=1e6), ["p3.8xlarge"], spares=1))
 
 

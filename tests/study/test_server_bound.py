@@ -48,4 +48,4 @@ def test_a_time_that_is_none_is_refused(time: str) -> None:
 
 def test_gpus_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collective", "p3.16xlarge", "--op", "parameter_server", "--gpus", "4"]) == 2
-    assert "counts hosts, not GPUs" in capsys.readouterr().err
+    assert "takes hosts, not GPUs" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_dividing_by_need_beats_an_even_division(tmp_path):
     assert by_need["throughput_gain"] > 0.1
     assert by_need["makespan_gain"] > 0.1
     assert all(job["throughput_gain"] > -0.02 for job in by_need["jobs"])
-    assert "against an even division" in share_text(document)
+    assert "compared with an even division" in share_text(document)
 
 
 SIDE = """name: side

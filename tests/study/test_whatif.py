@@ -67,7 +67,7 @@ def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name(found)["disk"].bound(found.now.step_time) == pytest.approx((1.0, 0.0), abs=1e-3)
     warnings = whatif_document(found)["warnings"]
     assert len(warnings) == 2
-    assert "5% slower, the step takes 5.0% longer; 5% faster, it takes 0.0% less" in warnings[0]
+    assert "5% slower makes the step 5.0% longer, 5% faster 0.0% shorter" in warnings[0]
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 7.0])

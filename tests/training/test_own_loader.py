@@ -134,10 +134,13 @@ class Late(Empty):
 @pytest.mark.parametrize(
     ("loader", "told"),
     [
-        (Own(Empty), "loader mine: RuntimeError: nothing is due any more, but the end has not come"),
+        (Own(Empty), "loader mine: RuntimeError: no more events, but the end was not reached"),
         (Own(Broken), "loader mine: KeyError: 'batch'"),
         (Own(Late), "loader mine: the shard is empty; write a larger one"),
-        (Own(lambda site, options: site), "loader mine: makes no InputPipeline: it lacks site and next_batch and copy_to_gpu and state"),
+        (
+            Own(lambda site, options: site),
+            "loader mine: does not return an InputPipeline: it lacks site and next_batch and copy_to_gpu and state",
+        ),
         (Own(lambda site: site), "loader mine: TypeError: "),
         (4, "the loader 4: does not follow Loader: it lacks name and made; docs/develop/own-loader.md shows one"),
         ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; announce one of your own (docs/develop/"),
@@ -152,5 +155,5 @@ def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> Non
 
 def test_layouts_refuse_it_since_they_load_nothing() -> None:
     extensions.give(extensions.LOADERS, Own(Dealt))
-    with pytest.raises(SpecError, match=r"^input\.own_loader: mine would load, but layouts have torch's loader only; leave it out$"):
+    with pytest.raises(SpecError, match=r"^input\.own_loader: layouts do not support mine, only torch's loader; leave it out$"):
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, overrides={"input.own_loader": "mine"})

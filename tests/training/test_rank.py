@@ -52,7 +52,7 @@ def test_instructions_are_played_in_order_each_from_when_the_one_before_was_over
 
 
 def test_a_program_that_no_part_plays_is_refused_before_it_runs() -> None:
-    with pytest.raises(ValueError, match="no part of the rank plays Pack, Unpack"):
+    with pytest.raises(ValueError, match="no part of the rank can run Pack, Unpack"):
         Rank(simpy.Environment(), (Load(0), Pack(0, 0), Unpack(0)), {Load: lambda *_: ()})
 
 

@@ -208,11 +208,11 @@ def test_machines_without_hosts_for_servers_say_what_would_do() -> None:
 
 
 def test_the_report_names_the_servers(capsys: pytest.CaptureFixture[str]) -> None:
-    for stack, who in (("tf-parameter-server", "one worker by itself"), ("tf-parameter-server-sync", "each of the workers")):
+    for stack, who in (("tf-parameter-server", "one worker alone"), ("tf-parameter-server-sync", "each of the workers")):
         assert main(["run", "cm-dare-p100", "resnet15-cifar", "--stack", stack, "--nodes", "4", "--fast", "-v"]) == 0
         shown = capsys.readouterr().out
         assert f"parameter servers: {who} pushes and pulls" in shown and "bound by CPU of parameter server 0" in shown
-        assert "1 parameter server on hosts of role server, whole variables dealt in turn" in shown
+        assert "1 parameter server on hosts of role server, whole variables assigned round-robin" in shown
 
 
 def test_what_stays_on_one_host_knows_no_limit_of_its_connections() -> None:

@@ -80,9 +80,9 @@ def test_controls_are_options_of_run() -> None:
 
 def test_what_is_wrong_is_one_sentence() -> None:
     wrong = {
-        (("batchh", "4"),): "'batchh': there is no such control; did you mean batch?",
+        (("batchh", "4"),): "'batchh': no such control; did you mean batch?",
         (("nodes", "0"),): "--nodes 0: write 1 or more",
-        (("nodes", "1..4"),): "--nodes 1..4: write one number here; a range is for the command line",
+        (("nodes", "1..4"),): "--nodes 1..4: write one number here; only the command line accepts a range",
         (("batch", "many"),): "--batch many: write the samples of each GPU, 1 or more, or max for as many as fit into its memory",
         (("epochs", "few"),): "--epochs few: write a number, for example 90",
         (("market", "sport"),): "--market sport: did you mean spot?",

@@ -60,5 +60,5 @@ def test_the_report_says_its_command(choice: Choice) -> None:
 
 
 def test_other_names_are_refused() -> None:
-    with pytest.raises(SpecError, match=f"passwd: there is no such file; write one of {', '.join(FILES)}"):
+    with pytest.raises(SpecError, match=f"passwd: no such file; write one of {', '.join(FILES)}"):
         file_of(choice_of([]), "passwd")

@@ -45,7 +45,7 @@ def test_what_is_wrong_is_said(client: Any) -> None:
     view = client.get("/view", params={"workload": "alexnett"})
     assert view.json()["problems"] == ["alexnett is not in the catalogue (workloads/); did you mean alexnet?"]
     assert client.get("/view", params={"nodez": "2"}).status_code == 422
-    assert client.get("/file/passwd").json()["problems"][0].startswith("passwd: there is no such file")
+    assert client.get("/file/passwd").json()["problems"][0].startswith("passwd: no such file")
     lines = client.get("/machines", params={"workload": "alexnett"}).text.splitlines()
     assert json.loads(lines[-1])["problems"] == ["alexnett is not in the catalogue (workloads/); did you mean alexnet?"]
 
@@ -105,4 +105,4 @@ def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         assert main(["ui", "--port", str(port)]) == 2
-    assert capsys.readouterr().err.startswith(f"--port {port}: {os.strerror(errno.EADDRINUSE)}; --port 0 takes a free port")
+    assert capsys.readouterr().err.startswith(f"--port {port}: {os.strerror(errno.EADDRINUSE)}; --port 0 chooses a free port")

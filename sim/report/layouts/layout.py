@@ -206,7 +206,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
     sentences = [
         f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
         _loading(run),
-        "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
+        "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
         *price_unknown(run.hardware),
     ]
@@ -215,7 +215,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
     if run.half_width is not None:
         percent = 100 * run.half_width / run.step_time
         sentences.append(
-            f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)"
+            f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}); the 95% interval of their mean is +-{percent:.2g}%"
         )
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
@@ -226,7 +226,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
 
 _RECOMPUTED: Final = {
     "selective": "attention recomputed",
-    "operators": "activations recomputed but for attention and every second matrix product",
+    "operators": "activations recomputed except attention and every second matrix product",
 }
 """What backward recomputes, by ``activation_checkpointing``; for blocks see `_recomputing`."""
 
@@ -241,25 +241,23 @@ def _recomputing(run: LayoutRun) -> str:
     if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
         return words
     again = any(recomputed(training, unit) for unit in run.layout.units)
-    return "activations recomputed where the model's code or its stack says so" if again else "no activations recomputed"
+    return "activations recomputed as set by the model's code or its stack" if again else "no activations recomputed"
 
 
 def _loading(run: LayoutRun) -> str:
     """Return how samples reach the ranks that hold the beginning of the model, in words."""
     options = run.workload.input
     if options.loader == "synthetic":
-        return "samples are ready on the GPU: input is synthetic"
+        return "samples are always ready on the GPU: input is synthetic"
     if run.node.storage is None:
-        return "samples are ready: the node describes no storage to read them from"
+        return "samples are always ready: the node description has no storage"
     if not options.num_workers:
-        return "each rank reads and prepares its samples itself, while it waits"
+        return "each rank waits while it reads and prepares its own samples"
     built = options.num_workers * options.prefetch_factor
     if options.stream is not None:
         first = show(first_batch(run), "time")
         named = f"{options.stream.library} from {options.stream.store.name}"
-        return (
-            f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} a rank; the first micro-batch is there after {first}"
-        )
+        return f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} per rank; first micro-batch after {first}"
     return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
 
 

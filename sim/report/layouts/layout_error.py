@@ -51,7 +51,7 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
 
 def unmeasured(run: LayoutRun) -> list[str]:
     """Return descriptions of what in *run* no measured training run has, or too few for a reliable error."""
-    of_model = [] if run.workload.model.sequence is not None else ["no model without a sequence of tokens was measured"]
+    of_model = [] if run.workload.model.sequence is not None else ["no measured model without token sequences"]
     return [*of_model, *not_validated(run)]
 
 
@@ -69,13 +69,13 @@ def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unme
     errors = validated[name]
     beyond = [*unmeasured_features, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
     if name in names[2:]:
-        beyond.append(f"no {kind} layout was measured on {gpu}")
+        beyond.append(f"no measured {kind} layout on {gpu}")
     return _answer(name, errors, beyond, similar=not unmeasured_features)
 
 
 def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bool) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
-    runs = f"{errors['points']} measured training runs" + (" like it" if similar else "")
+    runs = f"{errors['points']} {'similar ' if similar else ''}measured training runs"
     rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {

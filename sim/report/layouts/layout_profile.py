@@ -12,8 +12,8 @@ from sim.study.layout_profile import DIFFERENCES, FULL, RUN0, RUN1, RUN2, RUN3, 
 from sim.units import counted, show
 
 RUNS: Final = {
-    RUN0: "RUN0  synthetic data, links that take no time",
-    RUN1: "RUN1  synthetic data, a network that takes no time",
+    RUN0: "RUN0  synthetic data, infinitely fast links",
+    RUN1: "RUN1  synthetic data, infinitely fast network",
     FULL: "RUN1  synthetic data, over the network",
     RUN3: "RUN3  real data, in memory",
     RUN2: "RUN2  real data, as they are read",
@@ -54,8 +54,8 @@ def method(profile: LayoutProfile) -> list[str]:
         else ""
     )
     return [
-        f"RUN0: a rank's part of the model does not run on one GPU; all {run.gpus} run, on links that take no time{bubble}",
-        "network: the twin, two nodes of half the GPUs, would place groups otherwise; RUN1 has a network that takes no time instead",
+        f"RUN0: one GPU cannot run its part of the model alone, so all {run.gpus} run, with infinitely fast links{bubble}",
+        "network: the twin, two nodes of half the GPUs, would place groups differently; instead, RUN1 has an infinitely fast network",
         f"fetch: a layout has no cold epoch; {_reading(run)}",
     ]
 
@@ -64,12 +64,12 @@ def _reading(run: LayoutRun) -> str:
     """Return what RUN2 and RUN3 read, in words."""
     options = run.workload.input
     if options.loader == "synthetic" or run.node.storage is None:
-        return "nothing is read here, and RUN2 and RUN3 take as long as RUN1"
+        return "no data is read, so RUN2 and RUN3 take as long as RUN1"
     if options.stream is not None:
-        return "RUN3 has samples in memory, RUN2 streams them from the store"
+        return "RUN3 reads samples from memory, RUN2 streams them from the store"
     if run.workload.dataset.sequence is not None:
-        return "RUN3 has tokens in memory, RUN2 reads each from disk once"
-    return "RUN3 has all samples in memory, RUN2 those that the page cache holds in a warm epoch"
+        return "RUN3 reads tokens from memory, RUN2 reads each from disk once"
+    return "RUN3 reads all samples from memory, RUN2 only those in the page cache of a warm epoch"
 
 
 def layout_profile_text(document: dict[str, Any]) -> str:
@@ -82,7 +82,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
         ]
         for name, stall in document["stash"].items()
     ]  # fmt: skip
-    head = [Title("stall", True), Title("a step"), Title("share"), Title("waited for"), Title("by direct attribution made of", True)]
+    head = [Title("stall", True), Title("per step"), Title("share"), Title("waits"), Title("direct attribution", True)]
     lines = [
         f"Stash's method, simulated: {document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, "
         f"{layout_name(document)}, {document['stack']}",

@@ -17,7 +17,7 @@ _NAMES = {
     "launch": "kernel launches",
     "disk": "disk",
     "cpu": "CPU cores of loaders",
-    "spread": "variation of ranks",
+    "spread": "rank variation",
     "links": "all links at once",
 }
 

@@ -25,8 +25,8 @@ def wraps_text(run: LayoutRun) -> str | None:
     rest = f"the root holds {_millions(root)}" if root else "the root holds none"
     modules = f"{counted(len(largest), 'module')}: {shown}; {rest}" if sizes else f"the root alone, {_millions(root)}"
     if run.mesh.parallel.wrap is None:
-        why = f"no numbered blocks, so modules from {_millions(TORCHS_SIZE)} on, as torch's size_based_auto_wrap_policy"
-        return f"FSDP gathers {modules} ({why}; --wrap says otherwise)"
+        why = f"no numbered blocks, so modules of {_millions(TORCHS_SIZE)} or more, like torch's size_based_auto_wrap_policy"
+        return f"FSDP gathers {modules} ({why}; --wrap changes this)"
     return f"FSDP gathers {modules} parameters"
 
 

@@ -13,7 +13,7 @@ from sim.report.style import MEANINGS
 
 _NAMED = 0.07
 """Smallest share of a bar at which a piece is wide enough for its name."""
-ERROR_BARS = "Error bars: nine in ten such predictions missed by less."
+ERROR_BARS = "Error bars: 90% of similar predictions were within them."
 """The explanation of error bars."""
 _VISIBLE = 1e-4
 """Share of a bar up to which a piece is not drawn."""
@@ -115,7 +115,7 @@ def stalls(figures: Figures) -> Html:
         (name, bar(which, stall_pieces(which), "step_time_s", scale, off), which.shown("step_time_s", as_time))
         for name, which in (("warm epoch", warm), ("first epoch", cold))
     ]
-    chart = named_bars(rows, "Seconds of a step by cause, in a warm and in the first epoch")
+    chart = named_bars(rows, "Step time by cause, in a warm and in the first epoch")
     key = tag("figcaption", ERROR_BARS) if off > 0 else None
     return joined(tag("figure", chart, key), stall_table(figures))
 
@@ -150,8 +150,8 @@ def stall_table(figures: Figures) -> Html:
             continue
         cells: list[Child] = [joined(swatch(cause.value), cause.value), figures.shown(path, as_time), figures.share(path, "step_time_s")]
         rows.append([*cells, cold.shown(path, as_time), cold.share(path, "step_time_s"), MEANINGS[cause]])
-    head = [("cause", False), ("warm", True), ("share", True), ("first epoch", True), ("share", True), ("what happens meanwhile", False)]
-    return table(head, rows, "Where a step goes")
+    head = [("cause", False), ("warm", True), ("share", True), ("first epoch", True), ("share", True), ("activity", False)]
+    return table(head, rows, "Step time by cause")
 
 
 def stall_key(*runs: Figures) -> Html:

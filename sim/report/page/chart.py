@@ -206,10 +206,10 @@ def chart(
         foremost = [group[0] for group in groups if group[0].best or group[0].first][:_FEW]
         names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], occupied, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
-    axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
+    axes = tag("p", f"Vertical: {up.title}. Horizontal: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
     look = f"chart marks{' few' * (few or len(names) <= _FEW)}{' long' * long}"
-    return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
+    return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys move between points")
 
 
 def turns(points: Sequence[ChartPoint]) -> list[ChartPoint]:
@@ -231,7 +231,7 @@ def is_crowded(points: Sequence[ChartPoint]) -> bool:
 
 def error_bars(points: Sequence[ChartPoint]) -> str:
     """Return the explanation of the error bars of *points* in a chart, and which of them are not faint."""
-    return ERROR_BARS.replace(":", " (faint but for the orange ones):") if is_crowded(points) else ERROR_BARS
+    return ERROR_BARS.replace(":", " (faint except the orange ones):") if is_crowded(points) else ERROR_BARS
 
 
 def _names_of_narrow(

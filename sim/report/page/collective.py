@@ -28,7 +28,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     title = f"{document['op']} on {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
-    lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
+    lead = "Bus bandwidth is comparable to link bandwidth: size / time, times the bytes that every rank must send per byte."
     parts = [
         _over_size(figures, rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
         _over_size(
@@ -44,10 +44,8 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
 def _concurrent_text(group: Mapping[str, Any] | None) -> str:
     """Return what runs at the same time, in words."""
     if group is None:
-        return "by itself, nothing else runs"
-    return (
-        f"one of {counted(group['groups'], 'group')} '{group['name']}' of {axes_text(group['axes'])} (stage {group['stage']}), all at once"
-    )
+        return "in isolation: nothing else runs"
+    return f"one of {counted(group['groups'], 'concurrent group')} '{group['name']}' of {axes_text(group['axes'])} (stage {group['stage']})"
 
 
 def _links(figures: Figures) -> PagePart:
@@ -60,9 +58,9 @@ def _links(figures: Figures) -> PagePart:
         ]
         for use in uses
     ]  # fmt: skip
-    head = [("busiest link", False), ("of its kind", True), ("groups on it", True), ("busy", True)]
-    lead = "On the first node of the stage and between nodes, while bytes of the largest size move."
-    return PagePart("links", "Links", section("links", "Which links groups share", table(head, cells, "Links"), lead=lead))
+    head = [("busiest link", False), ("similar links", True), ("groups on it", True), ("busy", True)]
+    lead = "On the first node of the stage and between nodes, during the transfer of the largest size."
+    return PagePart("links", "Links", section("links", "Links that groups share", table(head, cells, "Links"), lead=lead))
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
@@ -72,7 +70,7 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     half = next(row for row in rows if row.value("busbw_bytes_per_s") >= reached / 2)
     sentence = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
     more = f", half of it at {as_memory(half.value('bytes'))}" if half.value("bytes") < best.value("bytes") else ""
-    return f"{sentence}{more}; {best.value('bottleneck')} is the bound."
+    return f"{sentence}{more}, bound by {best.value('bottleneck')}."
 
 
 def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
@@ -83,14 +81,14 @@ def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
         (f"Time of {as_memory(row.value('bytes'))}", row.shown("time_s", as_time), f"{row.value('algorithm')} {row.value('protocol')}")
         for row in ((small, large) if len(rows) > 1 else (small,))
     ]
-    shown.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "at most"))
-    shown.append(("Channels", best.shown("channels", as_number), "there"))
+    shown.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "maximum"))
+    shown.append(("Channels", best.shown("channels", as_number), "at the maximum"))
     if figures.value("expected_error"):
         last = len(figures.value("expected_error")["bands"]) - 1
         error = figures.inside(f"expected_error/bands/{last}")
-        shown.append(("Expected error", error.shown("median", as_percent), f"median of measured ones, {error.value('band')}"))
+        shown.append(("Expected error", error.shown("median", as_percent), f"median of measured runs, {error.value('band')}"))
     if halves:
-        shown.append(("Between halves", figures.shown("bisection_bytes_per_s", as_bandwidth), "of the cluster, each way"))
+        shown.append(("Bisection bandwidth", figures.shown("bisection_bytes_per_s", as_bandwidth), "between halves, each way"))
     return tiles(shown)
 
 
@@ -118,7 +116,7 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
     line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
     values = [point.y * factor for point in points for factor in (1.0, 1 + point.off_up)]
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
-    drawn = chart(points, size_axis(rows), up, f"{names[2]} over size", line)
+    drawn = chart(points, size_axis(rows), up, f"{names[2]} by size", line)
     caption = tag(
         "figcaption",
         f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.off_up for point in points) else ''}",
@@ -137,7 +135,7 @@ def _table(rows: Sequence[Figures]) -> PagePart:
         for row in rows
     ]  # fmt: skip
     head = [
-        ("size", True), ("time", True), *([("by itself", True)] if grouped else []), ("algbw", True), ("busbw", True), ("algorithm", False),
+        ("size", True), ("time", True), *([("isolated", True)] if grouped else []), ("algbw", True), ("busbw", True), ("algorithm", False),
         ("protocol", False), ("channels", True), ("bottleneck", False),
     ]  # fmt: skip
     return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))

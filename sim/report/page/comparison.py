@@ -72,7 +72,7 @@ def _shown(rows: Sequence[Figures]) -> tuple[ShownColumn, ShownColumn]:
 def _words(row: Figures) -> str:
     job = row.value("whole_job")
     time, cost = (row.value("epoch_time_s"), row.value("cost_per_epoch_usd")) if job is None else (job["time_s"], job["cost_usd"])
-    what = "an epoch" if job is None else f"for {length_text(job)}"
+    what = "per epoch" if job is None else f"for {length_text(job)}"
     return f"{as_time(time)}{'' if cost is None else f' and {as_money(cost)}'} {what}"
 
 
@@ -97,7 +97,7 @@ def _pareto(rows: Sequence[Figures]) -> PagePart:
         f": nothing else is both faster and cheaper. {error_bars(points)} Both axes are logarithmic.",
     )
     with_job = row_job(rows) is not None
-    lead = f"Each point is a machine: what {'the whole job' if with_job else 'an epoch'} takes, and what it costs."
+    lead = f"Each point is a machine, with the time and cost of {'the whole job' if with_job else 'an epoch'}."
     return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, key), lead=lead))
 
 
@@ -118,11 +118,9 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
         (named(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.shown("step_time_s", as_time))
         for row in rows[:_BARS]
     ]
-    bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short long")
+    bars = tag("div", named_bars(drawn, "Share of step time by cause, on each machine"), class_="short long")
     lead = "Share of step time by cause; step time at right." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
-    return PagePart(
-        "steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*rows[:_BARS]), lead=lead)
-    )
+    return PagePart("steps", "Step time", section("steps", "Step time by cause", tag("figure", bars), stall_key(*rows[:_BARS]), lead=lead))
 
 
 def _carbon(row: Figures) -> Child:
@@ -147,7 +145,7 @@ def _table(rows: Sequence[Figures]) -> PagePart:
         [
             joined(
                 named(row),
-                tag("span", " *", class_="flag", title="on the front") if row.value("pareto") else None,
+                tag("span", " *", class_="flag", title="Pareto-optimal") if row.value("pareto") else None,
                 tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
             ),
             row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown(rate, as_number), *of_epoch(row),
@@ -156,10 +154,10 @@ def _table(rows: Sequence[Figures]) -> PagePart:
         ]
         for row in rows
     ]  # fmt: skip
-    epoch = [] if in_tokens else ["epoch", "an epoch costs", "energy", "CO2", "first epoch"]
+    epoch = [] if in_tokens else ["epoch", "cost per epoch", "energy", "CO2", "first epoch"]
     titles = ["GPUs", "step", of_rate, *epoch, "GPU memory", "compute", "expected error"]
     if job:
-        titles += ["whole job" if is_long(job) else "epochs done", "whole job costs"]
+        titles += ["whole job" if is_long(job) else "epochs done", "cost of whole job"]
         for row, line in zip(rows, cells, strict=True):
             done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]

@@ -38,7 +38,7 @@ def _tiles(old: Figures, new: Figures) -> Html:
         (title, new.shown(path, write), joined("before ", old.shown(path, write)))
         for title, path, write in (
             ("Step", "step_time_s", as_time), ("Epoch", "epoch_time_s", as_time), ("First epoch", "first_epoch/epoch_time_s", as_time),
-            ("An epoch costs", "cost_per_epoch_usd", as_money), ("GPU memory", "gpu_memory_bytes/total", as_memory),
+            ("Cost per epoch", "cost_per_epoch_usd", as_money), ("GPU memory", "gpu_memory_bytes/total", as_memory),
         )
     ]  # fmt: skip
     return tiles(rows)
@@ -52,10 +52,8 @@ def _steps(old: Figures, new: Figures) -> PagePart:
         drawn: list[tuple[Child, Html, Child]] = [
             (name, bar(run, stall_pieces(run), "step_time_s", scale), run.shown("step_time_s", as_time)) for name, run in pair
         ]
-        shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Seconds of a step by cause, {epoch} epoch"))]
-    return PagePart(
-        "steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(old, new), lead="Seconds of a step by cause.")
-    )
+        shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Step time by cause, {epoch} epoch"))]
+    return PagePart("steps", "Steps", section("steps", "Step time by cause", *shown, stall_key(old, new)))
 
 
 def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
@@ -67,8 +65,8 @@ def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
         for cause in causes_of(figures.value("stalls_s"))
         if any(run.value("stalls_s").get(cause.value) for run in (old, new))
     ]  # fmt: skip
-    head = [("cause", False), ("before", True), ("after", True), ("change", True), ("what happens meanwhile", False)]
-    lead = "A step is the sum of its causes, so the changes sum to its own."
+    head = [("cause", False), ("before", True), ("after", True), ("change", True), ("activity", False)]
+    lead = "The causes add up to the step time, and their changes to its change."
     return PagePart("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
 
 
@@ -97,5 +95,5 @@ def _figures(figures: Figures) -> PagePart:
 
 def _inputs(document: Mapping[str, Any]) -> PagePart:
     lines = input_lines(document["inputs"])
-    shown = bullets(lines) if lines else tag("p", "No input that the documents name differs.")
+    shown = bullets(lines) if lines else tag("p", "All inputs in the documents are the same.")
     return PagePart("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))

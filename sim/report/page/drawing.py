@@ -48,7 +48,7 @@ def use_table(uses: Sequence[Use], figures: Figures) -> Html:
         ]
         for place, use in enumerate(uses)
     ]  # fmt: skip
-    head = [("resource", False), ("of this kind per node", True), ("carries", True), ("mean use", True), ("peak", True)]
+    head = [("resource", False), ("number per node", True), ("capacity", True), ("mean use", True), ("peak", True)]
     return table(head, rows, "Use of links, disk and processors during the steps shown", "sortable")
 
 
@@ -75,7 +75,7 @@ class _Drawing:
         height = layout.bottom + max(deepest, 46.0) + 16
         parts = [*self._wires(layout), *self._nvlinks(layout), *self._network(layout), *self._boxes(layout), *self._disk(layout)]
         if self.slot.count > 1:
-            parts.append(_text(layout.boxes["socket0"].x, 12, f"one of {self.slot.count} equal nodes", "small"))
+            parts.append(_text(layout.boxes["socket0"].x, 12, f"one of {self.slot.count} identical nodes", "small"))
         elif not self.slot.lent:
             parts.append(_text(layout.boxes["socket0"].x, 56, "parameter server", "small"))
         words = self._in_words()
@@ -93,11 +93,11 @@ class _Drawing:
         return f"{self.run.hardware.name}: {node.gpu_count} x {node.gpu.name}{nvlink}, {host}{bound_text}"
 
     def _caption(self) -> Html:
-        named: list[Child] = [f"{self.bound.link}, the slowest on the way of gradients"] if self.bound.link else []
+        named: list[Child] = [f"{self.bound.link}, the slowest link on the path of gradients"] if self.bound.link else []
         if self.bound.resource in _HELD:
-            named.append(f"what bounds the job: {NAMES[self.bound.resource]}")
+            named.append(f"the bottleneck of the job: {NAMES[self.bound.resource]}")
         marked = joined(tag("span", "Orange", class_="flag"), ": ", "; ".join(map(str, named)), ". ") if named else None
-        return tag("figcaption", marked, "Strong lines carried something during the steps shown, the wider the more of what they carry.")
+        return tag("figcaption", marked, "Strong lines carried data during the steps shown; wider lines used more of their capacity.")
 
     # --- boxes ---------------------------------------------------------------------------------------------------
 

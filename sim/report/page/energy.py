@@ -6,7 +6,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, table
 from sim.report.page.words import as_carbon, as_energy, as_time
 from sim.units import show
 
-LEAD = "A node's mean power, and what a limit on the GPUs' power would cost in time and save in energy."
+LEAD = "The mean power of a node, and the effect of limits on GPU power on time and energy."
 _PARTS = {"gpus": "GPUs", "host": "host, fans, conversion", "network": "NICs and switch ports"}
 
 
@@ -15,7 +15,7 @@ def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
     if figures.value("energy") is None:
         return []
     more = joined(figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
-    return [("Energy of an epoch", figures.shown("energy/kwh_per_epoch", as_energy), more)]
+    return [("Energy per epoch", figures.shown("energy/kwh_per_epoch", as_energy), more)]
 
 
 def energy(figures: Figures) -> Html:
@@ -27,8 +27,8 @@ def energy(figures: Figures) -> Html:
         for key, name in _PARTS.items()
     ]
     rows += [
-        ["a node", figures.shown("energy/node_power_w", _power), None],
-        ["the job, with PUE", figures.shown("energy/site_power_w", _power), None],
+        ["node", figures.shown("energy/node_power_w", _power), None],
+        ["job, with PUE", figures.shown("energy/site_power_w", _power), None],
     ]
     power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
     return joined(power, _caps(figures), _grid(figures))
@@ -53,15 +53,15 @@ def _caps(figures: Figures) -> Html:
         ]
         for place in range(len(figures.value("energy/power_caps")))
     ]
-    head = [("GPU limited to", False), ("step", True), ("of now", True), ("energy of a sample", True), ("of now", True)]
+    head = [("GPU limited to", False), ("step", True), ("of current", True), ("energy per sample", True), ("of current", True)]
     return table(head, rows, "Power caps")
 
 
 def _grid(figures: Figures) -> Html:
     grid = figures.value("energy/grid")
-    where = "the mean of the world, since the region is unknown" if grid["assumed"] else grid["region"]
+    where = "world average, because the region is unknown" if grid["assumed"] else grid["region"]
     rows: list[list[Child]] = [
-        ["energy of an epoch", figures.shown("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
-        ["CO2 of an epoch", figures.shown("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
+        ["energy per epoch", figures.shown("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
+        ["CO2 per epoch", figures.shown("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
     ]
     return table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")

@@ -88,5 +88,5 @@ def _document(name: str, document: Mapping[str, Any]) -> Html:
     return section(
         "document", "Raw data (JSON)", tag("button", "Download JSON", type="button", data_download=name),
         details("JSON, as --json prints it", text),
-        lead="Every figure above is taken from here; programs read the same with --json.",
+        lead="All figures above come from this document; --json prints it for programs.",
     )  # fmt: skip

@@ -44,7 +44,7 @@ _SHOWN = (
 def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of the *document* of a long run, with the inputs that were *read* for it."""
     figures = Figures(document, "goodput")
-    title = f"{document['workload']} on {document['nodes']} nodes of {document['hardware']}, with failures"
+    title = f"{document['workload']} on {counted(document['nodes'], 'node')} of {document['hardware']}, with failures"
     set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
     hero = outcome(title, _verdict(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
     parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
@@ -82,7 +82,7 @@ def _tiles(figures: Figures) -> Html:
     if figures.value("energy_per_sample_j") is not None:
         per_token = figures.value("energy_per_token_j") is not None
         key, name = ("energy_per_token_j", "token") if per_token else ("energy_per_sample_j", "sample")
-        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "of the whole job, over kept work"))
+        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "whole job, per unit of kept work"))
     if figures.value("model_flops_utilization"):
         rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "not part of the effective share"))
     return tiles(rows)
@@ -98,7 +98,7 @@ def _per_cent(share: float) -> str:
 
 def _losses(figures: Figures) -> PagePart:
     lead = "Means over all simulated runs; they add up to the total time. MFU is part of the kept work and is counted once."
-    return PagePart("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
+    return PagePart("lost", "Where the time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
 
 
 def _lost(figures: Figures) -> Html:
@@ -108,7 +108,7 @@ def _lost(figures: Figures) -> Html:
         [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
-    mean = named_bars([("the mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
+    mean = named_bars([("mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
     lost_rows = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(lost_rows, "Lost time") if lost_rows else None
@@ -160,7 +160,7 @@ def _spread(figures: Figures) -> PagePart:
             ),
         )
     lead = "The intervals include both the differences in failure rate between fleets and the luck of a single run."
-    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _figures_table(figures), lead=lead))
+    return PagePart("spread", "Distribution", section("spread", "Distribution of runs", drawn, _figures_table(figures), lead=lead))
 
 
 def _figures_table(figures: Figures) -> Html:
@@ -180,11 +180,11 @@ def _checkpoints(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         ["bytes", figures.shown("checkpoint/bytes", as_memory)],
         ["writers", figures.shown("checkpoint/writers", as_number)],
-        ["cost to training", figures.shown("checkpoint/blocking_s", as_time)],
-        ["of it from slower steps", figures.shown("checkpoint/slowed_s", as_time)],
+        ["training time lost", figures.shown("checkpoint/blocking_s", as_time)],
+        ["due to slower steps", figures.shown("checkpoint/slowed_s", as_time)],
         ["complete after", figures.shown("checkpoint/persist_s", as_time)],
-        ["loaded in", figures.shown("checkpoint/load_s", as_time)],
-        ["interval, in work", figures.shown("checkpoint/interval_s/used", as_time)],
+        ["load time", figures.shown("checkpoint/load_s", as_time)],
+        ["interval, in training time", figures.shown("checkpoint/interval_s/used", as_time)],
         ["best interval", figures.shown("checkpoint/interval_s/exact", as_time)],
         ["Young (1974)", figures.shown("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.shown("checkpoint/interval_s/daly", as_time)],
@@ -192,9 +192,9 @@ def _checkpoints(figures: Figures) -> PagePart:
     if figures.value("checkpoint/memory") is not None:
         rows += [
             ["interval of copies to peers", figures.shown("checkpoint/memory_interval_s", as_time)],
-            ["cost of a copy to training", figures.shown("checkpoint/memory/blocking_s", as_time)],
-            ["a peer has the copy after", figures.shown("checkpoint/memory/persist_s", as_time)],
-            ["loaded from a peer in", figures.shown("checkpoint/memory/load_from_peer_s", as_time)],
+            ["training time lost per copy", figures.shown("checkpoint/memory/blocking_s", as_time)],
+            ["copy complete after", figures.shown("checkpoint/memory/persist_s", as_time)],
+            ["load time from a peer", figures.shown("checkpoint/memory/load_from_peer_s", as_time)],
         ]
     saved = figures.value("checkpoint")
     lead = f"{saved['mode']}, to {saved['store']}; simulated on the links of a node and the store, alongside the training traffic."
@@ -220,7 +220,7 @@ def _energy(figures: Figures) -> PagePart:
     drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
     unknown = " (the region is unknown)" if grid["assumed"] else ""
     below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
-    lead = f"{power_cap_text(cap)}, failures apart." if cap else "The power of a node depends on what the job does (--power-cap limits it)."
+    lead = f"{power_cap_text(cap)}, without failures." if cap else "Node power depends on what the job does (--power-cap limits it)."
     return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, tag("p", below), lead=lead))
 
 

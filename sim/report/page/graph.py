@@ -49,7 +49,7 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _time(figures: Figures) -> PagePart:
-    lead = "Mean over ranks; every moment of a rank is compute, or one wait."
+    lead = "Mean over ranks; at any time, a rank either computes or waits for one cause."
     return PagePart("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, GRAPH_MEANINGS), lead=lead))
 
 
@@ -67,10 +67,10 @@ def _lanes(run: GraphRun) -> PagePart:
         marks = [*kernels[rank], *(wait for wait in run.ranks[rank].waits if wait.cause != Cause.COMPUTE)]
         longest = sorted(marks, key=lambda mark: mark.t0 - mark.t1)[:MOST_MARKS]
         lanes.append(tag("div", *(_mark(mark, span) for mark in sorted(longest, key=lambda mark: mark.t0)), class_="lane"))
-    figure = lanes_of(names, lanes, span, "Ranks against time")
+    figure = lanes_of(names, lanes, span, "Ranks over time")
     more = f" The first {MOST_RANKS} of {len(run.ranks)} ranks." if len(run.ranks) > MOST_RANKS else ""
     lead = f"One step of {as_time(run.step_time)}: blue is compute, other colors are waits by cause.{more}"
-    return PagePart("ranks", "Ranks against time", section("ranks", "Ranks against time", figure, lead=lead))
+    return PagePart("ranks", "Ranks over time", section("ranks", "Ranks over time", figure, lead=lead))
 
 
 def _mark(mark: WaitSpan, span: TimelineSpan) -> Html:
@@ -92,8 +92,8 @@ def _communication(figures: Figures) -> PagePart:
             ]
         )  # fmt: skip
     head = [("communication", False), ("communicators", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
-    lead = "Time is that of all calls of one communicator; exposed is what a rank's GPU stands still for it, mean over ranks."
-    shown = table(head, rows, "Communication", "sortable") if rows else tag("p", "The ranks exchange nothing.")
+    lead = "Time: all calls of one communicator. Exposed: time for which a rank's GPU is idle because of it, mean over ranks."
+    shown = table(head, rows, "Communication", "sortable") if rows else tag("p", "The ranks do not communicate.")
     return PagePart("communication", "Communication", section("communication", "Communication", shown, lead=lead))
 
 

@@ -120,7 +120,7 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _time(figures: Figures) -> PagePart:
-    lead = "Every moment of a rank's step, by what it does or waits for; mean over ranks."
+    lead = "A rank's step by what it does or waits for; mean over ranks."
     return PagePart("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, BRIEF), lead=lead))
 
 
@@ -139,7 +139,7 @@ def _stages(run: LayoutRun) -> PagePart:
         names += [tag("div", words[stage], class_="lane-name high") for stage in courses]
         lanes.append(tag("div", class_="title"))
         lanes += [tag("div", _course(course, span, run.node.gpu.memory), class_="lane high") for course in courses.values()]
-    figure = lanes_of(names, lanes, span, "Stages and their memory against time")
+    figure = lanes_of(names, lanes, span, "Stages and their memory over time")
     seen = [mark for stage in shown for mark in _shown(run, stage, span)]
     names_of = dict.fromkeys(mark.name for mark in seen if isinstance(mark, WorkSpan) and mark.stream == "gpu")
     shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES.get(name, _OTHER)}"), name) for name in _in_order(names_of))
@@ -149,10 +149,10 @@ def _stages(run: LayoutRun) -> PagePart:
     key = tag("ul", *shades, *causes, *uses, class_="key")
     lead = f"One step of {as_time(end - begin)}: what each stage computes; colored gaps are waits by cause."
     if len(stages) > 1:
-        lead += " The strip below each lane is what the stage sends to others, by the network that carries it."
+        lead += " The strip below each lane shows what the stage sends to others, by network."
     if courses:
-        lead += f" Below, the memory of one GPU by use at each moment; the full height is its {as_memory(run.node.gpu.memory)}."
-    return PagePart("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
+        lead += f" Below: the memory of one GPU by use over time; the full height is its {as_memory(run.node.gpu.memory)}."
+    return PagePart("stages", "Stages over time", section("stages", "Stages over time", figure, key, lead=lead))
 
 
 def _steps(heights: Sequence[float], columns: range) -> str:
@@ -233,7 +233,7 @@ def _memory(figures: Figures, memory: float) -> PagePart:
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
         rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.shown("total", as_memory)))
     key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
-    lead = f"At the fullest moment of a step; a full bar is the GPU's {as_memory(memory)}."
+    lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}."
     return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
 
 
@@ -251,7 +251,7 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
         points = [_point(size, key) for size in sizes]
         across = axis("GPUs", [size.value("gpus") for size in sizes], as_number)
         up = linear_axis(key.replace("_", " "), [size.value(key) for size in sizes], as_number)
-        drawn = chart(points, across, up, "Throughput over GPUs")
+        drawn = chart(points, across, up, "Throughput by GPUs")
         parts.insert(0, PagePart("speed", "Throughput", section("speed", "Throughput", drawn)))
     failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
     verdict = f"{counted(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
@@ -260,6 +260,6 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
 
 
 def _point(size: Figures, key: str) -> ChartPoint:
-    name = f"{size.value('gpus')} GPUs"
+    name = counted(size.value("gpus"), "GPU")
     says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
     return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)

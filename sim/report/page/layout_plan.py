@@ -90,8 +90,8 @@ def _table(rows: Mapping[int, Figures]) -> PagePart:
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
-    lead = "Best first; ~ marks layouts that the model cannot tell from the best."
-    lead += f" Below them, others that are not beaten in {_both(rows[0])} at once." if len(rows) > SHOWN else ""
+    lead = "Best first; ~ marks layouts within the expected error of the best."
+    lead += f" Below them: other layouts that are Pareto-optimal in {_both(rows[0])}." if len(rows) > SHOWN else ""
     return PagePart(
         "table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead)
     )
@@ -122,7 +122,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
         pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
         drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
     key = tag("ul", *(tag("li", swatch(_COLOURS[name]), PARTS[name]) for name in names), class_="key")
-    lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
+    lead = "Step time of each layout in the table, by its number: compute, and what compute waits for; mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
     return PagePart("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
 
@@ -134,15 +134,15 @@ def _trade(figures: Figures) -> PagePart:
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30
         marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))
-        tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: its allocator may retry, which is counted"
+        tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: the allocator may retry (included)"
         says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free{tight}"
         best, front = place == 0, row.value("pareto")
         points.append(ChartPoint(time, free, str(place + 1), says, marked, best, front, best, off if best or front else 0.0))
-    across = axis("time of a step", with_errors(points), as_time)
+    across = axis("step time", with_errors(points), as_time)
     up = linear_axis("GiB free", [point.y for point in points], as_number)
-    drawn = chart(points, across, up, "Memory left over time of a step")
+    drawn = chart(points, across, up, "Memory left by step time")
     both = _both(rows[0])
-    lead = f"Every simulated layout; numbered ones are not beaten in {both} at once. Orange: the best"
+    lead = f"All simulated layouts; numbered ones are Pareto-optimal in {both}. Orange: the best"
     lead += f". {error_bars(points)}" if off else "."
     return PagePart("trade", "Time and memory", section("trade", both.capitalize(), tag("figure", drawn), lead=lead))
 
@@ -160,10 +160,10 @@ def _turns(document: Mapping[str, Any]) -> PagePart:
             [
                 turn["change"],
                 turn["best"] or turn["problem"],
-                "the same" if turn["same"] else "a tie" if turn["tie"] else "another",
+                "same" if turn["same"] else "tie" if turn["tie"] else "another",
                 time,
                 "; ".join(flip_lines(turn)) or "-",
             ]
         )
-    head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("flips", False)]
+    head = [("change", False), ("best layout", False), ("compared with the plan", False), ("step", True), ("flips", False)]
     return PagePart("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

@@ -21,14 +21,14 @@ def layout_profile_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
     """Return the page of the profile *document* of *run*."""
     hero, parts = layout_parts(run, document)
     figures = Figures(document, "run")
-    title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
+    title = f"{document['workload']} on {document['hardware']}, Stash profile"
     return page(title, "profile", hero, [_runs(figures), _stalls(figures), *parts], {"run": document})
 
 
 def _runs(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [[title, figures.shown(f"runs/{name}/step_time_s", as_time)] for name, title in RUNS.items()]
     method = tag("ul", *(tag("li", f"{sentence}.") for sentence in figures.value("method")))
-    lead = "Every difference between two runs is one of the stalls."
+    lead = "Each stall is the difference between two runs."
     return PagePart("runs", "Runs", section("runs", "The runs", table([("run", False), ("step", True)], rows, "Runs"), method, lead=lead))
 
 
@@ -40,8 +40,8 @@ def _stalls(figures: Figures) -> PagePart:
         ]
         for name, stall in figures.value("stash").items()
     ]  # fmt: skip
-    head = [("stall", False), ("a step", True), ("share", True), ("of", False), ("waited for", True), ("causes that changed", False)]
-    lead = "Subtraction blames the whole difference of two runs on one stall; directly, ranks waited for that cause so long."
+    head = [("stall", False), ("per step", True), ("share", True), ("of", False), ("waits", True), ("causes that changed", False)]
+    lead = "Subtraction attributes the whole difference between two runs to one stall; waits: time for which ranks waited for that cause."
     return PagePart("stash", "Stalls", section("stash", "Stalls by subtraction", table(head, rows, "Stalls"), lead=lead))
 
 

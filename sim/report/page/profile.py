@@ -28,7 +28,7 @@ _CAUSE = {
 def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a profile's *document*, with the inputs that were *read* for it."""
     figures = Figures(document, "profile")
-    title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
+    title = f"{document['workload']} on {document['hardware']}, Stash profile"
     set_up = (
         f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, "
         f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
@@ -48,14 +48,10 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     percents = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
     network = percents.pop("network", 0.0)
     worst = max(percents, key=lambda name: percents[name])
-    sentence = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
+    sentence = "Stash's runs show no significant stall: all take about as long as one GPU on synthetic data."
     if percents[worst] >= _SMALL:
-        sentence = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
+        sentence = f"The largest stall in Stash's runs is {worst}, {percents[worst]:.1f}% of {AGAINST[worst]}: {_CAUSE[worst]}."
     return f"{sentence} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else sentence
-
-
-def _article(name: str) -> str:
-    return f"an {name}" if name == "interconnect" else f"a {name}"
 
 
 def _tiles(figures: Figures) -> Html:
@@ -63,7 +59,7 @@ def _tiles(figures: Figures) -> Html:
         (
             f"{name.capitalize()} stall",
             figures.shown(f"stash/{name}/percent", _percent) if stall else "-",
-            joined(f"of {AGAINST[name]}; ", figures.shown(f"stash/{name}/time_s_per_epoch", as_time), " an epoch") if stall else "no twin",
+            joined(f"of {AGAINST[name]}; ", figures.shown(f"stash/{name}/time_s_per_epoch", as_time), " per epoch") if stall else "no twin",
         )
         for name, stall in figures.value("stash").items()
     ]
@@ -92,7 +88,7 @@ def _runs(figures: Figures) -> PagePart:
         for name in runs
     ]  # fmt: skip
     head = [("run", False), ("machine", False), ("GPUs", True), ("step", True), ("epoch", True)]
-    lead = "What Stash runs on a rented machine, simulated; every difference between two runs is one of its stalls."
+    lead = "The runs of Stash on a rented machine, simulated; each stall is the difference between two runs."
     return PagePart("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
 
 
@@ -115,12 +111,12 @@ def _stalls(figures: Figures) -> PagePart:
         for name, stall in figures.value("stash").items()
         if stall is not None
     ]  # fmt: skip
-    head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("a step's causes that changed", False)]
-    lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
+    head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("causes that changed, per step", False)]
+    lead = "Stash attributes the whole difference between two runs to one stall. Direct attribution divides it among these causes."
     made = table(head, rows, "Stalls")
     formulas = tag("p", FORMULAS[figures.value("formulas")])
     return PagePart(
-        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _differences(figures), lead=lead)
+        "stalls", "Stalls", section("stalls", "Stash's stalls and their causes", made, formulas, _differences(figures), lead=lead)
     )
 
 
@@ -139,8 +135,8 @@ def _differences(figures: Figures) -> Html | None:
                     joined(swatch(cause), f"{cause} ", figures.shown(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
                 ]
             )  # fmt: skip
-    head = [("stall", False), ("by subtraction", True), ("waited for", True), ("apart by", False), ("why", False)]
-    return table(head, rows, "Why the two differ, a step") if rows else None
+    head = [("stall", False), ("by subtraction", True), ("waits", True), ("difference", False), ("reason", False)]
+    return table(head, rows, "Why the two methods differ, per step") if rows else None
 
 
 def _made_of(figures: Figures, name: str) -> Child:
@@ -166,18 +162,20 @@ def _direct(figures: Figures) -> PagePart:
         drawn.append(
             (f"{kind} epoch", bar(figures, pieces, f"runs/{run}/step_time_s", scale), figures.shown(f"runs/{run}/step_time_s", as_time))
         )
-    bars = tag("figure", named_bars(drawn, "Seconds of a step by cause, in a warm and in a cold epoch"))
-    lead = "The same two epochs by direct attribution: every moment of a rank's step, by what it does or waits for."
-    return PagePart("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
+    bars = tag("figure", named_bars(drawn, "Step time by cause, in a warm and in a cold epoch"))
+    lead = "The same two epochs by direct attribution: a rank's step by what it does or waits for."
+    return PagePart("direct", "Direct", section("direct", "Step time by direct attribution", bars, stall_key(), lead=lead))
 
 
 def _data(figures: Figures) -> PagePart:
     rates = [name for name, value in figures.value("rates_samples_per_s").items() if value is not None]
     rows: list[list[Child]] = [[name, figures.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
     drawn = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
-    lead = "DS-Analyzer's rates, from the times of its runs: none is that of a cold epoch, which takes RUN2."
+    lead = "DS-Analyzer's rates, computed from its runs. None is the rate of a cold epoch, whose time is that of RUN2."
     return PagePart(
-        "data", "Data", section("data", "Data: rates and needs", drawn, tag("h3", "What would end the stall"), _needs(figures), lead=lead)
+        "data",
+        "Data",
+        section("data", "Data: rates and needs", drawn, tag("h3", "To remove the stall"), _needs(figures), lead=lead),
     )
 
 
@@ -185,7 +183,7 @@ def _needs(figures: Figures) -> Html:
     needs = [
         (path, words, write)
         for path, words, write in (
-            ("cores_per_node", "cores on each node, and loader workers for them, hide preparation", as_number),
+            ("cores_per_node", "cores on each node, with loader workers for them, hide preparation", as_number),
             ("disk_bytes_per_s", "from the disk of each node hide the cold epoch's reads", as_bandwidth),
             ("cached_fraction", "of the data set in each node's page cache hide later reads", as_percent),
         )
@@ -194,7 +192,7 @@ def _needs(figures: Figures) -> Html:
     listed = [tag("li", figures.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs]
     if figures.value("burst_credits_end"):
         epoch, later = (figures.shown(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time)))
-        listed.append(tag("li", "The disk reads by burst credits, which run out in epoch ", epoch, "; from then on a step takes ", later))
+        listed.append(tag("li", "Disk reads use burst credits, which run out in epoch ", epoch, "; from then on a step takes ", later))
     if not listed:
-        return tag("p", "Nothing is needed: reading and preparing data keep up with the GPUs, or no amount of one resource alone would do.")
+        return tag("p", "Nothing: either reading and preparing data keep up with the GPUs, or no amount of a single resource is enough.")
     return tag("ul", *listed)

@@ -40,7 +40,7 @@ def fingerprints(figures: Figures) -> Html:
         for name in figures.value("inputs_sha256")
     ]  # fmt: skip
     seeded = (", seed ", _text(figures, "seed")) if "seed" in figures.value("") else ()
-    same = ". The same descriptions, version and seed give the same figures. SHA-256 of what was read:"
+    same = ". The same descriptions, version and seed give the same figures. SHA-256 of the descriptions:"
     made = tag("p", "Made by stallsim ", _text(figures, "version"), *seeded, same, class_="lead")
     return joined(made, tag("ul", *prints))
 
@@ -56,8 +56,8 @@ def prices(figures: Figures) -> list[PagePart]:
     ]  # fmt: skip
     if not rows:
         return []
-    head = [("machine", False), ("market", False), ("a node", True), ("region", False), ("of", False), ("source", False)]
-    lead = "What a node costs, on which day and where."
+    head = [("machine", False), ("market", False), ("per node", True), ("region", False), ("date", False), ("source", False)]
+    lead = "Price of a node, with its date and region."
     return [
         PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources dated"), lead=lead))
     ]
@@ -81,7 +81,7 @@ def _source_text(source: object) -> str:
 
 
 def _key(key: str) -> str:
-    return "all else" if key == "*" else key
+    return "everything else" if key == "*" else key
 
 
 def _inputs(run: Run, number: int) -> Iterator[ProvenanceRow]:

@@ -31,7 +31,7 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
     figures = Figures(document, "recommend")
     rows = [figures.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
-    notes_title = "How sure, and what would change it" if document["best"] else "To know"
+    notes_title = "Certainty, and what would change the answer" if document["best"] else "Notes"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
     hero = outcome(title, verdict_of(document), "", shown, noted(notes_title, document["notes"]))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
@@ -45,7 +45,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     if best:
         return f"Rent {_named(best)}: {_taken(best)} for {_length(document, best)}."
     if near:
-        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {_length(document, near)}."
+        return f"Nothing meets {_limit(document)}. Closest is {_named(near)}: {_taken(near)} for {_length(document, near)}."
     return nothing_to_rent(document)
 
 
@@ -77,7 +77,7 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         ("Whole job", chosen.shown("total_time_s", as_time), _length(figures.value(""), chosen.value(""))),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
-        ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
+        ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
         ("Energy", chosen.shown("energy_kwh", as_energy), _carbon(chosen)),
@@ -96,7 +96,7 @@ def _saved(chosen: Figures) -> Child:
 
 
 def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
-    return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "nothing like it was measured"
+    return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "no similar run was measured"
 
 
 def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
@@ -114,14 +114,14 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     across, up = axis(title, times, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
-    orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if figures.value("best") is not None else None
+    orange = joined(tag("span", "Orange", class_="flag"), ": the recommendation. ") if figures.value("best") is not None else None
     dashed = "Dashed: the budget. " if budget else ""
     caption = tag(
         "figcaption",
         orange,
-        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {error_bars(points)}",
+        f"{dashed}Logarithmic axes; spot and on-demand are separate points. {error_bars(points)}",
     )
-    lead = f"Each point is a machine, a number of nodes and a market: what {figures.value('workload')} takes there, and what it costs."
+    lead = f"Each point is a machine, number of nodes and market, with the time and cost of {figures.value('workload')}."
     return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
@@ -153,11 +153,11 @@ def _parts(rows: Sequence[Figures]) -> PagePart:
     drawn: list[tuple[Child, Html, Child]] = [
         (_name_of(row), parts_bar(row, "total_time_s", scale, missed_by(row)), row.shown("total_time_s", as_time)) for row in shown
     ]
-    lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
+    lead = "The whole job: startup, epochs, evaluation, checkpoints, and interruptions of spot machines."
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in shown) else ""
-    bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
-    return PagePart("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
+    bars = tag("figure", named_bars(drawn, "Time of the whole job, by candidate"), class_="long")
+    return PagePart("parts", "Where the time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
 
 def _name_of(row: Figures) -> str:
@@ -184,7 +184,7 @@ def _table(rows: Sequence[Figures]) -> PagePart:
         ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
     drawn = table(head, cells, "Candidates", "sortable")
-    lead = "In order of preference. * within the budget. Click a header to sort."
+    lead = "Best first. * within the budget. Click a header to sort."
     return PagePart("table", "Candidates", section("table", "All candidates", drawn, lead=lead))
 
 
@@ -194,7 +194,7 @@ def _left_out(failed: Mapping[str, str]) -> PagePart:
         "Left out",
         section(
             "left-out",
-            "Machines that are left out",
+            "Machines left out",
             bullets(f"{name}: {problem.removeprefix(f'{name}: ')}" for name, problem in failed.items()),
         ),
     )

@@ -109,7 +109,7 @@ class _Job:
             (
                 "Samples per second",
                 figures.shown("throughput_samples_per_s", as_number),
-                f"{gpus} GPUs together" if gpus > 1 else "of one GPU",
+                f"total of {gpus} GPUs" if gpus > 1 else "one GPU",
             ),
             ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.shown("epoch_time_s", as_time), epoch),
             ("First epoch", figures.shown("first_epoch/epoch_time_s", as_time), figures.shown("first_epoch/cost_usd", as_money)),
@@ -128,7 +128,7 @@ class _Job:
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
-            return Html("nothing like it was measured")
+            return Html("no similar run was measured")
         return joined("median; one in ten above ", self.figures.shown("expected_error/p90", as_percent))
 
     # --- the parts -----------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ class _Job:
             "inputs": details("All inputs, sources and hashes", provenance(self.run, self.number, self.figures)),
         }  # fmt: skip
         leads = {
-            "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
+            "time": "A rank's step by what it does or waits for; mean over ranks.",
             "job": "From the start of the machines to the last checkpoint.",
-            "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
+            "steps": "Activity of one rank, its streams and its loader, and the utilization of links.",
             "machine": self._exchange(),
             "memory": "Peak GPU memory of a step.",
             "energy": LEAD,
@@ -165,7 +165,7 @@ class _Job:
             for place, row in enumerate(self.own.value("waited_for"))
         ]
         head = [("cause", False), ("resource", False), ("a warm step", True)]
-        return joined(stalls(self.figures), details("Every resource that was waited for", table(head, rows, "Waited for in a warm step")))
+        return joined(stalls(self.figures), details("All resources that were waited for", table(head, rows, "Waited for in a warm step")))
 
     def _job(self) -> Html:
         return whole_job(self.figures.inside("whole_job")) if self.figures.value("whole_job") else Html("")
@@ -175,7 +175,7 @@ class _Job:
             return Html("")
         bound = next((name for name, use in self.uses.items() if self._slowest and use.words.startswith(self._slowest)), "")
         lanes = timeline(self.run, self.number, self.chosen, self.span, list(self.uses.values()), bound)
-        return joined(lanes, details("Use of resources as a table", use_table(list(self.uses.values()), self.own)))
+        return joined(lanes, details("Use of resources (table)", use_table(list(self.uses.values()), self.own)))
 
     @property
     def _slowest(self) -> str:
@@ -190,10 +190,10 @@ class _Job:
     def _exchange(self) -> Child:
         exchange = self.figures.value("collective")
         if exchange is None:
-            return "One GPU: no gradients travel."
+            return "One GPU: no gradient exchange."
         how = f"{exchange['algorithm']} {exchange['protocol'] or ''}".replace("_", " ").strip()
         bus = self.figures.shown("collective/busbw_bytes_per_s", as_bandwidth)
-        return joined(f"Gradients travel by {how}, bus bandwidth ", bus, f", bound by {exchange['bottleneck']}.")
+        return joined(f"Gradient exchange: {how}, bus bandwidth ", bus, f", bound by {exchange['bottleneck']}.")
 
     def _memory(self) -> Html:
         uses_of = {name: value for name, value in self.figures.value("gpu_memory_bytes").items() if name != "total" and value > 0}
@@ -202,7 +202,7 @@ class _Job:
         ]  # fmt: skip
         capacity = self.own.value("gpu_memory_bytes")
         filled = tag("div", bar(self.figures, pieces, "gpu_memory_bytes/total", capacity), class_="room")
-        chart = named_bars([("of one GPU", filled, self.own.shown("gpu_memory_bytes", as_memory))], "Bytes of GPU memory by use")
+        chart = named_bars([("one GPU", filled, self.own.shown("gpu_memory_bytes", as_memory))], "GPU memory by use")
         rows: list[list[Child]] = [
             [joined(swatch(name), name.replace("_", " ")), self.figures.shown(f"gpu_memory_bytes/{name}", as_memory)] for name in uses_of
         ]
@@ -240,8 +240,8 @@ class _Job:
         if not self.figures.value("freed_step_time_s"):
             return ""
         return (
-            "The step with one resource made infinitely fast, all else as it is; hatched is what that saves. The stalls above say whom "
-            "ranks wait for; this says what would help. Resources that nobody waits for are left out; sim whatif tries more."
+            "Step time with one resource infinitely fast and all else unchanged; hatched: the time saved. The stalls above show what ranks "
+            "wait for; this shows what would help. Resources that no rank waits for are omitted; sim whatif tries more."
         )
 
     def _assumed(self) -> Html:

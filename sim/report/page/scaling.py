@@ -13,6 +13,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 
 def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -69,11 +70,9 @@ def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[PagePart]:
         _speed(sizes),
         lead="Samples per second of all GPUs. Dashed: ideal linear scaling.",
     )
-    steps = section(
-        f"time{suffix}", f"{name}Where a step goes", _steps(sizes), stall_key(), lead="Seconds of a warm step by cause, at each size."
-    )
+    steps = section(f"time{suffix}", f"{name}Step time by cause", _steps(sizes), stall_key(), lead="Warm steps, at each size.")
     return [
-        PagePart(f"speed{suffix}", f"{name}Speed", speed), PagePart(f"time{suffix}", f"{name}Where a step goes", steps),
+        PagePart(f"speed{suffix}", f"{name}Speed", speed), PagePart(f"time{suffix}", f"{name}Step time", steps),
         PagePart(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
     ]  # fmt: skip
 
@@ -102,14 +101,14 @@ def _steps(sizes: Sequence[Figures]) -> Html:
     scale = reach(sizes, "step_time_s")
     rows: list[tuple[Child, Html, Child]] = [
         (
-            f"{figures.value('gpus')} GPUs",
+            counted(figures.value("gpus"), "GPU"),
             bar(figures, stall_pieces(figures), "step_time_s", scale, missed_by(figures)),
             figures.shown("step_time_s", as_time),
         )
         for figures in sizes
     ]
     key = tag("figcaption", ERROR_BARS) if any(missed_by(figures) for figures in sizes) else None
-    return tag("figure", named_bars(rows, "Seconds of a step by cause, at each size"), key)
+    return tag("figure", named_bars(rows, "Step time by cause, at each size"), key)
 
 
 def _table(sizes: Sequence[Figures]) -> Html:
@@ -122,11 +121,11 @@ def _table(sizes: Sequence[Figures]) -> Html:
         for figures in sizes
     ]  # fmt: skip
     titles = [
-        "GPUs", "nodes", "step", "samples/s", "efficiency", "epoch", "an epoch costs",
+        "GPUs", "nodes", "step", "samples/s", "efficiency", "epoch", "cost per epoch",
     ]  # fmt: skip
     return table([(title, True) for title in titles], rows, "Sizes", "sortable")
 
 
 def _left_out(failed: Sequence[tuple[int, int, str]]) -> PagePart:
-    listed = bullets(f"{nodes} nodes, {gpus} GPUs: {problem}" for nodes, gpus, problem in failed)
+    listed = bullets(f"{counted(nodes, 'node')}, {counted(gpus, 'GPU')}: {problem}" for nodes, gpus, problem in failed)
     return PagePart("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))

@@ -30,11 +30,11 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     """Return a sentence on the largest model whose exchange hides behind compute, and with which placement."""
     hidden = [row for row in rows if any(row.value("hidden").values())]
     if not hidden:
-        return "No placement hides the exchange of any of these sizes: the ports carry too little."
+        return "No placement hides the exchange of any of these sizes: the ports are too slow."
     largest = hidden[-1]
     names = [name for name, fits in largest.value("hidden").items() if fits]
     placements = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
-    larger = "" if largest is rows[-1] else "; that of a larger one shows"
+    larger = "" if largest is rows[-1] else "; the exchange of larger models is exposed"
     return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {placements}{larger}."
 
 
@@ -50,7 +50,7 @@ def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
         ChartPoint(
             float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}"), name,
             f"{name}: {meaning}\n{as_memory(row.value('bytes'))}\n{as_bandwidth(row.value(f'needed_bytes_per_s/{name}'))} needed, "
-            f"{as_bandwidth(figures.value(f'port_bytes_per_s/{name}'))} there",
+            f"{as_bandwidth(figures.value(f'port_bytes_per_s/{name}'))} available",
             (row.marked("bytes"), row.marked(f"needed_bytes_per_s/{name}")), not row.value(f"hidden/{name}"), row is rows[-1],
         )
         for name, meaning in MEANINGS.items() for row in rows
@@ -60,10 +60,10 @@ def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
         for name in MEANINGS if len(rows) > 1
     ]  # fmt: skip
     up = axis("needed, in and out together", [point.y for point in points], as_bandwidth)
-    drawn = chart(points, size_axis(rows), up, "Bandwidth that each placement needs over the size of the model", lines)
-    key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports carry. Both axes are logarithmic.")
-    lead = "What the busiest host must carry so that the exchange takes no longer than a step computes (arXiv 1805.07891, section 2)."
-    return PagePart("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
+    drawn = chart(points, size_axis(rows), up, "Bandwidth needed by each placement, by model size", lines)
+    key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports can carry. Both axes are logarithmic.")
+    lead = "Bandwidth that the busiest host needs to hide the exchange behind the compute of a step (arXiv 1805.07891, section 2)."
+    return PagePart("needed", "Needed", section("needed", "Bandwidth needed", tag("figure", drawn, key), lead=lead))
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
@@ -71,7 +71,7 @@ def _table(rows: Sequence[Figures]) -> PagePart:
     head = [("model", True), *((name, True) for name in MEANINGS)]
     meanings = tag("ul", *(tag("li", tag("b", name), f": {meaning}") for name, meaning in MEANINGS.items()))
     return PagePart(
-        "table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable"), meanings, lead="Starred: hidden.")
+        "table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable"), meanings, lead="* hidden behind compute")
     )
 
 

@@ -24,7 +24,7 @@ def share_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     """Return the page of a division's *document*, with the inputs that were *read* for it."""
     figures = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
-    title = f"{workers_of(document)} loader workers a node of {document['hardware']} among {counted(jobs, 'job')}"
+    title = f"{workers_of(document)} loader workers per node of {document['hardware']} among {counted(jobs, 'job')}"
     hero = outcome(title, verdict_of(document), "", _tiles(figures))
     return page(title, "share", hero, [_courses(figures), _table(figures), *basis(figures, read)], {"share": document})
 
@@ -34,17 +34,17 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     best = max(document["policies"], key=lambda policy: policy["throughput_gain"])
     gain, sooner = best["throughput_gain"], best["makespan_gain"]
     if gain < _GAIN:
-        return "No policy brings more than an even division."
-    last = "" if abs(sooner) < _GAIN else f"; the last is done {100 * abs(sooner):.0f}% {'sooner' if sooner > 0 else 'later'}"
-    return f"Divided by the policy {best['policy']}, jobs run {100 * gain:.0f}% faster in the mean than with an even division{last}."
+        return "No policy is faster than an even division."
+    last = "" if abs(sooner) < _GAIN else f"; the last job ends {100 * abs(sooner):.0f}% {'earlier' if sooner > 0 else 'later'}"
+    return f"With the policy {best['policy']}, jobs run {100 * gain:.0f}% faster on average than with an even division{last}."
 
 
 def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         (
-            f"Last job done, {policy['policy']}",
+            f"Last job ends, {policy['policy']}",
             figures.shown(f"policies/{place}/makespan_s", as_time),
-            f"throughput {_signed(policy['throughput_gain'])}" if place else "to compare with",
+            f"throughput {_signed(policy['throughput_gain'])}" if place else "baseline",
         )
         for place, policy in enumerate(figures.value("policies"))
     ]
@@ -67,20 +67,19 @@ def _courses(figures: Figures) -> PagePart:
             )
             for number, job in enumerate(policy["jobs"])
         ]
-        bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, divided by the policy {policy['policy']}"), class_="short"))
+        bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, with the policy {policy['policy']}"), class_="short"))
         drawn += [tag("h3", policy["policy"]), bars]
-    lead = "From start to end; end time at right. Dashed: when the last job finishes with an even division."
-    return PagePart("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
+    lead = "From start to end; end time at right. Dashed: end of the last job with an even division."
+    return PagePart("courses", "Jobs", section("courses", "When each job runs", *drawn, lead=lead))
 
 
 def _job(job: Figures, longest: float, even: float) -> Html:
     start, end, workers = (job.value(key) for key in ("start_s", "end_s", "workers_per_gpu"))
     rate = as_rate(job.value("throughput_samples_per_s"))
-    says = (
-        f"{job.value('workload')}\n{counted(workers, 'worker')} a GPU while most jobs run\n{rate}\nfrom {as_time(start)} to {as_time(end)}"
-    )
+    each = f"{counted(workers, 'worker')} per GPU"
+    says = f"{job.value('workload')}\n{each} while most jobs run\n{rate}\nfrom {as_time(start)} to {as_time(end)}"
     share = (end - start) / longest
-    label = tag("span", f"{counted(workers, 'worker')} a GPU") if share > _NAMED else None
+    label = tag("span", each) if share > _NAMED else None
     before = tag("div", style=f"width:{100 * start / longest:.4f}%") if start > 0 else None
     mark = tag(
         "div", label, class_="mark piece", style=f"width:{100 * share:.4f}%;background:var(--busy);color:var(--paper)",
@@ -100,7 +99,7 @@ def _table(figures: Figures) -> PagePart:
                 own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", as_plain),
                 own.shown("start_s", as_time), own.shown("end_s", as_time),
             ])  # fmt: skip
-    titles = ["GPUs", "workers a GPU", "samples/s", "gain", "epochs", "from", "to"]
+    titles = ["GPUs", "workers per GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]
-    lead = "Workers while most jobs run; they are divided again whenever one comes or goes. Samples/s: mean from start to end, caches warm."
+    lead = "Workers: while most jobs run; divided again whenever a job starts or ends. Samples/s: mean from start to end, warm caches."
     return PagePart("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))

@@ -33,9 +33,9 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     """Return a sentence on the savings of the spot market, and how much longer the job takes."""
     time, cost = document["spot"]["time_s"]["mean"], document["spot"]["cost_usd"]["mean"]
     if document["saving"] is None:
-        return f"On spot machines it takes {as_time(time)} and {as_money(cost)} in the mean; no on-demand price is known."
+        return f"On spot machines it takes {as_time(time)} and {as_money(cost)} on average; there is no on-demand price."
     saved = f"{'saves' if document['saving'] >= 0 else 'costs'} {100 * abs(document['saving']):.0f}%"
-    more = " of the money" if document["saving"] >= 0 else " more"
+    more = " of the cost" if document["saving"] >= 0 else " more"
     return f"Spot {saved}{more} and takes {slower(time, document['on_demand']['time_s'])}."
 
 
@@ -46,17 +46,17 @@ def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         ("Time, mean", figures.shown("spot/time_s/mean", as_time), joined(figures.shown("on_demand/time_s", as_time), " on demand")),
         ("Cost, mean", figures.shown("spot/cost_usd/mean", as_money), demand),
-        ("Interruptions", figures.shown("spot/revocations", _few), joined(figures.shown("spot/lost_s", as_time), " of work repeated")),
+        ("Interruptions", figures.shown("spot/revocations", _few), joined(figures.shown("spot/lost_s", as_time), " of repeated work")),
         (
             "Checkpoint every",
             figures.shown("checkpoint/interval_s", as_time),
-            joined(figures.shown("checkpoint/count", as_number), " in all"),
+            joined(figures.shown("checkpoint/count", as_number), " in total"),
         ),
         ("Samples per second", figures.shown("throughput_samples_per_s", as_number), "with all workers"),
         (
-            "Mean known to",
+            "Error of the mean",
             f"± {196 * error / figures.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",
-            "95% of repetitions",
+            "95% interval",
         ),
     ]
     return tiles(rows)
@@ -71,17 +71,15 @@ def _spread(spot: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [name, *(spot.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
         for name, path in (
-            ("mean", "mean"), ("half of the jobs within", "p50"), ("nine of ten within", "p90"), ("95% from", "low_95"), ("to", "high_95"),
+            ("mean", "mean"), ("median", "p50"), ("90% within", "p90"), ("95% from", "low_95"), ("to", "high_95"),
         )
     ]  # fmt: skip
     rows.append(["without interruptions", spot.shown("spot/undisturbed_time_s", as_time), "-"])
     rows.append(["on demand", spot.shown("on_demand/time_s", as_time), spot.shown("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
-    same = None if drawn else tag("p", "All simulated runs take equally long: none is interrupted.")
-    lead = (
-        f"Each of {spot.value('trials')} simulated runs draws how long its machines live. How many finish within a time, and within a cost."
-    )
-    return PagePart("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
+    same = None if drawn else tag("p", "All simulated runs take the same time: none is interrupted.")
+    lead = f"{spot.value('trials')} simulated runs with random machine lifetimes: the share that finishes within a time and within a cost."
+    return PagePart("spread", "Time and money", section("spread", "Distribution of time and money", *drawn, same, figures, lead=lead))
 
 
 def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
@@ -107,14 +105,14 @@ def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> H
 def _course(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         ["workers", figures.shown("workers", as_number)],
-        ["start-up of a machine", figures.shown("start_up_s", as_time)],
-        ["until a replacement runs", figures.shown("replacement_s", as_time)],
-        ["a checkpoint is written in", figures.shown("checkpoint/write_s", as_time)],
-        ["and read in", figures.shown("checkpoint/read_s", as_time)],
+        ["startup of a machine", figures.shown("start_up_s", as_time)],
+        ["time until a replacement runs", figures.shown("replacement_s", as_time)],
+        ["checkpoint write time", figures.shown("checkpoint/write_s", as_time)],
+        ["checkpoint read time", figures.shown("checkpoint/read_s", as_time)],
         ["samples between checkpoints", figures.shown("checkpoint/interval_samples", as_number)],
         ["samples of the whole job", figures.shown("work_samples", as_number)],
         ["speed with all workers", figures.shown("throughput_samples_per_s", as_rate)],
     ]
     drawn = table([("", False), ("", True)], rows, "A run", "narrow")
     lead = f"After an interruption: {policy_in_words(figures.document)}"
-    return PagePart("course", "A run", section("course", "What a simulated run is made of", drawn, lead=lead))
+    return PagePart("course", "A run", section("course", "Inputs of a simulated run", drawn, lead=lead))

@@ -51,7 +51,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
     cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
     if cheapest is not fastest:
-        sentence += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
+        sentence += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} per epoch."
     influence = {key: times for key, times in document["influence"].items() if times is not None}
     most = max(influence, key=lambda key: influence[key], default=None)
     if most is None or len(influence) < 2:
@@ -71,14 +71,14 @@ def named(row: Mapping[str, Any]) -> str:
 def _fixed(document: Mapping[str, Any]) -> str:
     shown = f"; {'; '.join(document['given'])}" if document["given"] else ""
     count = len(document["rows"]) + len(document["left_out"])
-    return shown if count == document["points"] else f"{shown}; {count} points, evenly among all, are shown"
+    return shown if count == document["points"] else f"{shown}; {count} evenly spaced points are shown"
 
 
 def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [("Points", figures.shown("points", as_number), None)]
     for key, times in figures.value("influence").items():
         if times is not None:
-            rows.append((key, figures.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
+            rows.append((key, figures.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from worst to best value"))
     return tiles(rows)
 
 
@@ -104,9 +104,9 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     across = _axis(title, values, as_plain)
     ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.off_up, 1 + point.off_up)]
     up = _axis("samples per second", ends_up, as_number)
-    drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(numbered, key)))
+    drawn = tag("figure", chart(points, across, up, f"Samples per second by {key}", _lines(numbered, key)))
     ident = f"over-{place}"
-    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(numbered, key)))
+    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Throughput by {key}", drawn, lead=_lead(numbered, key)))
 
 
 def _others(row: Figures, key: str) -> str:
@@ -118,7 +118,7 @@ def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
     joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_grouped(rows, key)) <= _LINES else ""
     with_errors = any(missed_by(row) for row in rows)
-    errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if with_errors else ""
+    errors = " Error bars, on that point and the last one of each line: 90% of similar predictions were within them." if with_errors else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
 
@@ -149,7 +149,7 @@ def _axis(title: str, values: Iterable[float], write: Any) -> ChartAxis:
 def _says(row: Figures) -> str:
     fields = "\n".join(f"{key} {text}" for key, text in row.value("point").items())
     cost = row.value("cost_per_epoch_usd")
-    money = f"\n{as_money(cost)} an epoch" if cost is not None else ""
+    money = f"\n{as_money(cost)} per epoch" if cost is not None else ""
     return f"{fields}\n{as_rate(row.value('throughput_samples_per_s'))}\na step takes {as_time(row.value('step_time_s'))}{money}"
 
 
@@ -161,10 +161,10 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
         (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, missed_by(row)), row.shown("step_time_s", as_time))
         for row in chosen
     ]
-    bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
-    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if stride > 1 else "")
+    bars = tag("div", named_bars(drawn, "Step time by cause, at each point"), class_="short long")
+    lead = "Warm steps." + (f" {len(chosen)} evenly spaced points." if stride > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
-    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*chosen), lead=lead))
+    return PagePart("steps", "Step time", section("steps", "Step time by cause", tag("figure", bars), stall_key(*chosen), lead=lead))
 
 
 def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
@@ -179,7 +179,7 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     ]  # fmt: skip
     head = [
         *((key, False) for key in varied),
-        *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs", "expected error")),
+        *((title, True) for title in ("step", "samples/s", "compute", "epoch", "cost per epoch", "expected error")),
     ]
     lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "Click a header to sort."
     return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))

@@ -64,7 +64,7 @@ def timeline(run: Run, number: int, chosen: Excerpt, span: TimelineSpan, used: S
         names.append(tag("div", *(tag("div", name, class_="lane-name") for name, _ in rows), data_rank=place, hidden=place > 0))
         lanes.append(tag("div", *(tag("div", *marks, class_="lane") for _, marks in rows), data_rank=place, hidden=place > 0))
     kept = [use for place, use in enumerate(used) if use.peak >= NOTICED or place < LEAST_LINKS][:MOST_LINKS]
-    head = joined(tag("div", class_="axis"), *names, tag("div", "use of links", class_="lane-name title"))
+    head = joined(tag("div", class_="axis"), *names, tag("div", "link utilization", class_="lane-name title"))
     links = [tag("div", use.label, class_="lane-name tall", title=use.words) for use in kept]
     axis = tag("div", *_ticks(span), class_="axis", aria_hidden="true")
     title = tag("div", class_="title")
@@ -105,7 +105,7 @@ def _rank_name(run: Run, rank: RankExcerpt) -> str:
 
 
 def _caption(chosen: Excerpt, span: TimelineSpan, left_out: int) -> Html:
-    more = f" {left_out} less used links are left out here." if left_out > 0 else ""
+    more = f" {left_out} less-used link{'s are' if left_out > 1 else ' is'} omitted." if left_out > 0 else ""
     steps = f"{('No', 'One', 'Two', 'Three', 'Four')[len(span.ends)] if len(span.ends) < 5 else len(span.ends)}"
     kind = f" steady-state step{'s' * (len(span.ends) != 1)}" if "steady-state" in chosen.note else f" steps: {chosen.note}"
     text = f"{steps}{kind}; dashed lines end a step. Drag to zoom in, or use the buttons.{more}"

@@ -59,7 +59,7 @@ def _tiles(figures: Figures) -> Html:
     return tiles([
         ("Step", figures.shown("step_time_s", as_time), None),
         ("Epoch", figures.shown("epoch_time_s", as_time), None),
-        ("An epoch costs", figures.shown("cost_per_epoch_usd", as_money), None),
+        ("Cost per epoch", figures.shown("cost_per_epoch_usd", as_money), None),
         ("Price", figures.shown("price_usd_per_h", as_price), None),
         *error_tile(figures),
     ])  # fmt: skip
@@ -81,9 +81,9 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     )
     machines = {"faster_machines": figures.value("faster_machines")}
     rest = [tag("p", line) for line in (*machine_lines(machines), *little_or_nothing(figures.value("resources")))]
-    lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
+    lead = "Warm step with one resource 2x and infinitely fast, everything else unchanged."
     lead += f" {ERROR_BARS}" if rows and off else ""
-    return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
+    return PagePart("ranking", "Ranking", section("ranking", "Effect of faster resources", chart, *rest, lead=lead))
 
 
 def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: float) -> Html:
@@ -102,7 +102,7 @@ def _key(figures: Figures) -> Html:
     items = [
         joined(tag("span", class_="swatch", style=f"background:{fill}", aria_hidden="true"), LABELS[kind]) for kind, fill in _FILLS.items()
     ]
-    items.append(joined("dashed: as it is, ", figures.shown("step_time_s", as_time)))
+    items.append(joined("dashed: current, ", figures.shown("step_time_s", as_time)))
     return tag("ul", *(tag("li", item) for item in items), class_="key")
 
 
@@ -116,11 +116,13 @@ def _worth(rows: Sequence[Figures]) -> PagePart:
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on critical path", "saved per +1%", "enough at"]
-    drawn = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
-    lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1%."
-    lead += " On critical path: time per step that is not overlapped."
-    return PagePart("worth", "Worth", section("worth", "What an upgrade is worth", drawn, lead=lead))
+    titles = ["2x step", "gain", "cost per epoch", "breaks even at", "infinite", "on critical path", "saved per +1%", "enough at"]
+    drawn = table([("resource", False), *((title, True) for title in titles)], cells, "Value of upgrades", "sortable")
+    lead = (
+        "Breaks even at: price of all nodes at which an epoch costs the same as now. Enough at: beyond this factor further upgrades gain "
+        "<1%. On critical path: time per step that is not overlapped."
+    )
+    return PagePart("worth", "Value", section("worth", "Value of upgrades", drawn, lead=lead))
 
 
 def _gain(row: Figures, kind: str) -> Html:

@@ -62,7 +62,7 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
     loop = _Loop(window.start, window.end, math.ceil(steps / window.steps) if repeats else 0)
     note = f"{loop.copies * window.steps} steady-state steps"
     if not repeats:
-        note = "the last steps simulated of a warm epoch; their mean need not be the epoch's"
+        note = "the last simulated steps of a warm epoch; their mean may differ from that of the epoch"
     batches = [job.job.workload.training.gradient_accumulation_steps for job in run.jobs]
     workers = [job.job.workload.input.num_workers for job in run.jobs]
     comm = _comm(log)

@@ -184,7 +184,7 @@ class _Stage:
         if late:
             after = [self.made.late(late, self.stream), *after]
         if start.copied:  # on a separate stream, so it is recorded as host work
-            after = [self.made.compute("copies beside compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
+            after = [self.made.compute("copies during compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
         sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
         self.among[sent] = _Among(start.axis, start.communicator)
         self.ended[start.tag] = [sent]

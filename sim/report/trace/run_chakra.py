@@ -26,10 +26,10 @@ _INSTANT: Final = 1e-12
 def write_run(run: Run, folder: Path) -> str:
     """Write one warm step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if impossible."""
     if len(run.jobs) > 1:
-        raise SpecError(f"--chakra: a trace holds one job, and these are {len(run.jobs)}; name a workload of one")
+        raise SpecError(f"--chakra: a trace holds one job, but the workload has {len(run.jobs)}; use a workload of one job")
     job, plan = run.jobs[0].job, run.rings[0]
     if isinstance(plan, ServerPlan):
-        raise SpecError("--chakra: parameter servers exchange without collectives, which a Chakra trace cannot say; choose another --stack")
+        raise SpecError("--chakra: parameter servers use no collectives, so a Chakra trace cannot represent them; choose another --stack")
     chosen = {rank_excerpt.index: _nodes(run, rank_excerpt) for rank_excerpt in excerpt(run, 1).ranks}
     slots = {number: slot.name for slot in run.cluster for number in slot.numbers}
     classes = {(rank.node, gpu): rank.number for rank in run.log.ranks for gpu in rank.gpus}

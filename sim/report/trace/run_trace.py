@@ -120,7 +120,7 @@ class _Track:
     def names(self) -> Iterator[TraceEvent]:
         """Yield the names of the process, its threads and its streams."""
         of_log = self.run.log.ranks[self.rank.index]
-        others = f" (stands for {of_log.size} ranks)" if of_log.size > 1 else ""
+        others = f" (represents {of_log.size} ranks)" if of_log.size > 1 else ""
         yield _meta("process_name", self.pid, 0, f"rank {self.pid}{others}: {of_log.node} GPU {','.join(map(str, of_log.gpus))}")
         threads = {HOST: "training loop", WAITS: "waits for", COMPUTE: "stream 7: compute", COPIES: "stream 14: copies"}
         threads |= {COMM: "stream 20: collectives"} | {_tid(work.stream): work.stream for work in self.rank.loader}

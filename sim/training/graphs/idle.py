@@ -19,7 +19,7 @@ from sim.training.graphs.run import Done, GraphPlayed, named
 
 _COMPUTES, _MOVES, _HOST, _MEMORY, _MEETS = range(5)
 _RANKED: Final = {"gpu": _COMPUTES, "host": _HOST, "memory": _MEMORY}
-NOTHING_LEFT: Final = "ranks that are still at work"
+NOTHING_LEFT: Final = "ranks that are still running"
 
 
 class _Claim(NamedTuple):
@@ -68,7 +68,7 @@ def _of_operation(done: Done, came: float, ready: float) -> Iterator[_Claim]:
     group, message = named(done.node), done.node.kind == "send"
     if ready > came:
         last = done.ranks[0 if message else done.came.index(ready)]
-        cause, whom = (Cause.PIPELINE, "to send") if message else (Cause.STRAGGLER, f"the last to come to {group}")
+        cause, whom = (Cause.PIPELINE, "to send") if message else (Cause.STRAGGLER, f"the last to arrive at {group}")
         yield _Claim(_MEETS, came, ready, cause, f"rank {last}, {whom}", group)
     if done.begin > ready and done.pieces:
         first = done.pieces[0]

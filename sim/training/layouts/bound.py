@@ -119,7 +119,7 @@ class _Recurrence:
             for stage in waiting:
                 self._advance(stage, programs[stage])
             if before == [self.ranks[stage].place for stage in waiting]:
-                raise RuntimeError(f"stages {waiting} wait for each other for ever")
+                raise RuntimeError(f"stages {waiting} deadlock: they wait for each other")
             waiting = [stage for stage in waiting if self.ranks[stage].place < len(programs[stage])]
 
     def _advance(self, stage: int, program: Sequence[Instruction]) -> None:

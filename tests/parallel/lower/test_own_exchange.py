@@ -115,7 +115,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
     [
         (
             {"overrides": {"training.stack.own_exchange": "mine"}, "parallel": {"tp": 2}, "stack": None},
-            "training.stack.own_exchange: mine forms the buckets of plain data parallelism, but layouts exchange as their framework does",
+            "training.stack.own_exchange: mine applies only to plain data parallelism; layouts exchange gradients as their framework does",
         ),
         (
             {"exchange": 7},

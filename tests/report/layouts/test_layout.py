@@ -66,7 +66,7 @@ def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
 
     assert not told()
     assert told(vocab=50257) == [
-        "vocab 50,257 is not a multiple of 8: products are timed as if padded, real ones take longer (pad the model)"
+        "vocab 50,257 is not a multiple of 8: products are timed as if padded; without padding they take longer (pad the model)"
     ]
     assert told(vocab=50257, ffn=8191)[0].startswith("ffn 8,191 and vocab 50,257 are not multiples of 8: ")
     assert not told(vocab=50257, precision="fp32")

@@ -33,13 +33,13 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert far is not None and far["extrapolates"] and far["median"] == pytest.approx(WIDER * 0.1)
     assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
     other = expected_layout_error(run("Y", 8, tensor=2))
-    assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no tensor layout was measured on Y" in other["basis"]
+    assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no measured tensor layout on Y" in other["basis"]
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
 
 
 UNLIKE: dict[str, dict[str, Any]] = {
-    "no model without a sequence of tokens": {"sequence": None, "pipeline": 2},
+    "no measured model without token sequences": {"sequence": None, "pipeline": 2},
     "schedule zb_h1 is not validated": {"pipeline": 2, "schedule": "zb_h1"},
     "overlapped tensor-parallel messages of fsdp2 are not validated": {"framework": "fsdp2", "tensor": 2, "overlap": 0.5},
     "ZeRO stage 2 of DeepSpeed is not validated": {"framework": "deepspeed", "shard": "gradients"},

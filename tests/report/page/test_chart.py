@@ -156,8 +156,8 @@ def test_error_bars_of_a_crowd_are_faint_but_for_the_best() -> None:
         page = Page(chart(points, axis("x", with_errors(points), str), linear_axis("y", [0.0, 6.0], str), "label"))
         return len(page.all("path", class_="error")), len(page.all("path", class_="faint")), error_bars(points)
 
-    assert drawn(10) == (10, 0, "Error bars: nine in ten such predictions missed by less.")
-    assert drawn(60) == (60, 58, "Error bars (faint but for the orange ones): nine in ten such predictions missed by less.")
+    assert drawn(10) == (10, 0, "Error bars: 90% of similar predictions were within them.")
+    assert drawn(60) == (60, 58, "Error bars (faint except the orange ones): 90% of similar predictions were within them.")
 
 
 def test_numbers_fit_a_phone_in_any_number() -> None:

@@ -68,7 +68,7 @@ def test_points_tell_what_they_are(written: Path) -> None:
     with opened(written) as tab:
         tab.size(1200, 900)
         tab.point("circle.best")
-        assert "an epoch" in tab.evaluate("document.getElementById('tip').textContent")
+        assert "per epoch" in tab.evaluate("document.getElementById('tip').textContent")
         order = "[...document.querySelectorAll('#table tbody tr')].map(row => +row.cells[4].querySelector('data').value)"
         before = tab.evaluate(order)
         tab.click("#table th:nth-child(5) button")

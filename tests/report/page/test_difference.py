@@ -52,7 +52,7 @@ def test_inputs_that_differ_are_listed(path: Path) -> None:
 def test_equal_runs_say_so(path: Path, tmp_path: Path) -> None:
     before = str(path.parent / "before")
     page = read(written(tmp_path, ["diff", before, before]))
-    assert verdict(page) == "The two runs are the same."
+    assert verdict(page) == "The two runs are identical."
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

@@ -27,7 +27,7 @@ def test_the_verdict_is_the_largest_stall_of_the_machine_itself(path: Path) -> N
     runs = {name: run["epoch_time_s"] for name, run in document(path, "profile")["runs"].items()}
     prep, twin = 1 - runs["run1_synthetic"] / runs["run3_warm"], runs["twin_synthetic"] / runs["run1_synthetic"] - 1
     assert verdict(read(path)) == (
-        f"Stash's runs show a prep stall of {100 * prep:.1f}% of RUN3 first: decoding and augmentation. Over the network, two nodes of "
+        f"The largest stall in Stash's runs is prep, {100 * prep:.1f}% of RUN3: decoding and augmentation. Over the network, two nodes of "
         f"half the GPUs would take {100 * twin:.0f}% longer."
     )
 
@@ -61,7 +61,7 @@ def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
         "cost_per_epoch_usd": dict.fromkeys(found["cost_per_epoch_usd"]),
     }  # fmt: skip
     page = Page(profile_page(calm))
-    assert verdict(page).startswith("Stash's runs show no stall") and "two nodes" not in verdict(page)
+    assert verdict(page).startswith("Stash's runs show no significant stall") and "two nodes" not in verdict(page)
     assert any("keep up with the GPUs" in text.text for text in page.all("p"))
 
 
@@ -72,7 +72,7 @@ def test_rates_are_those_of_the_formulas(path: Path) -> None:
     cold, warm = (found["runs"][name]["epoch_time_s"] for name in ("run2_cold", "run3_warm"))
     assert found["rates_samples_per_s"]["fetch"] == pytest.approx(samples / (cold - warm), rel=1e-9)
     assert samples / cold < min(found["rates_samples_per_s"].values())
-    assert rows["fetch"] and any("samples / (RUN2 - RUN3): what reading adds" in row.text for row in read(path).all("tr"))
+    assert rows["fetch"] and any("samples / (RUN2 - RUN3): time added by reading" in row.text for row in read(path).all("tr"))
     assert not any("bounds the job" in text.text for text in read(path).all("p"))
 
 

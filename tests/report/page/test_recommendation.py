@@ -61,9 +61,9 @@ def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
     near = found["candidates"][0] | {"within_budget": False}
     missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
-    assert verdict(page).startswith(f"Nothing meets $0.50. Nearest is {near['nodes']} x {near['hardware']} ({near['provider']}, ")
+    assert verdict(page).startswith(f"Nothing meets $0.50. Closest is {near['nodes']} x {near['hardware']} ({near['provider']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
-    assert not any("the one to rent" in caption.text for caption in page.all("figcaption"))
+    assert not any("the recommendation" in caption.text for caption in page.all("figcaption"))
 
 
 def test_where_nothing_runs_it_says_so(path: Path) -> None:
@@ -75,10 +75,8 @@ def test_where_nothing_runs_it_says_so(path: Path) -> None:
         "left_out": {"x": "x: no GPU"},
     }
     page = Page(recommendation_page(nothing | {"named": []}))
-    assert verdict(page) == "No rentable machine in the catalogue can run resnet18." and "x: no GPU" in {
-        item.text for item in page.all("li")
-    }
-    assert verdict(Page(recommendation_page(nothing | {"named": ["x"]}))) == "None of the machines named can be rented to run resnet18."
+    assert verdict(page) == "No rentable machine in the catalog can run resnet18." and "x: no GPU" in {item.text for item in page.all("li")}
+    assert verdict(Page(recommendation_page(nothing | {"named": ["x"]}))) == "None of these machines can be rented to run resnet18."
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

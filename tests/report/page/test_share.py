@@ -30,8 +30,8 @@ def test_the_verdict_names_the_best_policy_and_its_gains(path: Path) -> None:
     ]
     gain, sooner = sum(ratios) / len(ratios) - 1, 1 - greedy["makespan_s"] / even["makespan_s"]
     assert verdict(read(path)) == (
-        f"Divided by the policy greedy, jobs run {100 * gain:.0f}% faster in the mean than with an even division; the last is done "
-        f"{100 * sooner:.0f}% sooner."
+        f"With the policy greedy, jobs run {100 * gain:.0f}% faster on average than with an even division; the last job ends "
+        f"{100 * sooner:.0f}% earlier."
     )
 
 
@@ -49,10 +49,10 @@ def test_bars_lie_from_start_to_end(path: Path) -> None:
 def test_where_nothing_is_gained_it_says_so(path: Path) -> None:
     found = document(path, "share")
     page = Page(share_page(found | {"policies": found["policies"][:1]}))
-    assert verdict(page) == "No policy brings more than an even division."
+    assert verdict(page) == "No policy is faster than an even division."
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
 def test_it_works_in_a_browser(path: Path) -> None:
     with looked_at(path) as tab:
-        assert "a GPU while most jobs run" in tip(tab, ".piece")
+        assert "per GPU while most jobs run" in tip(tab, ".piece")

@@ -29,7 +29,7 @@ def test_the_verdict_compares_with_on_demand(path: Path) -> None:
     saved = 1 - found["spot"]["cost_usd"]["mean"] / found["on_demand"]["cost_usd"]
     longer = found["spot"]["time_s"]["mean"] / found["on_demand"]["time_s"] - 1
     assert saved > 0 and longer > 0
-    assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the money and takes {100 * longer:.0f}% longer."
+    assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the cost and takes {100 * longer:.0f}% longer."
 
 
 def test_curves_rise_to_all_runs_through_every_quantile(path: Path) -> None:
@@ -52,7 +52,7 @@ def test_curves_rise_to_all_runs_through_every_quantile(path: Path) -> None:
 def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
     found = document(path, "spot")
     unpriced = found | {"saving": None, "on_demand": {"time_s": found["on_demand"]["time_s"], "cost_usd": None}}
-    assert "no on-demand price is known" in verdict(Page(spot_page(unpriced)))
+    assert "there is no on-demand price" in verdict(Page(spot_page(unpriced)))
     calm = found | {"distribution": [quantile | {"time_s": 9.0, "cost_usd": 1.0} for quantile in found["distribution"]]}
     page = Page(spot_page(calm))
     assert not page.all("circle") and any("none is interrupted" in text.text for text in page.all("p"))

@@ -116,5 +116,5 @@ def test_a_data_parallel_run_moves_its_gradients(tmp_path: Path) -> None:
 
 def test_parameter_servers_cannot_be_written(tmp_path: Path) -> None:
     run = answer(Scenario("cm-dare-p100", "resnet50", stack="tf-parameter-server")).run
-    with pytest.raises(SpecError, match="--chakra: parameter servers exchange without collectives"):
+    with pytest.raises(SpecError, match="--chakra: parameter servers use no collectives"):
         write_run(run, tmp_path)

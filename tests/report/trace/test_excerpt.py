@@ -51,4 +51,4 @@ def test_loads_are_the_sums_of_rates() -> None:
 
 def test_an_epoch_without_a_period_shows_its_last_steps() -> None:
     chosen = excerpt(found("drawn").run)
-    assert "the last steps simulated" in chosen.note
+    assert "the last simulated steps" in chosen.note

@@ -85,8 +85,14 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
         (["net.py:Net", "--input", "3x8x8", "--dataset", "imagenet1k"], "imagenet1k is not in the catalogue (workloads/datasets/)"),
         (["net.py:Net", "--input", "3x8x8", "--name", "a/b"], "--name a/b: write letters"),
         (["net.py:Net", "--input", "3x8x8", "--sequence", "8"], "a torch model is traced with its inputs; write --input"),
-        (["net.py:Net", "net.json", "--input", "3x8x8"], "net.py:Net: a torch model is described alone; leave out net.json"),
-        (["net.json", "--input", "3x8x8"], "--input, --example and --arg: are for a torch model; write --from with what returns it"),
+        (
+            ["net.py:Net", "net.json", "--input", "3x8x8"],
+            "net.py:Net: a torch model cannot be combined with other sources; leave out net.json",
+        ),
+        (
+            ["net.json", "--input", "3x8x8"],
+            "--input, --example and --arg: apply only to a torch model; write --from with a callable that returns it",
+        ),
         (["net.py:Net", "--input", "3x8x8", "--example", "net.py:pictures"], "--input and --example: write one of the two"),
     ],
 )

@@ -75,7 +75,7 @@ def test_what_the_engine_refuses_is_left_out_and_does_not_end_the_plan() -> None
     assert endless == {True} == {each.pipeline > 1 for each in every} - {False}
     made = plan(PlanQuestion(scenario, (1,), gpus=4, limits=Limits(simulations=1)))
     assert made.tally.best is not None and made.tally.best.way.candidate.pipeline == 1
-    with pytest.raises(SpecError, match="which another stage holds"):
+    with pytest.raises(SpecError, match="which are on another stage"):
         plan(PlanQuestion(scenario, (1,), gpus=4, fixed={"pp": "2"}))
 
 

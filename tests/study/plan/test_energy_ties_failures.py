@@ -149,7 +149,7 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
 def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("--with-failures",): "--tokens",
-        ("--spares", "2"): "--spares 2: belongs to failures; write --with-failures as well",
+        ("--spares", "2"): "--spares 2: applies only to failures; add --with-failures",
         ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known are high, low, middle",
         ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",

@@ -103,7 +103,7 @@ def test_a_knob_at_whose_other_values_nothing_runs_has_no_flip() -> None:
     found = flips(Knob(16, 8, lambda value: []), PLAN, Limits(), {})
     assert found == (16, 16, 16, ())
     told = {"least_times": 1.0, "most_times": 1.0, "flips": []}
-    assert flip_lines(told) == ["no layout runs at other values"]
+    assert flip_lines(told) == ["no layout can run at other values"]
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +150,14 @@ def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:
     assert (up["holds"], up["lost"], up["end"], up["behind"], up["tie"]) == (72, 80, 128, 0.01, True)
     lines = flip_lines(told)
     assert lines[0].startswith("flips between 64 and 60 samples: ") and lines[0].endswith(
-        " leads beyond; the plan's layout does not run at 32"
+        " is best beyond that; the planned layout cannot run at 32"
     )
-    assert lines[1].endswith("; at 128 the plan's takes 1% more, within the expected error")
+    assert lines[1].endswith("; at 128 the planned layout is 1% worse, within the expected error")
     assert all(f"    {line}\n" in plan_text(document) for line in lines)
     assert "flips between 64 and 60 samples" in plan_page(document)
-    assert flip_lines(told | {"flips": [up]})[1:] == ["no flip down to 1/2 times"]
-    assert flip_lines(told | {"flips": [down]})[1:] == ["no flip up to 4 times"]
-    assert flip_lines(told | {"flips": []}) == ["no flip within 1/2 to 4 times"]
+    assert flip_lines(told | {"flips": [up]})[1:] == ["no flip down to 1/2x"]
+    assert flip_lines(told | {"flips": [down]})[1:] == ["no flip up to 4x"]
+    assert flip_lines(told | {"flips": []}) == ["no flip within 1/2x to 4x"]
 
 
 def test_ctrl_c_leaves_what_is_known(made: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:

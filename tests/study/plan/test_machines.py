@@ -63,8 +63,8 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     asked = ["recommend", "llama-3.2-3b", "hgx-h100", "--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB"]
     assert main([*asked, "--budget-hours", "48", "--tokens", "1B", "--nodes", "1", "--batch", "2"]) == 0
     said = capsys.readouterr().out
-    assert "for a global batch of 16 samples (--global-batch), which --batch 2 makes on all GPUs" in said
-    assert re.search(r"layouts are (proven best|at most [\d.]+% of a step above the best)", said)
+    assert "for a global batch of 16 samples (--global-batch), from --batch 2 on all GPUs" in said
+    assert re.search(r"layouts are (proven best|at most [\d.]+% of a step slower than the best)", said)
     assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
 
 

@@ -100,7 +100,7 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
     extensions.give(extensions.SCHEDULES, Half())
     asked = replace(ASKED, limits=Limits(1))
     [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
-    command = warning.removeprefix("the schedule half runs none of these pipelines; '").removesuffix("' says why")
+    command = warning.removeprefix("the schedule half cannot run any of these pipelines; '").removesuffix("' shows why")
     assert main(shlex.split(command)[3:]) == 2
     assert "schedule half: stage 0 runs forward and no backward of chunk 0" in capsys.readouterr().err
     assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused == []

@@ -222,12 +222,12 @@ def test_stages_of_the_workload_stay_where_a_layout_has_as_many(model: str, over
     kept = {(each.parts == 4, getattr(setting.laid(each).training.parallel, field)) for each in every}
     assert kept == {(True, own), (False, ())}
     made = plan(PlanQuestion(scenario, (1,), fixed={"pp": "4", "schedule": "1f1b"}, limits=Limits(simulations=3)))
-    assert f"training.parallel.{field} holds for layouts of 4 chunks; others are cut evenly" in plan_document(made)["assumptions"]
+    assert f"training.parallel.{field} applies to layouts of 4 chunks; others are cut evenly" in plan_document(made)["assumptions"]
     assert plan_document(made)["layouts"][0]["parallel"][field] == list(own)
     assert_commands_repeat(made, made.tally.outcomes[:3])
     none = plan(PlanQuestion(scenario, (1,), fixed={"pp": "1"}, limits=Limits(simulations=1)))
     assert not any("4 chunks; others" in text for text in plan_document(none)["assumptions"])
-    assert f"training.parallel.{field} is left out: no layout here has 4 chunks" in plan_document(none)["assumptions"]
+    assert f"training.parallel.{field} is not used: no layout here has 4 chunks" in plan_document(none)["assumptions"]
 
 
 def test_a_stack_that_overrides_name_is_searched_once() -> None:
@@ -562,7 +562,7 @@ def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> 
     assert turn.of_plan.value < 1.01 * turn.best.value
     told = plan_document(made, [turn])
     assert told["sensitivity"][0]["tie"]
-    assert re.search(r"doubled: the same layout, [\d.]+ ms a step, is within the expected error of the best, context", plan_text(told))
+    assert re.search(r"doubled: the same layout, [\d.]+ ms per step, is within the expected error of the best, context", plan_text(told))
     apart = replace(turn, of_plan=replace(turn.of_plan, value=2 * turn.best.value))
     assert not plan_document(made, [apart])["sensitivity"][0]["tie"]
 
@@ -649,9 +649,9 @@ def test_sizes_without_a_layout_among_the_best_are_named() -> None:
     assert {outcome.way.setting.nodes for outcome in made.tally.outcomes} == {4}
     text = plan_text(plan_document(made))
     assert "8 or 32 GPUs, 1 or 4 nodes" in text
-    assert "- 1 node has none of the best layouts; --nodes 1 alone shows the best there" in text
+    assert "- no layout on 1 node is among the best; --nodes 1 shows the best one there" in text
 
 
 def test_money_is_named_where_there_is_a_price(small: LayoutPlan) -> None:
     page = plan_page(plan_document(small))
-    assert "not beaten in time and memory at once" in page and "memory and money" not in page
+    assert "Pareto-optimal in time and memory" in page and "memory and money" not in page

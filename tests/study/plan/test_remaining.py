@@ -72,5 +72,5 @@ def test_bounds_that_rise_exclude_what_floors_do_not() -> None:
 
 
 def test_no_time_is_told_before_there_is_one() -> None:
-    assert "none so far does" in told(Tally(candidates=10, infeasible=4))
+    assert "and none fits so far" in told(Tally(candidates=10, infeasible=4))
     assert "left" not in told(Tally(left=Left(0, 0, 0.5)))

@@ -270,5 +270,5 @@ VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.1
 def constants_of(version: str) -> TunerConstants:
     """Return the constants of *version*. Raise SpecError if it is not modeled."""
     if version not in VERSIONS:
-        raise SpecError(f"NCCL {version} is not modelled; choose one of {', '.join(VERSIONS)}")
+        raise SpecError(f"NCCL {version} is not modeled; choose one of {', '.join(VERSIONS)}")
     return VERSIONS[version]

@@ -88,8 +88,8 @@ def _allowed_names(variable: str, text: str | None, all_names: tuple[str, ...], 
         return all_names
     listed = {name.strip().lower() for name in text.strip().removeprefix("^").split(",")}
     if unknown := sorted(listed - {name.lower() for name in all_names}):
-        raise SpecError(f"{variable}: '{unknown[0]}' is not a name that NCCL {version} knows; write some of {', '.join(all_names)}")
+        raise SpecError(f"{variable}: '{unknown[0]}' is not known to NCCL {version}; write any of {', '.join(all_names)}")
     allowed = tuple(name for name in all_names if (name.lower() in listed) != text.strip().startswith("^"))
     if not allowed:
-        raise SpecError(f"{variable}={text} leaves NCCL {version} nothing; write some of {', '.join(all_names)}")
+        raise SpecError(f"{variable}={text} allows NCCL {version} nothing; write any of {', '.join(all_names)}")
     return allowed

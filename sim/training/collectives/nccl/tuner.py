@@ -119,7 +119,7 @@ def _check(collective: str, nbytes: float, machine: TunerMachine, constants: Tun
     if not (math.isfinite(nbytes) and nbytes >= 0):
         raise SpecError(f"a collective of {nbytes} bytes is impossible; write zero or more")
     if not 1 <= machine.nodes <= machine.ranks or machine.ranks < 2:
-        raise SpecError(f"NCCL tunes two or more ranks, at least one on each node; not {machine.ranks} on {machine.nodes} nodes")
+        raise SpecError(f"NCCL needs at least two ranks, and one on each node; not {machine.ranks} on {machine.nodes} nodes")
     for pattern in (machine.ring, machine.tree, machine.nvls, machine.collnet):
         if pattern and not 1 <= pattern.channels <= constants.max_channels:
             raise SpecError(f"{pattern.channels} channels are impossible: NCCL {constants.name} has 1 to {constants.max_channels}")
@@ -165,7 +165,7 @@ def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
         (nvls is None or nvls.channels > 1, "two channels or more"),
         (
             only_reduces[0] or machine.local_ranks <= nccl.NVLS_MOST_HEADS,
-            f"at most {nccl.NVLS_MOST_HEADS} ranks per node but for all_reduce",
+            f"at most {nccl.NVLS_MOST_HEADS} ranks per node except for all_reduce",
         ),
     ]
     needs: dict[str, list[tuple[bool, str]]] = {
@@ -190,11 +190,11 @@ def _nothing_runs(case: TunerCase, allowed_algorithms: _AllowedNames, allowed_pr
     reasons = [f"{algorithm} {_refusal(case, algorithm) or _unsupported(algorithm, allowed_protocols)}" for algorithm in allowed]
     able = [algorithm for algorithm in case.constants.algorithms if _refusal(case, algorithm) is None]
     runs = ", ".join(f"{algorithm} ({', '.join(_protocols(algorithm))})" for algorithm in able)
-    return f"{settings} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
+    return f"{settings} allows no way to run {case.collective}: {'; '.join(reasons) or 'the list is empty'}. What can run here: {runs}"
 
 
 def _unsupported(algorithm: str, allowed_protocols: _AllowedNames) -> str:
-    return f"is not written for {', '.join(sorted(allowed_protocols.names or ())) or 'no protocol'}"
+    return f"does not support {', '.join(sorted(allowed_protocols.names or ())) or 'any protocol'}"
 
 
 # --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _allowed_names(variable: str, text: str | None, all_names: Collection[str], 
     for place, entry in enumerate(text.split(";") if text is not None else ()):
         function, colon, listed = entry.rpartition(":")
         if place and not colon:
-            raise SpecError(f"{variable}={text}: every list but the first says which function it is for, as in ring;allreduce:tree")
+            raise SpecError(f"{variable}={text}: every list except the first must name its function, as in ring;allreduce:tree")
         if colon and case.constants.one_list:
             raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
         if not colon or _parsed_function(variable, function) == case.collective:
@@ -219,7 +219,7 @@ def _parsed_function(variable: str, text: str) -> Collective:
         if text.strip().lower().replace("_", "") == collective.replace("_", ""):
             return collective
     spellings = ", ".join(collective.replace("_", "") for collective in COLLECTIVES)
-    raise SpecError(f"{variable}: '{text}' is not a function of NCCL; write one of {spellings}")
+    raise SpecError(f"{variable}: '{text}' is not an NCCL function; write one of {spellings}")
 
 
 def _parsed_list(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
@@ -229,12 +229,10 @@ def _parsed_list(variable: str, text: str, all_names: Collection[str], constants
     for name in words:
         if name.lower() not in spelled:
             others = (
-                f"; of all_reduce also one alone of {', '.join((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))}"
+                f"; for all_reduce also one of {', '.join((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))}"
                 if variable == "NCCL_ALGO"
                 else ""
             )
-            raise SpecError(
-                f"{variable}: '{name}' is not a name that NCCL {constants.name} knows; write some of {', '.join(all_names)}{others}"
-            )
+            raise SpecError(f"{variable}: '{name}' is not known to NCCL {constants.name}; write any of {', '.join(all_names)}{others}")
     chosen = frozenset(spelled[name.lower()] for name in words)
     return frozenset(all_names) - chosen if text.strip().startswith("^") else chosen

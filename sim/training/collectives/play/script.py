@@ -36,7 +36,7 @@ def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[S
         return straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
     if algorithm not in WRITERS:
         choices = ", ".join([*WRITERS, "algorithms of your own (docs/develop/own-collective.md)"])
-        raise SpecError(f"{algorithm} is played as one activity only; the transfer executor knows {choices}")
+        raise SpecError(f"{algorithm} can only be simulated as one activity; the transfer executor supports {choices}")
     return WRITERS[algorithm](layout, op, nbytes)
 
 

@@ -59,9 +59,9 @@ class TransferExecutor:
 
     def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
         if any(part.slot.count > 1 for part in plan.parts):
-            raise ValueError("the transfer executor plays every rank by itself; build the cluster without folding")
+            raise ValueError("the transfer executor simulates every rank separately; build the cluster without folding")
         if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
-            raise ValueError("the transfer executor has routes through leaves and pods in their order only")
+            raise ValueError("the transfer executor supports leaves and pods only in their order")
         self._network = network
         self._log = log
         self._rank = rank

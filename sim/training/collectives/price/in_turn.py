@@ -63,7 +63,7 @@ def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) 
     rack, local = layout.crossed.per_leaf, layout.most_local
     if not rack:
         raise SpecError(
-            "RackHierarchical needs a fabric.leaf_spine, and a job with as many nodes below each of two leaves or more: take Ring or Tree"
+            "RackHierarchical needs a fabric.leaf_spine, and the same number of nodes below each of at least two leaves; use Ring or Tree"
         )
     racks, places = layout.nodes // rack, layout.places
     inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
@@ -100,7 +100,7 @@ def rounds_of(n: int) -> int:
     """Return log2 of *n*. Raise ValueError if *n* is not a power of two; its message names the nearest valid numbers of ranks."""
     if n < 1 or n & n - 1:
         below = 1 << max(n, 1).bit_length() - 1
-        raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}: take {below} or {2 * below} ranks, or ring or tree")
+        raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}; use {below} or {2 * below} ranks, or ring or tree")
     return n.bit_length() - 1
 
 
@@ -119,4 +119,4 @@ def _require_even_nodes(layout: JobLayout, algorithm: str) -> None:
     counts = {len(part.gpus) for part in layout.parts}
     if len(counts) > 1:
         numbers = " and ".join(str(count) for count in sorted(counts))
-        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {numbers}: take Ring or Tree, or even placements")
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {numbers}; use Ring or Tree, or an even placement")

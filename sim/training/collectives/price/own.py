@@ -113,17 +113,21 @@ def proven(name: str, steps: OwnSteps, ranks: int) -> None:
         written = Counter((send.dst, chunk) for send in step if not send.adds for chunk in send.chunks)
         for send, chunk, sent in arriving:
             if written[send.dst, chunk] > 1 or (send.adds and written[send.dst, chunk]):
-                raise SpecError(f"{where} replaces chunk {chunk} of rank {send.dst} while another send brings it too; write two steps")
+                raise SpecError(
+                    f"{where} has two sends to chunk {chunk} of rank {send.dst}, at least one of which replaces it; write two steps"
+                )
             if send.adds and held[send.dst][chunk] & sent:
                 twice = (held[send.dst][chunk] & sent).bit_length() - 1
-                raise SpecError(f"{where} adds what rank {twice} contributes to chunk {chunk} of rank {send.dst} twice; send each sum once")
+                raise SpecError(
+                    f"{where} adds the contribution of rank {twice} to chunk {chunk} of rank {send.dst} twice; send each sum once"
+                )
             held[send.dst][chunk] = held[send.dst][chunk] | sent if send.adds else sent
     total = (1 << ranks) - 1
     for rank, chunks in enumerate(held):
         for chunk, sums in enumerate(chunks):
             if sums != total:
                 lacking = (~sums & total).bit_length() - 1
-                raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
+                raise SpecError(f"collective {name}: rank {rank} ends without the contribution of rank {lacking} to chunk {chunk}; send it")
 
 
 def _check_step(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
@@ -193,7 +197,7 @@ def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Pric
 def _steps(layout: JobLayout, name: str, algorithm: _IdentityKey) -> tuple[_Step, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
-        raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
+        raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}; use Ring or Tree")
     verified = own_steps(name, layout.ranks, layout.most_local)
     repeats = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / verified.chunks) for step in verified.steps)
     return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in repeats.items())

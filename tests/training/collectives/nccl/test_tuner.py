@@ -158,7 +158,7 @@ def test_no_more_than_32_gpus_are_heads_of_a_reduction_in_nvswitch() -> None:
         assert between is not None and between.channels == heads
     few, many = (nccl_machine(graph, tuple(range(gpus)), 1) for gpus in (32, 33))
     assert choose("all_gather", MIB, few, algorithms="NVLS").algorithm == "NVLS"
-    with pytest.raises(SpecError, match="NVLS needs at most 32 ranks per node but for all_reduce"):
+    with pytest.raises(SpecError, match="NVLS needs at most 32 ranks per node except for all_reduce"):
         choose("all_gather", MIB, many, algorithms="NVLS")
 
 
@@ -368,28 +368,28 @@ def test_which_algorithms_run_where():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithms": "rings"}, "NCCL_ALGO: 'rings' is not a name that NCCL 2.30 knows; write some of Tree, Ring, CollNetDirect"),
-        ({"algorithms": ""}, "'' is not a name"),
+        ({"algorithms": "rings"}, "NCCL_ALGO: 'rings' is not known to NCCL 2.30; write any of Tree, Ring, CollNetDirect"),
+        ({"algorithms": ""}, "'' is not known"),
         (
             {"algorithms": "nvls", "version": "2.10"},
-            "not a name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Rack",
+            "not known to NCCL 2.10; write any of Tree, Ring, CollNet; for all_reduce also one of Hierarchical, Rack",
         ),
-        ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is not a name .* LL, LL128, Simple"),
-        ({"algorithms": "sum:ring"}, "'sum' is not a function of NCCL; write one of allreduce, allgather"),
-        ({"algorithms": "allreduce:ring;tree"}, "every list but the first says which function"),
+        ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is not known .* LL, LL128, Simple"),
+        ({"algorithms": "sum:ring"}, "'sum' is not an NCCL function; write one of allreduce, allgather"),
+        ({"algorithms": "allreduce:ring;tree"}, "every list except the first must name its function"),
         ({"algorithms": "allreduce:ring", "version": "2.10"}, "NCCL 2.10 takes one list for all functions"),
         (
             {"algorithms": "nvls"},
-            r"NCCL_ALGO=nvls leaves no way to run all_reduce: NVLS needs NVSwitch .* What can run here: Tree \(LL, LL128",
+            r"NCCL_ALGO=nvls allows no way to run all_reduce: NVLS needs NVSwitch .* What can run here: Tree \(LL, LL128",
         ),
         ({"algorithms": "nvlstree", "known": HGX_H100}, "NVLSTree needs several nodes"),
-        ({"algorithms": "nvls", "known": HGX_H100, "protocols": "LL"}, "NCCL_ALGO=nvls and NCCL_PROTO=LL .* NVLS is not written for LL"),
+        ({"algorithms": "nvls", "known": HGX_H100, "protocols": "LL"}, "NCCL_ALGO=nvls and NCCL_PROTO=LL .* NVLS does not support LL"),
         ({"algorithms": "tree", "collective": "all_gather"}, r"Tree needs all_reduce. What can run here: Ring \(LL, LL128, Simple\)"),
         ({"algorithms": "collnetchain"}, "CollNetChain needs a network that reduces"),
         ({"algorithms": "collnet", "version": "2.10"}, "CollNet needs a network that reduces"),
         ({"algorithms": "pat", "collective": "all_gather"}, "PAT needs one rank per node"),
-        ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* is not written for no protocol"),
-        ({"version": "2.9"}, "NCCL 2.9 is not modelled; choose one of 2.3, 2.4, 2.10, 2.30"),
+        ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* does not support any protocol"),
+        ({"version": "2.9"}, "NCCL 2.9 is not modeled; choose one of 2.3, 2.4, 2.10, 2.30"),
         ({"collective": "all_to_all"}, "'all_to_all' is not a collective that NCCL tunes; write one of all_reduce"),
         ({"nbytes": -1}, "a collective of -1 bytes is impossible"),
         ({"nbytes": float("nan")}, "a collective of nan bytes"),
@@ -397,8 +397,8 @@ def test_which_algorithms_run_where():
         ({"known": machine(8, 1, 33, 20), "version": "2.10"}, "33 channels are impossible: NCCL 2.10 has 1 to 32"),
         ({"known": machine(8, 1, 0, 20)}, "0 channels are impossible"),
         ({"known": machine(8, 1, 1, 0)}, "carry nothing"),
-        ({"known": machine(1, 1, 1, 20)}, "two or more ranks"),
-        ({"known": machine(2, 3, 1, 20)}, "at least one on each node; not 2 on 3 nodes"),
+        ({"known": machine(1, 1, 1, 20)}, "at least two ranks"),
+        ({"known": machine(2, 3, 1, 20)}, "and one on each node; not 2 on 3 nodes"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(keys, message):

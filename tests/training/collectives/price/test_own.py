@@ -143,7 +143,7 @@ def test_a_run_with_it_is_that_with_the_built_in_one_and_says_that_it_is_not_val
     told = "collective MyHalvingDoubling is your own: it is not validated, and the expected error is that of other algorithms"
     assert told in own["warnings"] and told not in known["warnings"]
     table = collective_table("hgx-h100", "all_reduce", [2**20], tuning=Tuning("2.30", "MyRing"))
-    assert collective_error(table) is None and "no MyRing was measured" in unmeasured(table)[0]
+    assert collective_error(table) is None and "no measurements of MyRing" in unmeasured(table)[0]
 
 
 def test_layouts_take_it_too() -> None:
@@ -198,15 +198,19 @@ def test_what_is_not_an_all_reduce_is_refused(seed: Any) -> None:
 @pytest.mark.parametrize(
     ("chunks", "steps", "told"),
     [
-        (1, [], "collective Mine: rank 0 ends without what rank 7 contributes to chunk 0; send it"),
+        (1, [], "collective Mine: rank 0 ends without the contribution of rank 7 to chunk 0; send it"),
         (0, [], "collective Mine: cuts the payload into 0 chunks; write 1 or more"),
         (1, [[]], "collective Mine: step 0 sends nothing; leave it out"),
         (1, [[(0, 8, [0], True)]], "collective Mine: step 0 sends from rank 0 to rank 8; write two different ranks below 8"),
         (1, [[(3, 3, [0], True)]], "collective Mine: step 0 sends from rank 3 to rank 3; write two different ranks below 8"),
         (2, [[(0, 1, [0, 2], True)]], "collective Mine: step 0 sends the chunks [0, 2]; write different ones below 2"),
         (2, [[(0, 1, [0], True), (1, 2, [0, 1], True)]], "collective Mine: step 0 has sends of 1 and 2 chunks; write two steps"),
-        (1, [[(0, 1, [0], True)], [(0, 1, [0], True)]], "collective Mine: step 1 adds what rank 0 contributes to chunk 0 of rank 1 twice"),
-        (1, [[(0, 2, [0], False), (1, 2, [0], True)]], "collective Mine: step 0 replaces chunk 0 of rank 2 while another send brings it"),
+        (
+            1,
+            [[(0, 1, [0], True)], [(0, 1, [0], True)]],
+            "collective Mine: step 1 adds the contribution of rank 0 to chunk 0 of rank 1 twice",
+        ),
+        (1, [[(0, 2, [0], False), (1, 2, [0], True)]], "collective Mine: step 0 has two sends to chunk 0 of rank 2"),
         (1, [(0, 1)], "collective Mine: TypeError: "),
         (1, None, "collective Mine: TypeError: "),
     ],

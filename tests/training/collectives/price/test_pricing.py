@@ -423,7 +423,7 @@ def test_switches_of_the_fabric_may_add_up():
 
 def test_unequal_nodes_say_what_works():
     toys = cluster(toy_node(1), toy_node(2))
-    with pytest.raises(SpecError, match="same number of ranks on every node, not 1 and 2: take Ring or Tree"):
+    with pytest.raises(SpecError, match="same number of ranks on every node, not 1 and 2; use Ring or Tree"):
         Rig(toys, algorithm="Hierarchical").plan.cost(1e6)
     assert Rig(toys, algorithm="Tree").plan.cost(1e6).alone > 0
 
