@@ -108,7 +108,7 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalogue (hardware/); did you mean g4dn.12xlarge"),
+        ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalog (hardware/); did you mean g4dn.12xlarge"),
         ({"hardware": "h100-dgx"}, "did you mean hgx-h100"),
         ({"workload": "resnet5"}, "did you mean resnet50"),
         ({"stack": "torch-1.12-ddp"}, "torch-1.13-ddp"),
@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said_with_its_place(columns: dict[str, object], probl
 
 
 def test_a_name_longer_than_file_systems_take_is_no_machine(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is not in the catalogue"):
+    with pytest.raises(SpecError, match="is not in the catalog"):
         machine_named("x" * 5000, (), tmp_path)
 
 

@@ -64,9 +64,9 @@ def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
         ("batch: [8, 16]", "batchs: [8, 16]", r"plan\.yaml:6:\d+: .*did you mean 'batch'\?"),
         ("role: network", "role: train", "role"),
         ("hosts: [1, 2]", "hosts: []", r"plan\.yaml:6:\d+: points\.0\.hosts: is empty"),
-        ("hardware: lab-two-cores", "hardware: nosuch", r"plan\.yaml:2:1: hardware: nosuch is not in the catalogue"),
+        ("hardware: lab-two-cores", "hardware: nosuch", r"plan\.yaml:2:1: hardware: nosuch is not in the catalog"),
         ("hardware: lab-two-cores", "hardware: lab-two-core", "in the given folders: lab-two-cores"),
-        ("workload: lab-mlp", "workload: lab-mpl", r"plan\.yaml:4:\d+: models\.mlp\.workload: lab-mpl is not in the catalogue.*lab-mlp"),
+        ("workload: lab-mlp", "workload: lab-mpl", r"plan\.yaml:4:\d+: models\.mlp\.workload: lab-mpl is not in the catalog.*lab-mlp"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, was: str, now: str, said: str) -> None:
