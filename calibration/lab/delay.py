@@ -61,7 +61,7 @@ def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
             process.kill()
             said = process.communicate()[1].strip().splitlines()
             raise SpecError(
-                f"lab: this machine can delay frames neither by netem nor by TAP devices: {said[-1] if said else 'no reason told'}"
+                f"lab: this machine cannot delay frames, neither with netem nor with TAP devices: {said[-1] if said else 'unknown reason'}"
             )
         yield
     finally:

@@ -96,7 +96,7 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
     if not len(times) or not np.all(times > 0):
-        raise SpecError("there is nothing to fit: expected times above zero")
+        raise SpecError("nothing to fit: expected times above zero")
     usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):

@@ -21,7 +21,7 @@ from sim.spec.yaml import SpecError
 
 EVERY: Final = 2.0
 """Seconds after which answers are written, where a probe takes longer."""
-STOPPED: Final = "stopped before its end"
+STOPPED: Final = "stopped before it finished"
 
 
 class ProfileProgress:
@@ -57,7 +57,7 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
     for name, here in (fresh.machine | fresh.versions).items():
         there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
         if name not in ("clock_hz", *but) and there != rounded(here):
-            raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
+            raise SpecError(f"{path}: was measured with {name} {there}, but here it is {here}; measure into another file")
     record.state = "partial"
     return record
 
@@ -125,7 +125,7 @@ def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgr
         record.others_cores = (record.others_cores * record.duration_s + others * took) / (record.duration_s + took)
     record.duration_s += took
     if too_large and not record.rows:
-        raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
+        raise SpecError(f"no case fits into memory, not even {_words(too_large[-1])}")
     record.state, record.reason = "done", _left_out(too_large)
 
 

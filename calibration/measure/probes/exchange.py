@@ -35,7 +35,7 @@ _LEAST: Final = 3
 
 def only_one(bench: Bench) -> str:
     """Say that a rank alone has nobody to exchange with; empty where there are others."""
-    return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
+    return "" if bench.team.ranks > 1 else "one rank: no other rank to exchange with"
 
 
 def exchange_questions(bench: Bench) -> list[AnswerRow]:
