@@ -36,11 +36,11 @@ app = CommandLine(
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 HardwareDir = Annotated[
     Path | None,
-    typer.Option("--hardware-dir", metavar="DIR", exists=True, file_okay=False, help="folder of further hardware files, searched first"),
+    typer.Option("--hardware-dir", metavar="DIR", exists=True, file_okay=False, help="folder of your own hardware files, searched first"),
 ]
 WorkloadDir = Annotated[
     Path | None,
-    typer.Option("--workload-dir", metavar="DIR", exists=True, file_okay=False, help="folder of further workloads, models and stacks"),
+    typer.Option("--workload-dir", metavar="DIR", exists=True, file_okay=False, help="folder of your own workloads, models and stacks"),
 ]
 
 
@@ -54,7 +54,7 @@ def _version(wanted: bool) -> None:
 def _common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="print only errors on stderr")] = False,
 ) -> None:
     """Handle the options that precede the command."""
     talk.quiet = talk.quiet or quiet
@@ -62,7 +62,7 @@ def _common(
 
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; default: the committed records")] = None,
     write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +71,7 @@ def collectives(
     from calibration.collectives.scores import apart, error_rows, error_text, publish, score_all
 
     if write and file:
-        raise SpecError(f"--write {file}: only errors of the committed rows are written; leave the file out")
+        raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
     rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), talk.counting("systems")))
     talk.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
@@ -79,8 +79,10 @@ def collectives(
 
 @app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")
 def kernels(
-    left_out: Annotated[bool, typer.Option("--left-out", help="score each GPU also by products fitted to the others (minutes)")] = False,
-    refit: Annotated[bool, typer.Option("--refit", help="fit the constants of each GPU and kind of kernel anew, and show them")] = False,
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="also score each GPU with constants fitted to the others (takes minutes)")
+    ] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="refit the constants of each GPU and kernel type, and show them")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict published times of single kernels, and show the errors by GPU and kind of kernel."""
@@ -99,11 +101,9 @@ def kernels(
     "  python -m calibration blind predicted.csv --measure -o measured.csv"
 )
 def blind(
-    what: Annotated[str, typer.Argument(metavar="HW|FILE.csv", help="a machine to predict, or a table of predictions to measure or score")],
-    do_measure: Annotated[bool, typer.Option("--measure", help="answer the questions of the table on this machine's GPU")] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.csv", callback=csv_due, help="where the table goes")
-    ] = None,
+    what: Annotated[str, typer.Argument(metavar="HW|FILE.csv", help="machine to predict, or table of predictions to measure or score")],
+    do_measure: Annotated[bool, typer.Option("--measure", help="measure the cases of the table on this machine's GPU")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.csv", callback=csv_due, help="file for the table")] = None,
     as_json: Json = False,
 ) -> None:
     """Predict step times, memory, power and kernels of a GPU before it is measured; measure them; show the errors."""
@@ -112,15 +112,15 @@ def blind(
 
     table = what.endswith(".csv")
     if output is None and (do_measure or not table):
-        raise SpecError("-o is missing: write the file where the table goes, such as -o predicted.csv")
+        raise SpecError("-o is missing: name the output file, such as -o predicted.csv")
     if do_measure and not table:
-        raise SpecError(f"--measure {what}: give the table that 'python -m calibration blind {what} -o predicted.csv' writes")
+        raise SpecError(f"--measure {what}: expected the table written by 'python -m calibration blind {what} -o predicted.csv'")
     if not table or do_measure:
         assert output is not None
         counting = talk.counting("questions")
         count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
         talk.progress("")
-        talk(f"{output}: {count} questions {'answered' if do_measure else 'predicted'}")
+        talk(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")
         return
     scored = scores(read_table(Path(what)))
     print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
@@ -137,7 +137,7 @@ def longrun(as_json: Json = False) -> None:
 
 @app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
 def energy(
-    steps: Annotated[bool, typer.Option("--steps", help="also the power of an H100 in 39 training steps; takes a minute")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="also predict the power of an H100 in 39 training steps (takes a minute)")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the measured power of nodes and GPUs and the slowdown under power limits, and show the errors."""
@@ -150,7 +150,7 @@ def energy(
 
 @app.command(epilog="Examples:\n  python -m calibration records my-runs.csv\n  python -m calibration records my-runs.csv --json")
 def records(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one per row")],
     as_json: Json = False,
 ) -> None:
     """Check a file of measured runs, and count its rows by machine, workload and role."""
@@ -179,38 +179,39 @@ def validate(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="processes; 0 takes one for each core")] = 0,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="number of processes; 0: one per core")] = 0,
     memory: Annotated[
         Path | None,
-        typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told apart"),
+        typer.Option("--memory", metavar="FAILED.csv", help="transformer runs that ran out of memory, to test whether this is predicted"),
     ] = None,
-    no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
+    no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="also use constants fitted to the source of FILE")] = False,
     by: Annotated[
-        str, typer.Option(metavar="KEY,...", help="also errors, signed and absolute, by workload, nodes, gpus, stack or precision")
+        str, typer.Option(metavar="KEY,...", help="also show errors, signed and absolute, by workload, nodes, gpus, stack or precision")
     ] = "",
     left_out: Annotated[
         str,
         typer.Option(
             "--left-out",
             metavar="KIND,...",
-            help="also score rows without constants that rest on their source (source), or calibrated on two nodes (nodes), "
-            "or on the other half of the batches (large-batches, small-batches)",
+            help="also score rows without constants based on their source (source), or calibrated only on up to two nodes (nodes) or on "
+            "the other half of the batches (large-batches, small-batches)",
         ),
     ] = "",
     predictor: Annotated[
         str,
         typer.Option(
             metavar="both|closed-form|simulator",
-            help="of transformer runs: formulas in a second, each step simulated, or the geometric mean of the two",
+            help="for transformer runs: fast formulas, a simulation of each step, or the geometric mean of the two",
         ),
     ] = "both",
     fail_if: Annotated[
-        list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
+        list[str],
+        typer.Option("--fail-if", metavar="COND", help="exit with code 1 if this holds, for example 'overall.calibrated.median>0.1'"),
     ] = [],  # noqa: B006
     as_json: Json = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot there"),
+        typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot to this folder"),
     ] = None,
 ) -> None:
     """Calibrate on the measured runs whose role allows it, predict the others, and show the errors."""
@@ -226,7 +227,9 @@ def validate(
     keys, kinds = keys_of(by), kinds_of(left_out)
     if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
-            raise SpecError("--by and --left-out are for runs in data parallel; tables of transformer runs are always grouped and left out")
+            raise SpecError(
+                "--by and --left-out are only for data-parallel runs; transformer runs are always grouped and scored without their source"
+            )
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
@@ -246,9 +249,11 @@ def _are_transformer_tables(files: Sequence[Path], memory: Path | None, no_leave
 
     tables = [is_llm_table(path) for path in files]
     if any(tables) and not all(tables):
-        raise SpecError(f"{files[tables.index(False)]}: no table of transformer runs, unlike others here; validate each kind by itself")
+        raise SpecError(
+            f"{files[tables.index(False)]}: is not a table of transformer runs, but other files are; validate each kind separately"
+        )
     if not any(tables) and (memory or no_leave_out):
-        raise SpecError("--memory and --no-leave-out belong to tables of transformer runs; name such a table as FILE.csv")
+        raise SpecError("--memory and --no-leave-out are only for tables of transformer runs; pass such a table as FILE.csv")
     return any(tables)
 
 
@@ -298,7 +303,7 @@ def _conclude(
 
 @app.command(epilog="Examples:\n  python -m calibration servers\n  python -m calibration servers calibration/records/cmdare.csv --json")
 def servers(
-    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; CM-DARE's by default")] = [],  # noqa: B006
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; default: those of CM-DARE")] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""
@@ -314,21 +319,26 @@ def servers(
     "  torchrun --nproc-per-node 8 -m calibration profile -o my-machine.json"
 )
 def profile(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the record; one that is there is gone on with")] = Path(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the record; an existing one is continued")] = Path(
         "record.json"
     ),
-    only: Annotated[str | None, typer.Option(metavar="PROBE,...", help="these alone; --list shows them")] = None,
-    again: Annotated[bool, typer.Option("--again", help="measure anew what the record holds already")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="fewer sizes, less time for each")] = False,
-    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="cuda where there is a GPU, by default")] = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="that exchange gradients; one a GPU, or 2 on a CPU, by default")] = None,
-    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="on the disk to be read; the record's by default")] = None,
-    name: Annotated[str | None, typer.Option(help="of the machine; made of what it is by default")] = None,
-    model: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help="your own, as for 'sim extract', in place of others")] = None,
-    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="of --model: 3x224x224, or input_ids=384:int64")] = [],  # noqa: B006
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="of --model's callable")] = [],  # noqa: B006
-    batch: Annotated[int, typer.Option(min=1, help="samples per rank of --model")] = 8,
-    list_probes: Annotated[bool, typer.Option("--list", help="list the probes and end")] = False,
+    only: Annotated[str | None, typer.Option(metavar="PROBE,...", help="measure only these; see --list")] = None,
+    again: Annotated[bool, typer.Option("--again", help="repeat measurements that the record already has")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer sizes, and less time for each")] = False,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="device to measure; default: cuda if there is a GPU")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="number of ranks that exchange gradients; default: one per GPU, or 2 on a CPU")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="folder on the disk to measure; default: the record's")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the machine; default: derived from its hardware")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:CALLABLE", help="measure this model, named as for 'sim extract', instead of the built-in ones"),
+    ] = None,
+    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="input of --model: 3x224x224, or input_ids=384:int64")] = [],  # noqa: B006
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of --model's callable")] = [],  # noqa: B006
+    batch: Annotated[int, typer.Option(min=1, help="samples per rank for --model")] = 8,
+    list_probes: Annotated[bool, typer.Option("--list", help="list the probes and exit")] = False,
 ) -> None:
     """Measure this machine in about three minutes, in one process or in each rank under torchrun. Ctrl-C keeps the results so far."""
     from calibration.measure import profile_run
@@ -338,7 +348,7 @@ def profile(
         typer.echo(profile_run.listing())
         return
     if bool(inputs) != bool(model):
-        raise SpecError("--model and --input belong together: write --model MODULE:CALLABLE --input 3x224x224")
+        raise SpecError("--model and --input must be used together: write --model MODULE:CALLABLE --input 3x224x224")
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
     wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
     try:
@@ -356,13 +366,18 @@ def profile(
     "  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png"
 )
 def fit(
-    files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, as profile writes them")],
+    files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, written by profile")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="the hardware; its stack goes to FILE-stack.yaml")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE", callback=yaml_due, help="the hardware file; its stack is written to FILE-stack.yaml"
+        ),
     ] = Path("machine.yaml"),
-    hardware: Annotated[str | None, typer.Option(metavar="HW", help="the machine, if known: what is not measured stays as it says")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(metavar="HW", help="the machine, if known; its values are kept for everything that was not measured")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", callback=picture_due, help="also draw how far each point lies from its fit")
+        Path | None, typer.Option(metavar="FILE.png", callback=picture_due, help="also plot the distance of each point from its fit")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -379,7 +394,7 @@ def fit(
         print_json(fit_run.fit_document(measured, fits, machine) | {"steps": comparison_rows(steps)})
     else:
         show_text("\n\n".join([fit_run.fit_table(fits), *([comparison_table(steps)] if steps else [])]))
-    for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
+    for text in (*measured.disturbed, *notes, *(f"not measured: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
     talk(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")
@@ -392,17 +407,21 @@ def fit(
     "  python -m calibration import-trace rank*.json --hardware p3.16xlarge --batch 64 --workload-out mine.yaml",
 )
 def import_trace(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="traces of PyTorch's profiler, plain or gzip, one for each rank")],
-    record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="add the job to these measured runs")] = None,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PyTorch profiler traces, plain or gzip, one per rank")],
+    record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="append the job to these measured runs")] = None,
     workload_out: Annotated[
         Path | None,
-        typer.Option("--workload-out", metavar="FILE.yaml", help="write a workload of the measured times, for 'sim run' elsewhere"),
+        typer.Option(
+            "--workload-out", metavar="FILE.yaml", help="write a workload with the measured times, for 'sim run' on other machines"
+        ),
     ] = None,
-    hardware: Annotated[str, typer.Option(metavar="HW", help="on which it ran: a file or a name of the catalogue")] = "",
-    workload: Annotated[str, typer.Option(metavar="WL", help="what it trained, if it is described; of the record")] = "",
-    stack: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; needed where the trace does not tell")] = None,
-    precision: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
+    hardware: Annotated[str, typer.Option(metavar="HW", help="machine on which it ran: a file, or a name from the catalog")] = "",
+    workload: Annotated[
+        str, typer.Option(metavar="WL", help="workload that it trained, if there is a description; used for the record")
+    ] = "",
+    stack: Annotated[str, typer.Option(help="software stack of the job; default: the workload's")] = "",
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; required if the trace does not contain it")] = None,
+    precision: Annotated[str, typer.Option(help="precision of the job; default: the workload's")] = "",
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     as_json: Json = False,
@@ -436,19 +455,23 @@ def import_trace(
 def lab(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="a plan of points to measure, or with --score measured rows; the committed ones by default"),
+        typer.Argument(metavar="[FILE]", help="plan of points to measure, or with --score measured rows; default: the committed ones"),
     ] = None,
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", metavar="FILE.csv", callback=csv_due, help="rows; the points it holds already are not measured again"
+            "-o",
+            "--output",
+            metavar="FILE.csv",
+            callback=csv_due,
+            help="measured rows; points that are already in the file are not repeated",
         ),
     ] = Path("lab.csv"),
-    limit: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="begin no further point after so long")] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="print the points of the plan and measure nothing")] = False,
-    score: Annotated[bool, typer.Option("--score", help="predict measured rows and say how far off that is")] = False,
+    limit: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="start no further point after this time")] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="print the points of the plan without measuring")] = False,
+    score: Annotated[bool, typer.Option("--score", help="predict measured rows and show the errors")] = False,
     layouts: Annotated[
-        bool, typer.Option("--layouts", help="FSDP2, tensor-parallel and pipelined ranks: their plan; with --score their FILE.jsonl")
+        bool, typer.Option("--layouts", help="use the plan for FSDP2, tensor-parallel and pipeline ranks; with --score: their FILE.jsonl")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -470,12 +493,12 @@ def lab(
     try:
         lines = run_plan(plan, output, talk, limit)
     except KeyboardInterrupt:
-        talk(f"stopped, and the network is gone; {output} keeps the points that were measured: the same command goes on")
+        talk(f"stopped, and removed the network; {output} has the points measured so far: repeat the command to continue")
         raise typer.Exit(130) from None
     if as_json:
         print_json({"points": lines})
     if any(line["state"] == "failed" for line in lines):
-        talk("some points failed; the same command tries them again")
+        talk("some points failed; repeat the command to retry them")
         raise typer.Exit(1)
 
 

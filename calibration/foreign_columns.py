@@ -63,7 +63,7 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
         columns[place] = column
         if plain in in_ms:
             ms_places.add(place)
-        notes.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
+        notes.append(f"column '{name}' was read as {column}{', from milliseconds' if plain in in_ms else ''}")
 
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]

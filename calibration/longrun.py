@@ -329,8 +329,8 @@ def longrun_text(document: Mapping[str, Any]) -> str:
         lines.append(f"| {row['what']} | {row['rows']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
     lines += [
         "",
-        f"Inside the 95% interval: {100 * document['inside_95']:.0f}% of counts and shares; the interval of a count is "
-        f"{document['median_width']:.1f} times as high as low in the median. Effective shares within 3 points: "
+        f"Inside the 95% interval: {100 * document['inside_95']:.0f}% of counts and shares; in the median, the upper end of the interval "
+        f"of a count is {document['median_width']:.1f} times its lower end. Effective shares within 3 points: "
         f"{100 * document['shares_within_3_points']:.0f}% of those that are not bounds.",
     ]
     return "\n".join(lines)

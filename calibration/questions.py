@@ -149,11 +149,13 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
         batch = _batch_of_one_gpu(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
         if record.batch_per_gpu not in (None, batch):
             raise SpecError(
-                f"global_batch {record.global_batch} means {batch} samples per GPU, the column batch_per_gpu says {record.batch_per_gpu}"
+                f"global_batch {record.global_batch} means {batch} samples per GPU, but the column batch_per_gpu has {record.batch_per_gpu}"
             )
         workload = workload_named(record.workload, (*for_workload, f"training.batch={batch}"), folders.workloads, folders.without)
     if workload.training.parallel != Parallel():
-        raise SpecError("training.parallel: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs")
+        raise SpecError(
+            "training.parallel: rows of this table are data-parallel only; put runs with a layout in a table of transformer runs"
+        )
     machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
     question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)))
     _require_one_speed(question)
@@ -169,7 +171,7 @@ def _require_one_speed(question: RunQuestion) -> None:
     if abs(record.throughput / due - 1.0) > MOST_CONTRADICTION:
         raise SpecError(
             f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {question.samples} samples a "
-            f"step ({question.job.ranks} GPUs) mean {due:.4g} samples/s; correct one of the two, or leave it blank"
+            f"step ({question.job.ranks} GPUs) are {due:.4g} samples/s; correct one of the two, or leave it blank"
         )
 
 
@@ -215,7 +217,7 @@ def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
         return locate(name, kind)
     except UnknownName as error:
         near = suggestions(name, names)
-        raise SpecError(f"{error}; in the given folders: {' or '.join(near)}" if near else str(error)) from None
+        raise SpecError(f"{error}; in the folders given: {' or '.join(near)}" if near else str(error)) from None
 
 
 def _overrides(record: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -250,10 +252,10 @@ def _pattern(record: RunRecord, machine: Hardware) -> str:
         return "+".join(str(len(part.gpus)) for part in place(machine))
     gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
     if gpus != int(gpus):
-        raise SpecError(f"gpus_per_node {gpus:g} is a mean; write the placement, for example 1+2")
+        raise SpecError(f"gpus_per_node {gpus:g} is an average; write the placement, for example 1+2")
     nodes = record.nodes or max(1, (record.total_gpus or 0) // int(gpus))
     if record.total_gpus not in (None, nodes * int(gpus)):
-        raise SpecError(f"{nodes} nodes of {gpus:g} GPUs have {nodes * int(gpus)}, the column total_gpus says {record.total_gpus}")
+        raise SpecError(f"{nodes} nodes of {gpus:g} GPUs have {nodes * int(gpus)}, but the column total_gpus has {record.total_gpus}")
     return "+".join([str(int(gpus))] * nodes)
 
 
@@ -261,7 +263,7 @@ def _equal_placement(gpus: int, nodes: int | None, gpus_per_node: int) -> str:
     """Return *gpus* divided equally over *nodes* (by default, as few as have *gpus_per_node* each), as GPUs per node joined by ``+``."""
     nodes = nodes or -(-gpus // gpus_per_node)
     if gpus % nodes:
-        raise SpecError(f"total_gpus: {gpus} GPUs are not as many on each of {nodes} nodes; write the placement, for example 1+2")
+        raise SpecError(f"total_gpus: {gpus} GPUs do not divide evenly over {nodes} nodes; write the placement, for example 1+2")
     return "+".join([str(gpus // nodes)] * nodes)
 
 
@@ -269,11 +271,11 @@ def _batch_of_one_gpu(batch: int, pattern: str, micro_batches: int) -> int:
     """Return the samples per GPU and micro-batch for a global batch of *batch*."""
     parts = pattern.split("+")
     if not all(part.strip().isdigit() for part in parts):
-        raise SpecError("global_batch needs a placement by GPUs per node, for example 1+2; or give batch_per_gpu")
+        raise SpecError("global_batch needs a placement by GPUs per node, for example 1+2; or write batch_per_gpu")
     shares = sum(map(int, parts)) * micro_batches
     if batch % shares:
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
-        raise SpecError(f"global_batch: {batch} samples cannot be shared alike by {sum(map(int, parts))} GPUs{micro}")
+        raise SpecError(f"global_batch: {batch} samples do not divide evenly over {sum(map(int, parts))} GPUs{micro}")
     return batch // shares
 
 
@@ -291,14 +293,14 @@ def _placement_of_digits(record: RunRecord, machine: Hardware) -> str | None:
 def _check_placement(record: RunRecord, pattern: str) -> None:
     parts = pattern.split("+")
     if record.total_gpus is not None and all(part.strip().isdigit() for part in parts) and sum(map(int, parts)) != record.total_gpus:
-        raise SpecError(f"placement {record.placement} has {sum(map(int, parts))} GPUs, the column total_gpus says {record.total_gpus}")
+        raise SpecError(f"placement {record.placement} has {sum(map(int, parts))} GPUs, but the column total_gpus has {record.total_gpus}")
     if record.nodes is not None and record.nodes != len(parts):
-        raise SpecError(f"placement {record.placement} has {len(parts)} nodes, the column nodes says {record.nodes}")
+        raise SpecError(f"placement {record.placement} has {len(parts)} nodes, but the column nodes has {record.nodes}")
     if record.gpus_per_node is not None and all(part.strip().isdigit() for part in parts):
         mean = sum(map(int, parts)) / len(parts)
         if abs(mean - record.gpus_per_node) > 0.01:
             raise SpecError(
-                f"placement {record.placement} means {mean:g} GPUs per node, the column gpus_per_node says {record.gpus_per_node:g}"
+                f"placement {record.placement} means {mean:g} GPUs per node, but the column gpus_per_node has {record.gpus_per_node:g}"
             )
 
 

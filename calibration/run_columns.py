@@ -10,27 +10,27 @@ from typing import Final
 from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "source": "Who measured. Rows of one source are left out of fits together when that source is scored.",
-    "hardware": "Required. The machine or cluster: a name of the catalogue, of the committed records, or of a file in `--hardware-dir`.",
-    "workload": "Required. What was trained: a name of the catalogue, or of a file in `--workload-dir`.",
+    "source": "Who measured it. When a source is scored, all its rows are left out of the fit.",
+    "hardware": "Required. The machine or cluster: a name from the catalog or the committed records, or of a file in `--hardware-dir`.",
+    "workload": "Required. What was trained: a name from the catalog, or of a file in `--workload-dir`.",
     "stack": "Software stack, such as `torch-2.x-ddp`.",
-    "software": "Versions, in words. Rows of one software share how fast they compute.",
-    "input": "`synthetic` or `real`: where samples come from.",
-    "nodes": "Nodes of the job.",
-    "gpus_per_node": "GPUs of each node that it used.",
-    "placement": "The same where nodes lend unequally many: `1+2` is one GPU of a node and two of another.",
-    "batch_per_gpu": "Samples of one GPU and micro-batch.",
-    "gradient_accumulation_steps": "Micro-batches of a step.",
-    "precision": "Such as `fp32`, `amp_fp16` or `bf16`.",
+    "software": "Versions, as free text. Rows with the same software share one compute speed.",
+    "input": "`synthetic` or `real`: the source of the samples.",
+    "nodes": "Number of nodes of the job.",
+    "gpus_per_node": "Number of GPUs used on each node.",
+    "placement": "The same if nodes have different numbers of GPUs: `1+2` is one GPU on one node and two on another.",
+    "batch_per_gpu": "Samples per GPU and micro-batch.",
+    "gradient_accumulation_steps": "Number of micro-batches per step.",
+    "precision": "Precision, such as `fp32`, `amp_fp16` or `bf16`.",
     "strategy": "How gradients are exchanged, such as `ddp` or `horovod`.",
-    "set": "Further fields, as for `--set`: `KEY=VALUE; KEY=VALUE`.",
+    "set": "Other fields to change, as for `--set`: `KEY=VALUE; KEY=VALUE`.",
     "step_time_s": "Seconds of one optimizer step. This or `throughput_samples_per_s` is required.",
-    "exposed_sync_s": "Of those, seconds that waited for the gradient exchange.",
-    "throughput_samples_per_s": "Samples per second of all GPUs.",
-    "role": "Required. What the row may be used for: `compute` and `network` calibrate, `prediction` is only scored.",
+    "exposed_sync_s": "Seconds of the step spent waiting for the gradient exchange.",
+    "throughput_samples_per_s": "Samples per second over all GPUs.",
+    "role": "Required. What the row is used for: `compute` and `network` rows calibrate, `prediction` rows are only scored.",
     "note": "Anything else.",
-    "total_gpus": "GPUs of all nodes, in place of `gpus_per_node`; both where they agree.",
-    "global_batch": "Samples of all GPUs and micro-batches of a step, in place of `batch_per_gpu`.",
+    "total_gpus": "Number of GPUs on all nodes, instead of `gpus_per_node`; if both are given, they must agree.",
+    "global_batch": "Samples per step over all GPUs and micro-batches, instead of `batch_per_gpu`.",
 }
 """The content of each column; a blank cell means the workload's own value."""
 COLUMNS: Final = tuple(MEANINGS)
@@ -51,8 +51,8 @@ _UNITS: Final[Mapping[str, str]] = {
     "step_time_s": " It is in seconds.",
     "exposed_sync_s": " It is in seconds.",
     "throughput_samples_per_s": " It counts samples of all GPUs.",
-    "batch_per_gpu": " It counts samples of one GPU and micro-batch; those of all GPUs and micro-batches of a step are global_batch.",
-    "gpus_per_node": " Those of all nodes are total_gpus.",
+    "batch_per_gpu": " It counts samples per GPU and micro-batch; for samples per step over all GPUs and micro-batches, use global_batch.",
+    "gpus_per_node": " For the GPUs of all nodes, use total_gpus.",
 }
 
 
@@ -63,7 +63,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
     """
     where = f"{path}:{line}"
     if mark := _separator(header, text):
-        raise SpecError(f"{where}: looks separated by {_SEPARATORS[mark]}; save it with commas, and numbers with a decimal point")
+        raise SpecError(f"{where}: appears to be separated by {_SEPARATORS[mark]}; save it with commas, and with decimal points in numbers")
     notes: list[str] = []
     problems = [f"column '{name}' appears twice" for name in sorted({name for name in header if header.count(name) > 1})]
     meanings = {name: _meant(name) for name in header if name not in COLUMNS}
@@ -71,7 +71,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
         elif not understood(name):
-            notes.append(f"{where}: column '{name}' is not part of a record and is left unread")
+            notes.append(f"{where}: column '{name}' is not part of a record and is ignored")
     present = {*header, *meanings.values()}
     if missing := [f"'{name}'" for name in REQUIRED if name not in present]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"

@@ -119,14 +119,14 @@ def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Ce
     columns, fitting, notes = read_as(header)
     if "role" in columns:
         return columns, fitting, notes
-    notes = [*notes, "no column 'role': all rows are predicted as described, and none calibrates"]
+    notes = [*notes, "no column 'role': all rows are predicted, and none is used for calibration"]
     return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
 
 
 def _read(path: Path, reads: _Reads) -> RecordFile:
     lines = csv_lines(path)
     if not lines:
-        raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
+        raise SpecError(f"{path}: is empty; the first line must name the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
     columns, fitting, header_notes = reads(header)
     line, text = lines[0]
@@ -142,7 +142,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
             row = dict(zip(columns, fitted, strict=False))
             left_out.append(LeftOut(where, named(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: ")))
     if not records and not left_out:
-        raise SpecError(f"{path}: holds no rows below its header")
+        raise SpecError(f"{path}: has no rows below its header")
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
 
 
@@ -150,13 +150,13 @@ def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> R
     """Return *record* with the sequence length that a further column specifies. Raise SpecError for a run with a layout."""
     if laid_out := layout_of(columns, cells):
         raise SpecError(
-            f"{laid_out}: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs, with a column "
-            "gpu in place of a machine (docs/how-to/calibrate.md)"
+            f"{laid_out}: rows of this table are data-parallel only; put runs with a layout in a table of transformer runs, with a "
+            "column gpu instead of a machine (docs/how-to/calibrate.md)"
         )
     tokens = sequence_of(columns, cells)
     length = whole_number(tokens)
     if tokens and not length:
-        raise SpecError(f"sequence {shorten(tokens)}: write the tokens of a sample, such as 4096")
+        raise SpecError(f"sequence {shorten(tokens)}: write the number of tokens per sample, such as 4096")
     return replace(record, sequence=length) if tokens else record
 
 
@@ -169,7 +169,7 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
     """Return the record in the *cells* of one row under *header*. Raise SpecError, with *file* and *line*, if they are invalid."""
     where = f"{file}:{line}"
     if len(cells) > len(header):
-        raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
+        raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
     row = _Row(where, dict(zip(header, cells, strict=False)))
     run = RunRecord(
         file,
@@ -204,7 +204,7 @@ def _check_times(where: str, record: RunRecord) -> None:
     if record.step_time is None and record.throughput is None:
         raise SpecError(f"{where}: give step_time_s or throughput_samples_per_s")
     if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:
-        raise SpecError(f"{where}: exposed_sync_s {record.exposed_sync:g} is not less than the whole step of {record.step_time:g} s")
+        raise SpecError(f"{where}: exposed_sync_s {record.exposed_sync:g} must be less than the step time of {record.step_time:g} s")
 
 
 @dataclass(frozen=True)

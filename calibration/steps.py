@@ -40,7 +40,7 @@ class StepTimes:
 
     def __init__(self, path: str | Path, batch: int, name: str = "training", warmup: int = 3) -> None:
         if batch < 1 or warmup < 0:
-            raise SpecError(f"StepTimes: a batch of {batch} and {warmup} steps of warm-up; write 1 or more, and 0 or more")
+            raise SpecError(f"StepTimes: batch is {batch} and warmup {warmup}; batch must be 1 or more, and warmup 0 or more")
         self._path, self._request, self._warmup = Path(path), {"name": name, "batch": batch}, warmup
         self._waits: list[float] = []
         self._times: list[float] = []
@@ -92,7 +92,7 @@ class StepTimes:
         }
         other_rows = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
         enough = all(times for _, times in by_rank)
-        reason = reason or ("" if enough else f"no more than the {self._warmup} steps of warm-up ran")
+        reason = reason or ("" if enough else f"only the {self._warmup} warm-up steps ran")
         return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*other_rows, row])
 
 

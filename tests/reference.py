@@ -38,13 +38,13 @@ RUNS: Final = {
     "run": ("run p3.8xlarge alexnet --epochs 2", "one data-parallel run"),
     "run, with a layout": ("run hgx-h100 llama-3.2-1b --parallel shard=parameters --tokens 1B", "one run of a model that is split"),
     "run, of a Chakra trace": ("run p3.8xlarge examples/chakra", "one simulated trace"),
-    "compare": ("compare alexnet p3.2xlarge p3.8xlarge", "a row for each machine"),
-    "recommend": ("recommend alexnet p3.2xlarge p3.8xlarge --nodes 1 --epochs 2 --budget-hours 9", "what to rent, and every candidate"),
-    "whatif": ("whatif p3.8xlarge alexnet", "a row for each resource"),
-    "collective": ("collective p3.8xlarge --bytes 1MiB", "a row for each size"),
-    "collective, of a layout's group": ("collective p3.16xlarge --nodes 2 --tp 8 --group dp --bytes 1MiB", "a row for each size"),
+    "compare": ("compare alexnet p3.2xlarge p3.8xlarge", "one row per machine"),
+    "recommend": ("recommend alexnet p3.2xlarge p3.8xlarge --nodes 1 --epochs 2 --budget-hours 9", "what to rent, and all candidates"),
+    "whatif": ("whatif p3.8xlarge alexnet", "one row per resource"),
+    "collective": ("collective p3.8xlarge --bytes 1MiB", "one row per size"),
+    "collective, of a layout's group": ("collective p3.16xlarge --nodes 2 --tp 8 --group dp --bytes 1MiB", "one row per size"),
     "goodput": ("goodput hgx-h100 gpt2-xl --nodes 4 --batch 4 --precision amp_bf16 --days 9 --trials 20 --fast", "weeks with failures"),
-    "list hardware": ("list hardware --where name=p3.8xlarge", "rows of the catalogue"),
+    "list hardware": ("list hardware --where name=p3.8xlarge", "rows of the catalog"),
 }
 """Commands whose documents are described, and what they hold."""
 OPEN: Final = ("inputs", "inputs_sha256", "distribution")
@@ -63,20 +63,20 @@ TERMS: Final = {
     "node": "One machine. A group is a number of equal nodes.",
     "straggler": "The rank that finishes last. The other ranks wait for it, because a gradient exchange needs all of them.",
     "exposed": "Not hidden behind other work. Only exposed communication makes a step longer.",
-    "critical path": "The chain of events that decides when a step ends. What is not on it can be slower at no cost.",
+    "critical path": "The chain of events that decides when a step ends. Work that is not on it can be slower at no cost.",
     "bus bandwidth": "Rate of a collective that can be compared with the rate of a link: nccl-tests' busbw.",
     "MFU": "Model FLOPS utilization: arithmetic of the model per second, relative to the dense 16-bit peak of the GPUs.",
-    "micro-batch": "The samples of one forward and backward pass. Several make a step: gradient accumulation.",
-    "global batch": "Samples per step of all GPUs together.",
+    "micro-batch": "The samples of one forward and backward pass. A step can have several (gradient accumulation).",
+    "global batch": "Samples per step over all GPUs.",
     "layout": "How a model is split over GPUs: tensor, pipeline, context and expert parallelism, and what data-parallel ranks shard.",
     "pipeline bubble": "Time in which a pipeline stage has no micro-batch to work on.",
-    "page cache": "DRAM in which Linux keeps files that were read; the data set of a warm epoch comes from it as far as it fits.",
-    "effective share": "Share of the time of a long job that counts: without failures, restarts, repeated work and checkpoints.",
-    "interpolated, extrapolated": "Whether measured runs like this one surround the prediction, or it lies beyond them.",
+    "page cache": "DRAM in which Linux keeps files after reading them. Warm epochs read as much of the data set from it as fits.",
+    "effective share": "Share of a long job's time spent on useful training, without failures, restarts, repeated work and checkpoints.",
+    "interpolated, extrapolated": "Whether the predicted run is within the range of the measured runs, or beyond it.",
     "estimate": "A number without a measurement or a data sheet. Its source says `estimate (reason)`, and `check -v` lists it.",
-    "expected error": "How far similar predictions were from measurements: median and 90th percentile.",
+    "expected error": "Error of similar predictions against measurements: median and 90th percentile.",
     "Pareto-optimal": "Nothing else is both faster and cheaper.",
-    "zero-shot, calibrated": "Predicted from the description alone, or after one or two measured rows fixed a factor.",
+    "zero-shot, calibrated": "Predicted from the description alone, or after a factor was fitted to one or two measured rows.",
 }  # fmt: skip
 WARNING: Final = "<!-- Written by `python -m tests.reference`; a test compares it. -->\n\n"
 
@@ -95,12 +95,12 @@ def python() -> str:
     protocols = [getattr(stallsim.protocols, name) for name in stallsim.protocols.__all__]
     lines = ["# Python\n", WARNING, PYTHON, *(f"::: {place}\n" for place in places), "## Results of `run`\n"]
     lines += [f"::: {kind.__module__}.{kind.__name__}\n" for kind in (Result, LayoutResult)]
-    lines += ["## Protocols\n", "What objects of your own look like; `stallsim.protocols` has them all.\n"]
+    lines += ["## Protocols\n", "Interfaces of user-defined objects; all of them are in `stallsim.protocols`.\n"]
     return "\n".join([*lines, *(f"::: {kind.__module__}.{kind.__name__}\n" for kind in protocols)]).rstrip("\n") + "\n"
 
 
 PYTHON = """\
-`import stallsim` gives the commands as functions. `run` returns a result; the others return pandas DataFrames, with the rest of the
+`import stallsim` provides the commands as functions. `run` returns a result; the others return pandas DataFrames, with the rest of the
 command's [JSON document](documents.md) in `DataFrame.attrs`. How to use them:
 [pages, traces and Python](../how-to/pages-and-traces.md). The site shows signatures and docstrings below; in Python,
 `help(stallsim.run)` does.
@@ -111,7 +111,7 @@ def commands() -> str:
     """Return the page of all commands: their help, 100 columns wide."""
     called, sys.argv = sys.argv, ["/sim/__main__.py"]
     try:
-        lines = ["# Commands\n", WARNING, "What `--help` shows. `stallsim` is another name of `python -m sim`, once it is installed.\n"]
+        lines = ["# Commands\n", WARNING, "The output of `--help`. Once installed, `stallsim` is the same as `python -m sim`.\n"]
         for program, made in PROGRAMS.items():
             group: Any = typer.main.get_command(made)
             context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=100)
@@ -134,7 +134,7 @@ def fields() -> str:
         WARNING,
         "A quantity is written with its unit. A field without a default is required. `--set` changes any of them by its dotted name, for",
         "example `--set node.nic.bandwidth='100 Gbps'`. Every block with numbers has a `source`: one text, or one for each key.",
-        "Every block that the catalogue holds may also say `extends:` and the name of another.\n",
+        "Every block that can be a file of the catalog may also have `extends:` with the name of another one.\n",
         f"A workload without a stack runs on `{defaults.REPLICATED_STACK}`, with a layout on `{defaults.PARALLEL_STACK}`. A model that is",
         f"described by its transformer reads `{defaults.TOKENS}` and trains with:\n",
         *(f"- `{key}`: {_value(value)}" for block in (defaults.DECODER_TRAINING, defaults.LOADER) for key, value in block.items()),
@@ -158,7 +158,7 @@ def _nested(kind: type[BaseModel], seen: set[str]) -> Iterator[type[BaseModel]]:
             yield from _nested(inner, seen)
 
 
-EVERYWHERE: Final = {"name": "What it is called, in lists and results.", "source": "Who says so."}
+EVERYWHERE: Final = {"name": "Name that is shown in lists and results.", "source": "Where the numbers come from."}
 """Meaning of fields that have the same one in every block."""
 
 
@@ -227,7 +227,7 @@ def documents() -> str:
     lines = [
         "# JSON documents\n",
         WARNING,
-        "Every figure is in SI units, or in the unit that ends its key. `[]` stands for each element of a list.\n",
+        "All values are in SI units, or in the unit at the end of their key. `[]` means each element of a list.\n",
     ]
     for name, (command, holds) in RUNS.items():
         lines += [

@@ -59,7 +59,7 @@ class QuestionRunner:
         import torch
 
         if not torch.cuda.is_available():
-            raise SpecError("torch finds no GPU here; --measure needs the machine that was predicted")
+            raise SpecError("torch finds no GPU; run --measure on the machine that was predicted")
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
         self._trained: dict[BlindTraining, tuple[dict[QuestionKind, float], str]] = {}

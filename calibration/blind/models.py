@@ -22,7 +22,7 @@ def gpt2_on_gpu(size: str) -> Any:
     import torch
 
     if size != "small":
-        raise ValueError(f"size {size}: the defaults of transformers are those of small")
+        raise ValueError(f"size {size}: only size small uses the defaults of transformers")
     transformers = importlib.import_module("transformers")  # installed on the GPU's machine; not among the project's requirements
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))

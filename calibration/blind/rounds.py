@@ -35,7 +35,7 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
     rows = read_table(path)
     by_key = {key(question): question for question in questions()}
     if unknown := [row for row in rows if key_of(row) not in by_key]:
-        raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not among the questions; predict anew")
+        raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not one of the cases; repeat the prediction")
     runner = QuestionRunner()
     for number, row in enumerate(rows):
         progress(number, len(rows))

@@ -54,10 +54,10 @@ def read_table(path: Path) -> list[dict[str, str]]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is not a text'}") from None
+        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
     reader = csv.DictReader(lines)
     if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; give a table of 'python -m calibration blind'")
+        raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; pass a table written by 'python -m calibration blind'")
     return list(reader)
 
 
@@ -93,7 +93,7 @@ def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
 def scores_text(scores: Sequence[BlindScore]) -> str:
     """Return the errors as a table, or a hint what to do if nothing has been measured yet."""
     if not scores:
-        return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
+        return "nothing in this table has been measured yet: run it with --measure -o FILE.csv on the predicted machine"
     lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]
     for one in scores:
         inside = "" if one.inside is None else f"{100 * one.inside:.0f}%"

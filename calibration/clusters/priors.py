@@ -31,5 +31,5 @@ def prior(topic: str, name: str) -> float:
 
 def _prior(name: str, body: dict[str, Any]) -> Prior:
     if set(body) != {"value", "source"} or not body["source"]:
-        raise SpecError(f"{FILE.name}: {name}: has 'value' and 'source', nothing else")
+        raise SpecError(f"{FILE.name}: {name}: must have exactly 'value' and 'source'")
     return Prior(float(body["value"]), str(body["source"]))

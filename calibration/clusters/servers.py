@@ -62,12 +62,12 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
     rows = [question(record) for path in files for record in read_records(path).records]
     without_servers = [row for row in rows if row.workload.training.stack.servers is None]
     if without_servers:
-        raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
+        raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; remove the row, or use another stack")
     fitted = [row for row in rows if row.record.role == "network"]
     if spread(fitted) < 1.5:
         raise SpecError(
-            f"{files[0]}: expected rows of role 'network' of two or more models, with mean bytes per variable that differ by half or more; "
-            "the cost of an update and that of a byte cannot be told apart otherwise"
+            f"{files[0]}: expected rows of role 'network' of two or more models whose mean bytes per variable differ by at least half; "
+            "otherwise the cost per update and per byte cannot be separated"
         )
     costs = _fit(fitted, rows)
     return ServerFit(costs, tuple(_predict(rows, costs, _factors(rows, costs))))
@@ -123,7 +123,7 @@ def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
 
 def server_table(fit: ServerFit) -> str:
     """Return measured and predicted steps per second, row by row, and the errors of each cluster's fitted and predicted rows."""
-    lines = [f"update {fit.costs.update * 1e3:.3f} ms, {fit.costs.byte * 1e9:.2f} s/GB of one core of the reference processor", ""]
+    lines = [f"update {fit.costs.update * 1e3:.3f} ms, {fit.costs.byte * 1e9:.2f} s/GB on one core of the reference processor", ""]
     lines.append(f"{'hardware':14} {'workload':20} {'servers':>7} {'workers':>7} {'measured':>9} {'predicted':>9} {'error':>7}  role")
     for row in fit.rows:
         lines.append(
@@ -150,8 +150,8 @@ def _second_servers(fit: ServerFit) -> list[str]:
             share = _busiest_share(two[0])
             measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
             lines.append(
-                f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f}%, "
-                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * share:.1f}% of the bytes to one of the two"
+                f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f}%, predicted "
+                f"{100 * predicted:.1f}%; with round-robin variables, one of the two holds {100 * share:.1f}% of the bytes"
             )
     return lines
 

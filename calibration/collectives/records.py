@@ -66,14 +66,14 @@ def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
     missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
     strange = [name for name in header if name not in COLUMNS or header.count(name) > 1]
     if missing or strange:
-        wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is none of them, or is there twice"
+        wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is not a valid column, or appears twice"
         raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}; {wrong}")
     return [_record(path, number, header, cells) for number, cells in rows[1:]]
 
 
 def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
     if len(cells) != len(header):
-        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
+        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
     row = OPTIONAL | dict(zip(header, cells, strict=True))
     row["gpus_per_process"] = row["gpus_per_process"] or "1"
     op = next((name for name in get_args(Op) if name == row["op"]), None)

@@ -216,7 +216,7 @@ def medians(rows: Sequence[Mapping[str, str]]) -> dict[tuple[str, str, str], tup
 
 def _summary_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
     names = [name for name, _, _ in BANDS]
-    lines = ["medians of systems, zero-shot, one vote a system", f"{'network':10} {'op':14} " + " ".join(f"{name:>16}" for name in names)]
+    lines = ["medians of systems, zero-shot, one vote per system", f"{'network':10} {'op':14} " + " ".join(f"{name:>16}" for name in names)]
     median_of = medians(rows)
     for network, op in dict.fromkeys((network, op) for network, op, _ in sorted(median_of)):
         cells = [_cell(network, name, median_of.get((network, op, name))) for name in names]

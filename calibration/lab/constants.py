@@ -33,7 +33,7 @@ def constants(lines: Sequence[RecordLine], gradient_bytes: float) -> SocketConst
     calibrating = [line for line in lines if line["role"] == "network" and line["state"] == "measured"]
     alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
     if not calibrating:
-        raise SpecError("no measured point has the role network; the plan must have one that may calibrate")
+        raise SpecError("no measured point has the role network; the plan needs at least one")
     return SocketConstants(
         median(line["socket"]["both_bytes_per_s"] / line["point"]["rate_bytes_per_s"] for line in calibrating),
         min(line["socket"]["round_trip_s"] for line in calibrating),

@@ -82,7 +82,9 @@ def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     for line in lines:
         if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
             if _key(line) not in alone:
-                raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
+                raise SpecError(
+                    f"{path}: no measurement of single ranks of {_layout(line).text}, batch {line['point']['batch']}; measure them first"
+                )
             points.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
     return points
 
@@ -95,7 +97,10 @@ def launch_of(path: Path = COMMITTED) -> float:
     lines = measured_lines(path)
     calibrating = [line for line in lines if line["role"] == "network"]
     if len(calibrating) != 1:
-        raise SpecError(f"{path}: {len(calibrating)} measured points have the role network; one calibrates the cost of an operation")
+        raise SpecError(
+            f"{path}: {len(calibrating)} measured points have the role network; expected exactly one, which calibrates the "
+            "cost of an operation"
+        )
     (line,) = calibrating
     alone = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
     at = {launch: predicted(line, alone, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}

@@ -58,8 +58,8 @@ def overcommitted(plan: LabPlan, hosts: int) -> str:
     if hosts * plan.cores_per_host <= cores:
         return ""
     return (
-        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {cores} cores here carry: hosts "
-        "share cores and compute slower, which their records say"
+        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} need more than the {cores} cores available: hosts "
+        "share cores and compute more slowly, which their records state"
     )
 
 
@@ -130,7 +130,9 @@ def _disk(model: LabModel, point: LabPoint) -> Disk:
     shape = target.parse_input(model.inputs[0])
     sizes = (*shape.before, *shape.after)
     if len(model.inputs) > 1 or shape.name or shape.dtype != "float32":
-        raise SpecError(f"lab: {model.model} takes {' '.join(model.inputs)}; from a disk only one unnamed float32 input can be read")
+        raise SpecError(
+            f"lab: {model.model} has the inputs {' '.join(model.inputs)}; only one unnamed float32 input can be read from a disk"
+        )
     return Disk(point.disk or math.inf, round(model.sample or math.prod(sizes)), sizes, point.batch, point.workers)
 
 

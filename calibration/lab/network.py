@@ -72,7 +72,7 @@ def on_cores(cores: Sequence[int]) -> list[str]:
 def require_laboratory() -> None:
     """Raise SpecError if this process cannot build networks, or if the commands for it are missing."""
     if not sys.platform.startswith("linux"):
-        raise SpecError("lab: network namespaces are Linux's; run it on a Linux machine or in a virtual one")
+        raise SpecError("lab: network namespaces require Linux; run it on a Linux machine or in a Linux VM")
     if os.geteuid() != 0:
         raise SpecError("lab: building networks needs root; run it as root, for example with sudo")
     for command, package in (
@@ -89,9 +89,7 @@ def require_laboratory() -> None:
         _run("ip", "netns", "add", name)
         _run("ip", "netns", "del", name)
     except SpecError as error:
-        raise SpecError(
-            f"lab: this machine lets not even root build network namespaces ({error}); a container needs --privileged"
-        ) from None
+        raise SpecError(f"lab: root cannot create network namespaces on this machine ({error}); a container needs --privileged") from None
 
 
 def has_netem() -> bool:

@@ -73,17 +73,17 @@ class PointBlock(Spec):
     @model_validator(mode="after")
     def _adds_up(self) -> PointBlock:
         if self.alone and not self.layout:
-            raise ValueError("alone is for ranks of a layout; without one, write hosts: 1")
+            raise ValueError("alone applies to the ranks of a layout; without a layout, write hosts: 1")
         if self.layout and (self.disk is not None or min(self.hosts) == 1):
             raise ValueError("a layout is measured on 2 hosts or more with synthetic batches; leave disk out")
         if self.alone:
             return self
         if max(self.hosts) > 1 and not self.rate:
-            raise ValueError("several hosts need a network; write its rate, for example rate: 1 Gbps")
+            raise ValueError("several hosts need a network; set its rate, for example rate: 1 Gbps")
         if max(self.hosts) > MOST_HOSTS:
-            raise ValueError(f"{max(self.hosts)} hosts are more than the {MOST_HOSTS} that one machine may play")
+            raise ValueError(f"{max(self.hosts)} hosts are more than the {MOST_HOSTS} that one machine can simulate")
         if self.workers and self.disk is None:
-            raise ValueError("workers read from a disk; write its rate, for example disk: 20 MB/s")
+            raise ValueError("workers read from a disk; set its rate, for example disk: 20 MB/s")
         return self
 
 

@@ -50,16 +50,16 @@ def probed(hosts: LabHosts, rate: float) -> SocketRates:
     server = subprocess.Popen([*hosts.inside(0), *module, "serve", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         if server.stdout is None or server.stdout.readline().strip() != "ready":
-            raise SpecError(f"lab: no server could start on a host: {_last(server.communicate(timeout=10)[1])}")
+            raise SpecError(f"lab: could not start a server on a host: {_last(server.communicate(timeout=10)[1])}")
         command = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
         client = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if client.returncode:
-            raise SpecError(f"lab: the hosts do not reach each other: {_last(client.stderr)}")
+            raise SpecError(f"lab: the hosts cannot reach each other: {_last(client.stderr)}")
         answer = json.loads(client.stdout)
         # the client is on the last host, so its two directions are swapped here
         return SocketRates(answer["back_bytes_per_s"], answer["there_bytes_per_s"], answer["both_bytes_per_s"], answer["round_trip_s"])
     except subprocess.TimeoutExpired:
-        raise SpecError("lab: a transfer between two hosts did not end within 2 minutes") from None
+        raise SpecError("lab: a transfer between two hosts did not finish within 2 minutes") from None
     finally:
         server.kill()
         server.communicate()
@@ -67,7 +67,7 @@ def probed(hosts: LabHosts, rate: float) -> SocketRates:
 
 def _last(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "no reason told"
+    return lines[-1] if lines else "unknown reason"
 
 
 def serve(address: str) -> None:

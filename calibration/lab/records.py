@@ -49,9 +49,9 @@ def read_lines(path: Path) -> list[RecordLine]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        entry = parse_json(line, f"{path}:{number}", "expected laboratory points, one JSON document a line")
+        entry = parse_json(line, f"{path}:{number}", "expected lab points, one JSON document per line")
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
-            raise SpecError(f"{path}:{number}: is not a point of schema {SCHEMA}; move the file away, or name another with -o")
+            raise SpecError(f"{path}:{number}: is not a point of schema {SCHEMA}; move the file, or name another one with -o")
         typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
         lines.append(entry)
     return lines

@@ -26,20 +26,20 @@ def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) ->
     require_laboratory()
     remove_orphans()
     if not rows.parent.is_dir():
-        raise SpecError(f"{rows}: there is no folder '{rows.parent}' to write it to")
+        raise SpecError(f"{rows}: the folder '{rows.parent}' does not exist")
     wanted = points(plan)
     lines = read_lines(raw_file(rows))
     if rows.exists() and not raw_file(rows).exists():
-        raise SpecError(f"{rows}: is there already, without its {raw_file(rows).name}; name another file with -o")
+        raise SpecError(f"{rows}: already exists, but its {raw_file(rows).name} does not; name another file with -o")
     for text in dict.fromkeys(filter(None, (overcommitted(plan, point.hosts) for point in wanted))):
         say(f"note: {text}")
     todo = [point for point in wanted if not is_measured(lines, plan, point)]
-    say(f"{len(wanted)} points, {len(wanted) - len(todo)} of them measured before")
+    say(f"{len(wanted)} points, {len(wanted) - len(todo)} of them already measured")
     end = time.monotonic() + limit if limit else None
     here = machine()
     for number, point in enumerate(todo, 1):
         if end is not None and time.monotonic() > end:
-            say(f"time is up: {len(todo) - number + 1} points are left; the same command goes on with them")
+            say(f"time limit reached with {len(todo) - number + 1} points left; repeat the command to continue")
             break
         before = Used.now()
         outcome = _outcome(plan, point)
@@ -59,7 +59,7 @@ def _outcome(plan: LabPlan, point: LabPoint) -> MeasuredPoint | SpecError:
 def _outcome_text(outcome: MeasuredPoint | SpecError) -> str:
     if isinstance(outcome, SpecError):
         return f"failed: {outcome}"
-    text = f"{show(outcome.step_time, 'time')} a step"
+    text = f"{show(outcome.step_time, 'time')} per step"
     if outcome.carried:
         there, back = 8e-6 * outcome.carried.there, 8e-6 * outcome.carried.back
         text += f"; a plain socket got {there:.0f} and {back:.0f} Mbps, round trip {show(outcome.carried.round_trip, 'time')}"

@@ -33,10 +33,10 @@ def main() -> None:
     With ``--sweeps N``, simulate N runs of each measured sweep and show which layout is chosen; ``--failed`` also reads runs that failed.
     """
     parser = argparse.ArgumentParser(prog="python -m calibration.llm", description=main.__doc__)
-    parser.add_argument("--published", action="store_true", help="simulate all scored runs, and write how far off predictions are")
-    parser.add_argument("--sweeps", type=int, metavar="N", help="simulate so many runs of each measured sweep, and show what is chosen")
-    parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
-    parser.add_argument("--json", action="store_true", help="print what is chosen as one JSON document")
+    parser.add_argument("--published", action="store_true", help="simulate all scored runs, and write the prediction errors")
+    parser.add_argument("--sweeps", type=int, metavar="N", help="simulate this many runs of each measured sweep, and show what is chosen")
+    parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also show which of these failed runs would be proposed")
+    parser.add_argument("--json", action="store_true", help="print the choices as one JSON document")
     options = parser.parse_args()
     failed_only = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
     described = [] if failed_only else [describe(row) for row in read_table(RECORDS / "training.csv")]

@@ -212,7 +212,7 @@ def _case(row: LlmRow) -> Case:
     family, shape = shape_of(row, assumed)
     gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
     if not gpus:
-        raise NoCase("neither gpus nor nodes is a number; write gpus")
+        raise NoCase("neither gpus nor nodes is a number; add gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
@@ -271,9 +271,9 @@ def _case(row: LlmRow) -> Case:
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise NoCase if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if offloads(row.text["offload"]):
-        raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
+        raise NoCase(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
     if "qlora" in _trained(row):
-        raise NoCase("QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is")
+        raise NoCase("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
 
 
 def _trained(row: LlmRow) -> str:
@@ -304,7 +304,7 @@ def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise NoCase if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
+        raise NoCase("dp, tp, pp and cp are blank: the layout is unknown")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
@@ -323,7 +323,7 @@ def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
-    what = f"is {row.unread[name]!r}, no number" if name in row.unread else "is blank"
+    what = f"is {row.unread[name]!r}, not a number" if name in row.unread else "is blank"
     raise NoCase(f"{name} {what}")
 
 
@@ -350,14 +350,14 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     if not batch:
         accumulated = row.number.get("grad_accum", 0.0)
         if not (micro and accumulated):
-            raise NoCase("global_batch is blank or no number")
+            raise NoCase("global_batch is blank or not a number")
         batch = micro * accumulated * data
     if not micro:
         micro = 1
         assumed.append("micro_batch 1")
     micro = max(1, min(micro, round(batch / data)))
     if micro * data > batch:
-        raise NoCase(f"a global batch of {batch:g} gives {data} data-parallel ranks less than one sequence each")
+        raise NoCase(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
     return micro, max(1, round(batch / (data * micro)))
 
 

@@ -120,7 +120,7 @@ def workload_of(case: Case, at: Constants) -> Workload:
 def hardware_of(case: Case) -> Hardware:
     """Return the machine of *case*, with its NICs. Raise SpecError if none is described."""
     if not case.chip.machine:
-        raise SpecError(f"{case.chip.name}: no machine with it is described")
+        raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
     return _hardware(machine, case.nic, case.ring_latency.get("gather"))
 

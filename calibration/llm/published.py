@@ -151,14 +151,14 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
-    """Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."""
+    "Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
     for source, group in sorted(pooled(rows).items()):
         errors = [pair(errors_of(group, name)) for name in PREDICTORS]
         lines.append(_line(source, f"{len(group):,}", errors, percent(errors_of(group, "both")["bias"]), percent(coverage(group))))
     votes = [voted(rows, name) for name in PREDICTORS]
-    lines.append(_line("one vote a source", f"{len(rows):,}", [pair(one) for one in votes], percent(votes[-1]["bias"])))
-    lines.append(_line("one row of a source known", "", [pair(_one_known(rows, name)) for name in PREDICTORS]))
+    lines.append(_line("one vote per source", f"{len(rows):,}", [pair(one) for one in votes], percent(votes[-1]["bias"])))
+    lines.append(_line("one row per source known", "", [pair(_one_known(rows, name)) for name in PREDICTORS]))
     orders = [ranking(rows, name) for name in PREDICTORS]
     lines += [
         "",
@@ -166,8 +166,8 @@ def step_table(rows: Sequence[ScoredRun]) -> str:
         _line("Kendall's tau, median sweep", "", [number(one["kendall_tau_median"]) for one in orders]),
         _line("chosen layout slower than best", "", [pair({"median": o["regret_median"], "p90": o["regret_p90"]}) for o in orders]),
         "",
-        f"Simple rules, median errors: constant utilization {percent(voted(rows, 'constant_mfu')['median'])}%, six FLOP a parameter and "
-        f"token {percent(voted(rows, 'six_pd')['median'])}%.",
+        f"Simple rules, median errors: constant utilization {percent(voted(rows, 'constant_mfu')['median'])}%, six FLOP per parameter "
+        f"and token {percent(voted(rows, 'six_pd')['median'])}%.",
     ]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -206,13 +206,13 @@ def memory_table(described: Sequence[Case]) -> str:
     ended = [case for case in described if case.row.status in ("ok", "suspect")]
     scores = memory_scores([(case, closed_form.predict(case, fitted(case.row.source).constants)) for case in ended])
     fits, edge = scores["fitted"], scores["thrashes"]
-    recognized = f"{percent(edge['recalled'])}% are told, with {percent(edge['false_alarms'])}% false alarms"
+    recognized = f"{percent(edge['recalled'])}% are detected, with {percent(edge['false_alarms'])}% false alarms"
     return "\n".join(
         [
             _row("peak memory", "rows", "median / p90", "bias"),
             *(_row(one["source"], f"{one['points']:,}", pair(one), percent(one["bias"])) for one in scores["sources"]),
-            f"of {fits['points']:,} runs that fitted {percent(fits['called_does_not_fit'])}% are called does_not_fit",
-            f"of {edge['points']:,} runs at the memory's edge {recognized}",
+            f"of {fits['points']:,} runs that fit {percent(fits['called_does_not_fit'])}% are predicted as does_not_fit",
+            f"of {edge['points']:,} runs near the memory limit {recognized}",
         ]
     )
 

@@ -62,9 +62,9 @@ class ScoredRun:
 def unscored(case: Case) -> str:
     """Return why a described row is not scored, else an empty text. Scored: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
     if case.row.status != "ok":
-        return f"status is {case.row.status!r}; rows of status ok count"
+        return f"status is {case.row.status!r}; only rows with status ok are scored"
     if not case.measured:
-        return "step_time_s is not a number above 0, nor can tokens_per_s_per_gpu stand for it"
+        return "step_time_s is not a number above 0, and cannot be derived from tokens_per_s_per_gpu"
     if case.family == "nanotron" and not (case.tensor <= 8 and (case.measured_memory or 0.0) < 70 * 2.0**30):
         return "nanotron beyond 8 tensor ranks or 70 GB of 80 runs at another pace: what it needs of memory is scored alone"
     return ""

@@ -105,7 +105,7 @@ def read_table(path: Path) -> list[LlmRow]:
     reader = csv.DictReader(lines[skipped:])
     missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
     if missing:
-        raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are fine")
+        raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
     return [_row(reader.line_num + skipped, cells) for cells in reader]
 
 

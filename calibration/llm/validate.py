@@ -94,7 +94,7 @@ def validate_tables(
         for row in rows:
             _describe(path, row, described, undescribed, unread)
     if not count:
-        raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
+        raise SpecError(f"{files[0]}: contains no runs; write one per line below the header")
     constants_of = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
     predicted = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
     scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in predicted if scorable(case)]
@@ -158,7 +158,7 @@ def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> Ll
 
 
 def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
-    unread += [f"{path.name}:{row.line}: {name} is {cell!r}, no number" for name, cell in row.unread.items()]
+    unread += [f"{path.name}:{row.line}: {name} is {cell!r}, not a number" for name, cell in row.unread.items()]
     case = describe(row)
     if isinstance(case, str):
         undescribed.append(Undescribed(path.name, row.line, row.text["model"], case))
@@ -233,7 +233,7 @@ def llm_table(validation: LlmValidation) -> str:
     document = llm_document(validation)
     lines = [
         f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
-        f"{len(validation.not_scored)} described but not scored; errors of step time in percent",
+        f"{len(validation.not_scored)} described but not scored; step-time errors in percent",
         "",
         f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
         f"{'MFU':>6} {'6PD':>6}",
@@ -248,9 +248,9 @@ def llm_table(validation: LlmValidation) -> str:
     overall = document["overall"]
     mine = overall["predicted"]
     lines.append(
-        f"{'one vote a source':34} {document['scored']:5} {'':8}  {pair(mine):>12} {percent(mine['bias']):>6} "
-        f"{pair(overall['one_row_known']):>12} {percent(overall['coverage']):>6} {'':6}  "
-        f"{percent(overall['constant_mfu']['median']):>6} {percent(overall['six_pd']['median']):>6}"
+        f"{'one vote per source':34} {document['scored']:5} {'':8}  {pair(mine):>12} {percent(mine['bias']):>6} "
+        f"{pair(overall['one_row_known']):>12} {percent(overall['coverage']):>6} {'':6}  {percent(overall['constant_mfu']['median']):>6} "
+        f"{percent(overall['six_pd']['median']):>6}"
     )
     for kind, parts in document["groups"].items():
         lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
@@ -268,14 +268,14 @@ def _memory_lines(document: Mapping[str, Any]) -> list[str]:
     lines = ["", "peak memory" + " " * 23 + "  rows            median/p90   bias"]
     lines += [f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6}" for one in memory["sources"]]
     lines.append(
-        f"runs that fitted called does_not_fit: {percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
+        f"successful runs predicted as does_not_fit: {percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
     )
     edge = memory["thrashes"]
     lines.append(
-        f"at the memory's edge: {edge['points']}, recalled {percent(edge['recalled'])}, false alarms {percent(edge['false_alarms'])}"
+        f"near the memory limit: {edge['points']}, detected {percent(edge['recalled'])}, false alarms {percent(edge['false_alarms'])}"
     )
     if failed["failed"]:
-        lines.append(f"runs that failed called does_not_fit: {percent(failed['called_does_not_fit'])} of {failed['failed']}")
+        lines.append(f"failed runs predicted as does_not_fit: {percent(failed['called_does_not_fit'])} of {failed['failed']}")
     return lines
 
 
@@ -293,7 +293,7 @@ def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
         "described but not scored", validation.not_scored, most
     )
     if validation.unread:
-        lines += ["", "cells of number columns that hold something else:", *(f"  {cell}" for cell in validation.unread[:most])]
+        lines += ["", "cells of number columns that are not numbers:", *(f"  {cell}" for cell in validation.unread[:most])]
     return lines + ([f"  and {len(validation.unread) - most} more"] if len(validation.unread) > most else [])
 
 

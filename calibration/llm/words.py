@@ -62,7 +62,7 @@ def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
         return "fp8", next((recipe for word, recipe in _SCALED.items() if re.search(word, plain)), None)
     if _SIXTEEN.search(plain):
         return "16bit", None
-    raise NoCase(f"precision {text!r} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
+    raise NoCase(f"precision {text!r} is not supported; use bf16, fp16, fp8, mxfp8 or nvfp4")
 
 
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
@@ -71,7 +71,7 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
     if plain in SAVED:
         return "full", 0
     if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
-        raise NoCase(f"activation_checkpointing {text!r} is a share of the blocks, which is not described; full, selective and none are")
+        raise NoCase(f"activation_checkpointing {text!r} is a share of the blocks, which is not supported; use full, selective or none")
     if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
         some = re.search(r"acl=(\d+)", plain)
         return "full", int(some.group(1)) if some else 0
@@ -81,7 +81,9 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
         return "attention", 0
     if plain.startswith(("selective:", "none", "-r 0", "-", *_NO)):
         return "none", 0
-    raise NoCase(f"activation_checkpointing {text!r} is not known; full, selective, selective: MODULES, none and MaxText's policies are")
+    raise NoCase(
+        f"activation_checkpointing {text!r} is unknown; use full, selective, selective: MODULES, none or one of MaxText's policies"
+    )
 
 
 def saves_of(text: str) -> tuple[str, ...]:
@@ -122,5 +124,5 @@ def zero_of(text: str) -> int:
     """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase if it names none."""
     stage = re.search(r"[0-3]", text)
     if stage is None:
-        raise NoCase(f"zero_stage is {text!r}, no number")
+        raise NoCase(f"zero_stage is {text!r}, not a number")
     return int(stage.group())

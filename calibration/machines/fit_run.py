@@ -45,7 +45,7 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     Raise SpecError and leave all files unchanged if the records are insufficient or an output cannot be written.
     """
     if output.suffix not in (".yaml", ".yml"):
-        raise SpecError(f"{output}: write to a name that ends in .yaml")
+        raise SpecError(f"{output}: the name of the output file must end in .yaml")
     measured = together(paths)
     hardware = hardware or wired(measured, output)
     fitted = fits(measured) | collective_fits(measured, hardware)

@@ -47,7 +47,7 @@ def _replacements(measured: Measured, fitted: Mapping[str, Fit], hardware: str) 
     node: Node = load_hardware(hardware).spec.groups[0].node
     count = len(measured.machine["gpus"])
     if count and count != node.gpu_count:
-        raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, and the record {count}; name the machine that was measured")
+        raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, but the record {count}; name the machine that was measured")
     block: Block = {}
     if "loading" in fitted:
         block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, fitted)}}
@@ -126,8 +126,8 @@ def _from_records(measured: Measured, fitted: Mapping[str, Fit], name: str, node
     count = len(facts["gpus"]) or measured.neighbours
     if len(facts["gpus"]) > 1:
         raise SpecError(
-            f"{measured.files[0]}: {count} GPUs, and the record does not say how they are joined (no nvidia-smi); "
-            "--hardware names the machine, from the catalogue or made by 'sim new --from-topo'"
+            f"{measured.files[0]}: {count} GPUs, but the record does not contain their links (no nvidia-smi); name the machine with "
+            "--hardware, from the catalog or created by 'sim new --from-topo'"
         )
     kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
     storage = {"volume": {"extends": "gp2", "assumed": True}, "source": "estimate (not measured; profile --only disk)"}
@@ -262,5 +262,5 @@ def untold(measured: Measured, fitted: Mapping[str, Fit]) -> list[str]:
 def _identifying_command(fit: Fit, name: str) -> str:
     """Return the command that would identify the parameter *name* of *fit*."""
     if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
-        return "profile --only all_reduce with another number of ranks (--ranks 4) into a record of its own, and fit both"
+        return "profile --only all_reduce with another number of ranks (--ranks 4) into a separate record, and fit both"
     return f"profile --only {fit.probe} --again without --quick, for more sizes"

@@ -80,7 +80,7 @@ class Measured:
 def together(paths: Sequence[Path]) -> Measured:
     """Return the records at *paths*, merged. Raise SpecError if they are of different machines."""
     if not paths:
-        raise SpecError("no record is given: write the file that 'calibration profile' wrote")
+        raise SpecError("no record given: pass the file written by 'calibration profile'")
     records = [read_record(path) for path in paths]
     for path, record in zip(paths, records, strict=True):
         _require_complete(path, record)
@@ -89,7 +89,7 @@ def together(paths: Sequence[Path]) -> Measured:
         for fact in ("cpu", "vcpus", "device", "gpus"):
             if record.machine.get(fact) != first.machine.get(fact):
                 raise SpecError(
-                    f"{path}: {fact} {record.machine.get(fact)}, and {paths[0]} has {first.machine.get(fact)}; fit each machine alone"
+                    f"{path}: {fact} {record.machine.get(fact)}, but {paths[0]} has {first.machine.get(fact)}; fit each machine separately"
                 )
     probes: dict[str, list[AnswerRow]] = {}
     for record in records:
@@ -108,7 +108,7 @@ def _require_complete(path: Path, record: MachineRecord) -> None:
     """Raise SpecError if *record* lacks a fact of the machine, or one of its rows lacks times."""
     for fact in _FACTS:
         if fact not in record.machine:
-            raise SpecError(f"{path}: machine.{fact} is missing; give a record as 'calibration profile' writes it")
+            raise SpecError(f"{path}: machine.{fact} is missing; pass a record written by 'calibration profile'")
     check_rows(path, record)
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):

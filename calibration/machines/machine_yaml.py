@@ -90,7 +90,7 @@ def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
 def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
     """Return a parameter that every simulation needs. Raise SpecError with the probe that measures it if it was not identified."""
     if subject not in fitted or not fitted[subject][name].identified:
-        raise SpecError(f"the records do not tell {subject}: measure it with 'calibration profile --only {probe}'")
+        raise SpecError(f"the records do not contain {subject}: measure it with 'calibration profile --only {probe}'")
     return fitted[subject][name]
 
 

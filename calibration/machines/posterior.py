@@ -95,7 +95,7 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
     if not len(times) or not np.all(times > 0):
-        raise SpecError("there is nothing to fit: expected times above zero")
+        raise SpecError("nothing to fit: expected times above zero")
     usual, widths = np.log([unknown.usual for unknown in unknowns]), np.array([unknown.width for unknown in unknowns])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):

@@ -29,7 +29,7 @@ def residual_picture(fitted: Mapping[str, Fit]) -> Picture:
 
     several = [fit for fit in fitted.values() if len(fit.times) > 1]
     if not several:
-        raise SpecError("--plot: the records hold no points to show; profile --only gemm,all_reduce")
+        raise SpecError("--plot: the records contain no points to plot; profile --only gemm,all_reduce")
     sweeps = [fit for fit in several if is_sweep(fit)]
     repeated = [fit for fit in several if not is_sweep(fit)]
     probes = list(dict.fromkeys(fit.probe for fit in sweeps))

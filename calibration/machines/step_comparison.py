@@ -87,7 +87,7 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
         name = row.model + ("" if row.exchange else ", no exchange")
         cells = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
         lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{cells}" + "  disturbed" * row.disturbed)
-    label = "median error, no step of its own model was fitted"
+    label = "median error, own model left out of the fit"
     return "\n".join([*lines, f"{label:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 

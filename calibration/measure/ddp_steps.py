@@ -204,7 +204,7 @@ def _model(wanted: StepsWanted) -> Any:
     except Exception as error:
         raise SpecError(f"{wanted.model}: calling it failed: {target.told(error)}") from error
     if not isinstance(model, torch.nn.Module) or not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"{wanted.model}: returned {type(model).__name__}; expected a torch.nn.Module with parameters to train")
+        raise SpecError(f"{wanted.model}: returned {type(model).__name__}; expected a torch.nn.Module with trainable parameters")
     return model.train()
 
 
@@ -229,7 +229,7 @@ def _tensor(shape: Any, batch: int) -> Any:
 
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise SpecError(f"input {shape.name}: {shape.dtype} is not a torch type; write for example 3x224x224:float32 or 384:int64")
+        raise SpecError(f"input {shape.name}: {shape.dtype} is not a torch dtype; for example, write 3x224x224:float32 or 384:int64")
     sizes = shape.sizes(batch)
     return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
 
@@ -297,7 +297,7 @@ def _loss(output: Any) -> Any:
         return scalar
     rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in outputs if tensor.ndim > 1]
     if not rows:
-        raise SpecError("the model returns nothing to train on: no floating-point tensor that depends on a parameter")
+        raise SpecError("the model cannot be trained: it returns no floating-point tensor that depends on a parameter")
     return sum(torch.nn.functional.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64)) for logits in rows)
 
 
@@ -387,7 +387,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[IO[byt
         if any(codes):
             break
         if time.monotonic() > end:
-            raise SpecError(f"rank {codes.index(None)} was not done after {limit:g} s")
+            raise SpecError(f"rank {codes.index(None)} did not finish within {limit:g} s")
         time.sleep(_POLL)
     failed = [rank for rank, code in enumerate(codes) if code]
     if failed:  # a rank that a signal ended died first and caused the other failures
@@ -402,7 +402,7 @@ def _ending(code: int) -> str:
 def _last_line(output: IO[bytes]) -> str:
     output.seek(0)
     lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 def _result(output: IO[bytes]) -> RankSteps:

@@ -30,9 +30,9 @@ class Division(Spec):
     @model_validator(mode="after")
     def _adds_up(self) -> Division:
         if (self.shard == "parameters") + (self.tensor > 1) + (self.pipeline > 1) != 1:
-            raise ValueError("a measured layout has one axis; write shard: parameters, tensor: 2 or pipeline: 2")
+            raise ValueError("a measured layout must have one axis; write shard: parameters, tensor: 2 or pipeline: 2")
         if self.micro_batches > 1 and self.pipeline == 1:
-            raise ValueError("micro_batches belong to a pipeline here; write pipeline: 2, or leave them out")
+            raise ValueError("micro_batches require a pipeline; write pipeline: 2, or leave them out")
         return self
 
     @property

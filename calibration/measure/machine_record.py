@@ -60,8 +60,8 @@ class MachineRecord:
         busy_cores = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
         if not busy_cores:
             return ""
-        text = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_cores.items())
-        return f"of {cores} cores other programs kept busy {text}; once they rest: profile --again --only {','.join(busy_cores)}"
+        text = ", ".join(f"{busy:.1f} during {name}" for name, busy in busy_cores.items())
+        return f"other programs used, of {cores} cores, {text}; when they are idle, run: profile --again --only {','.join(busy_cores)}"
 
     def rows(self, probe: str) -> list[AnswerRow]:
         """Return the rows of *probe*; none if it did not run."""
@@ -99,11 +99,11 @@ def write_record(path: Path, record: MachineRecord) -> None:
 
 def read_record(path: Path) -> MachineRecord:
     """Return the record at *path*. Raise SpecError if it cannot be read, is truncated, or has another schema."""
-    document = read_json(path, "give a record that 'calibration profile' wrote")
+    document = read_json(path, "pass a record written by 'calibration profile'")
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise SpecError(f"{path}: is not a record of a machine; give a file that 'calibration profile' wrote")
+        raise SpecError(f"{path}: is not a machine record; pass a file written by 'calibration profile'")
     if document.get("schema") != SCHEMA:
-        raise SpecError(f"{path}: schema {document.get('schema')}, and this version reads schema {SCHEMA}; measure into another file")
+        raise SpecError(f"{path}: schema {document.get('schema')}, but this version reads schema {SCHEMA}; measure into another file")
     return _record(path, document)
 
 

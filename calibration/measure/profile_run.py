@@ -62,7 +62,7 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
         record = opened_record(wishes.path, fresh)
         failures = measure(MeasuringPlan(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
         if failures:
-            raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
+            raise SpecError([*failures, f"{wishes.path}: has the other results, marked partial"])
         return record
 
 
@@ -74,8 +74,8 @@ def _facts(team: Team, device: str) -> dict[str, Any]:
             for name in ("cpu", "vcpus", "gpus"):
                 if there[name] != facts[name]:
                     raise SpecError(
-                        f"rank {number}: {name} {there[name]}, and rank 0 has {facts[name]}; a record is of equal machines, "
-                        "so start torchrun on those of one kind"
+                        f"rank {number}: {name} {there[name]}, but rank 0 has {facts[name]}; a record needs identical machines, so start "
+                        "torchrun on machines of one kind"
                     )
     return facts
 
@@ -102,10 +102,10 @@ def _device(wanted: str | None, needs_torch: bool) -> str:
         import torch
     except ImportError:
         if needs_torch:
-            raise SpecError("torch is not installed: pip install torch, or measure without it: --only disk") from None
+            raise SpecError("torch is not installed; run pip install torch, or measure without it: --only disk") from None
         return "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise SpecError("--device cuda: torch finds no GPU here; leave it out to measure the CPU")
+        raise SpecError("--device cuda: torch finds no GPU; leave it out to measure the CPU")
     return wanted or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -118,10 +118,12 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
     """Yield the team that this process leads; yield None after it has served as a rank of another process's team."""
     if under_torchrun():
         if wishes.ranks is not None:
-            raise SpecError("--ranks: torchrun has started the ranks already; leave it out")
+            raise SpecError("--ranks: torchrun has already started the ranks; leave it out")
         local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
         if ranks % local:
-            raise SpecError(f"{ranks} ranks, {local} of them on this machine: start torchrun with the same --nproc-per-node on each")
+            raise SpecError(
+                f"{ranks} ranks, {local} of them on this machine; start torchrun with the same --nproc-per-node on each machine"
+            )
         rank = TeamRank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
         _check_ranks(local, device)
         join(rank, "env://")
@@ -143,7 +145,9 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
 def _check_ranks(ranks: int, device: str) -> None:
     """Raise SpecError if there are more ranks than GPUs, because NCCL needs one GPU per rank."""
     if device == "cuda" and ranks > _usual_ranks(device):
-        raise SpecError(f"{ranks} ranks for {_usual_ranks(device)} GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu")
+        raise SpecError(
+            f"{ranks} ranks for {_usual_ranks(device)} GPU(s): NCCL supports one rank per GPU; start fewer, or write --device cpu"
+        )
 
 
 def _usual_ranks(device: str) -> int:
@@ -158,7 +162,7 @@ def _usual_ranks(device: str) -> int:
 def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Bench:
     folder = wishes.folder or wishes.path.absolute().parent
     if not folder.is_dir():
-        raise SpecError(f"{folder}: no such folder; --folder names one on the disk to be measured")
+        raise SpecError(f"{folder}: no such folder; use --folder to name one on the disk to measure")
     threads = max(1, cores() // (team.ranks // team.nodes))
     memory = _free(facts["gpus"][0]["memory_bytes"]) if device == "cuda" else facts["memory_bytes"]
     bench = Bench(device, threads, cores(), QUICK_SECONDS if wishes.quick else SECONDS, folder, team, wishes.quick)
@@ -195,7 +199,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
     except SystemExit as stopped:
         if stopped.code != _TOLD_TO_END:
             raise
-        message = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
+        message = "terminated (SIGTERM or SIGHUP); torchrun does this after another rank has died"
         leads = os.environ.get("RANK", "0") == "0"  # the other ranks of torchrun write no record
         raise _Ended([message, kept(path)] if leads else message) from None
     finally:
@@ -203,7 +207,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
             signal.signal(number, action)
 
 
-_TOLD_TO_END = "told to end by a signal"
+_TOLD_TO_END = "terminated by a signal"
 
 
 class Shown(ProfileProgress):
@@ -244,9 +248,11 @@ def summary(path: Path, record: MachineRecord) -> str:
     for name, probe in record.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    texts = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
+    texts = [
+        f"{name} {1e3 * stall.time:.1f} ms per step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()
+    ]
     lines += [f"  {record.disturbed()}"] if record.disturbed() else []
-    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(texts)}"] if texts else [])])
+    return "\n".join([*lines, *([f"  stalls by Stash's method: {', '.join(texts)}"] if texts else [])])
 
 
 def kept(path: Path) -> str:
@@ -255,4 +261,4 @@ def kept(path: Path) -> str:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())
     except SpecError:
         return "stopped before anything was measured"
-    return f"stopped; {path} keeps {count} answers, marked partial: the same command goes on"
+    return f"stopped; {path} has {count} answers, marked partial: repeat the command to continue"

@@ -21,7 +21,7 @@ from sim.spec.yaml import SpecError
 
 EVERY: Final = 2.0
 """Interval (s) at which answers are written while a probe runs."""
-STOPPED: Final = "stopped before its end"
+STOPPED: Final = "stopped before it finished"
 
 
 class ProfileProgress:
@@ -57,7 +57,7 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
     for name, here in (fresh.machine | fresh.versions).items():
         there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # older records do not have nodes
         if name not in ("clock_hz", *but) and there != rounded(here):
-            raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
+            raise SpecError(f"{path}: was measured with {name} {there}, but here it is {here}; measure into another file")
     record.state = "partial"
     return record
 
@@ -125,7 +125,7 @@ def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: Profil
         record.others_cores = (record.others_cores * record.duration_s + others * duration) / (record.duration_s + duration)
     record.duration_s += duration
     if too_large and not record.rows:
-        raise SpecError(f"no question fits into memory, not even {_question_text(too_large[-1])}")
+        raise SpecError(f"no case fits into memory, not even {_question_text(too_large[-1])}")
     record.state, record.reason = "done", _left_out(too_large)
 
 

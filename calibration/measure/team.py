@@ -164,7 +164,7 @@ class SpawnedTeam:
             ready = wait([line for line, number in numbers.items() if number not in answers], timeout=LIMIT)
             if not ready:
                 missing = min(set(numbers.values()) - set(answers))
-                raise SpecError(f"rank {missing} of {self.ranks} has said nothing for {LIMIT:g} s")
+                raise SpecError(f"rank {missing} of {self.ranks} has not responded for {LIMIT:g} s")
             for line in ready:
                 assert isinstance(line, Connection)
                 answers[numbers[line]] = self._received(numbers[line], line)
@@ -176,7 +176,7 @@ class SpawnedTeam:
         try:
             answer: RankAnswer = line.recv()
         except (EOFError, OSError):
-            raise SpecError(self._dead(number) or f"rank {number} of {self.ranks} has closed its line") from None
+            raise SpecError(self._dead(number) or f"rank {number} of {self.ranks} has closed its connection") from None
         return answer
 
     def _dead(self, rank: int | None = None) -> str:
@@ -184,7 +184,7 @@ class SpawnedTeam:
         for number, (child, _) in enumerate(self._children):
             child.join(timeout=1.0 if number == rank else 0.1)
             if (code := child.exitcode) is not None:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
                 return f"rank {number} of {self.ranks} {how}"
         return ""
 
@@ -222,7 +222,7 @@ class TorchrunTeam:
             answers: list[Any] = [None] * self.ranks
             dist.gather_object(attempt(task, self._rank, arguments), answers, dst=0)
         except RuntimeError as error:
-            raise SpecError(f"a rank has gone, and torchrun says which: {' '.join(str(error).split())[:120]}") from None
+            raise SpecError(f"a rank has died; see torchrun's output for which one: {' '.join(str(error).split())[:120]}") from None
         return results(answers)
 
     def used(self) -> float:

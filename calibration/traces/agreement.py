@@ -37,10 +37,10 @@ def agreed(profile: Imported, job: JobDescription) -> tuple[JobDescription, list
     other = [f"{name} {shown[name]} (--{name} {specified[name]})" for name, same in verdicts.items() if same is False]
     if other:
         raise SpecError(
-            f"{first.file}: is of another job than is said: it shows {', '.join(other)}; leave out what differs, or give that job's trace"
+            f"{first.file}: shows a different job: {', '.join(other)}; leave out the options that differ, or pass the trace of that job"
         )
     doubts = [
-        f"{first.file}: shows {name} {shown[name]}, which is not known here; {specified[name]} is taken for it"
+        f"{first.file}: shows {name} {shown[name]}, which is unknown; assuming that it is {specified[name]}"
         for name, same in verdicts.items()
         if same is None
     ]
@@ -103,4 +103,7 @@ def _gpu_doubts(device: str, file: str, job: JobDescription) -> list[str]:
         return []
     if any(shown & set(_MODEL_OF_GPU.findall(name.upper())) for name in names):
         return []
-    return [f"{file}: was made on {device}, but {job.hardware} has {' and '.join(dict.fromkeys(names))}: is it the machine of the trace?"]
+    return [
+        f"{file}: was recorded on {device}, but {job.hardware} has {' and '.join(dict.fromkeys(names))}; check that this is the "
+        "machine of the trace"
+    ]

@@ -65,7 +65,7 @@ def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> Passes:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:
-        raise SpecError(f"{trace.file}: {step.name} shows no backward followed by an optimizer; profile whole steps")
+        raise SpecError(f"{trace.file}: {step.name} shows no backward pass followed by an optimizer; profile whole steps")
     last = max(end for _, end in backward)
     times = dict.fromkeys(Passes._fields, 0.0)
     done, on_cpu = step.t0, trace.gpu == CPU

@@ -102,16 +102,16 @@ def _require_all(traces: Sequence[RankTrace]) -> None:
     for trace, other in pairwise(traces):
         if trace.rank == other.rank:
             raise SpecError(
-                f"{other.file}: rank {other.rank} stands in {trace.file} already; give one file per rank, with its own distributedInfo"
+                f"{other.file}: rank {other.rank} is already in {trace.file}; pass one file per rank, each with its own distributedInfo"
             )
     if len({trace.described.get("job", 0) for trace in traces}) > 1:
-        raise SpecError(f"{first.file}: shows several jobs; trace each by itself")
+        raise SpecError(f"{first.file}: shows several jobs; trace each one separately")
     shown = sum(trace.size for trace in traces)
     if shown != first.world_size:
         present = {trace.rank + member for trace in traces for member in range(trace.size)}
         missing = [str(rank) for rank in range(first.world_size) if rank not in present]
         more = ", ..." if len(missing) > 8 else ""
-        raise SpecError(f"{first.file}: of {first.world_size} ranks {shown} are given; missing: {', '.join(missing[:8])}{more}")
+        raise SpecError(f"{first.file}: only {shown} of {first.world_size} ranks given; missing: {', '.join(missing[:8])}{more}")
     for trace in traces:
         odd = sorted(trace.steps.keys() ^ first.steps.keys())
         if odd:

@@ -154,7 +154,9 @@ def read_trace(path: Path) -> list[RankTrace]:
     if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
     if isinstance(document["stallsim"], Mapping) and "ranks" not in document["stallsim"]:
-        raise SpecError(f"{path}: is the trace of a simulated layout, which is not read back: its run has told where the time goes")
+        raise SpecError(
+            f"{path}: is the trace of a simulated layout, which cannot be imported; the output of its run shows where the time goes"
+        )
     try:
         simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
@@ -179,10 +181,10 @@ def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     try:
         return _members(path, text)
     except RecursionError:
-        raise SpecError(f"{path}: is nested too deep for a trace of PyTorch's profiler") from None
+        raise SpecError(f"{path}: is nested too deeply for a trace of PyTorch's profiler") from None
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"
-        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}); {_HINT}") from None
+        raise SpecError(f"{place}: the JSON is truncated or invalid ({error.msg}); {_HINT}") from None
     except SpecError:
         raise
     except ValueError as error:
@@ -268,7 +270,7 @@ def _is_time(value: Any, least: float, most: float) -> bool:
 
 
 def _invalid_event(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
-    return SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {message}")
+    return SpecError(f"{path}: the event {json.dumps(event)[:120]} is invalid: {message}")
 
 
 # --- one rank --------------------------------------------------------------------------------------------------------

@@ -210,8 +210,8 @@ def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _S
     for step in steps:
         if step.gradients != first.gradients or step.micro_batches != first.micro_batches:
             raise SpecError(
-                f"{trace.file}: the steps of rank {trace.rank} keep other gradients than the first one of rank 0; "
-                "profile steps that train the same parameters on every rank"
+                f"{trace.file}: the steps of rank {trace.rank} have different gradients than the first step of rank 0; profile steps "
+                "that train the same parameters on every rank"
             )
 
 

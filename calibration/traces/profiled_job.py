@@ -94,13 +94,12 @@ def _require(profile: Imported, job: JobDescription) -> None:
     divided = next((trace for trace in profile.traces if trace.divided), None)
     if divided is not None and not divided.simulated and not job.workload:
         raise SpecError(
-            f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; add --workload, one whose "
-            "training.parallel says how"
+            f"{divided.file}: shows {divided.divided}, so ranks share the model; add --workload with the training.parallel of the job"
         )
     if not job.hardware:
-        raise SpecError(f"{file}: does not tell the machine; add --hardware, the one on which it was profiled")
+        raise SpecError(f"{file}: does not contain the machine; add --hardware with the machine that was profiled")
     if not job.workload and job.batch is None:
-        raise SpecError(f"{file}: does not tell the samples per GPU; add --batch")
+        raise SpecError(f"{file}: does not contain the samples per GPU; add --batch")
 
 
 def _machine(job: JobDescription) -> JobMachine:
@@ -109,7 +108,7 @@ def _machine(job: JobDescription) -> JobMachine:
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
             return JobMachine(group.node.gpu, _catalogue_name(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
-    raise SpecError(f"{job.hardware}: has no GPU on which the trace could have been made; name another --hardware")
+    raise SpecError(f"{job.hardware}: has no GPU, so the trace cannot be from it; name another --hardware")
 
 
 def _catalogue_name(node: Node) -> str | None:

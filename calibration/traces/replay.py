@@ -86,8 +86,8 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     parallel = base.training.parallel
     if parallel.trivial:
         raise SpecError(
-            f"{job.asked.workload}: training.parallel does not say how the {job.ranks} ranks of {first.file} divide the model; write for "
-            "example parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
+            f"{job.asked.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; for "
+            "example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
         )
     hardware = load_hardware(job.asked.hardware, library=job.asked.folders.hardware).spec
     gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
@@ -154,8 +154,8 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     seen = passes_seen(profile, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
         raise SpecError(
-            f"{profile.traces[0].file}: holds no shapes of gradients; profile with record_shapes=True, or add --workload, "
-            "whose layers tell them"
+            f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
+            "have them"
         )
     layers = layers_seen(seen, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
     copied = max(1, round(seen.copied / seen.micro_batches / base.training.batch))

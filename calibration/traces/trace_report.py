@@ -65,7 +65,7 @@ def trace_table(imported: Imported) -> str:
         if seconds > 1e-12:
             share = seconds / imported.step_time
             lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f}%  {bar(share):{BAR}}  {MEANINGS[cause]}")
-    titles = [Title("kernels, collectives and copies", left=True), Title("calls a step"), Title("time a step")]
+    titles = [Title("kernels, collectives and copies", left=True), Title("calls per step"), Title("time per step")]
     rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(imported, 8)]
     return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
 
@@ -115,7 +115,7 @@ def add_record(path: Path, row: Record, folders: Folders) -> None:
     """
     for column, option in _NAMED.items():
         if not row[column]:
-            raise SpecError(f"--record {path}: the trace does not tell the record's {column}; add --{option}")
+            raise SpecError(f"--record {path}: the trace does not contain the record's {column}; add --{option}")
     before, columns = "", list(COLUMNS)
     if path.exists():
         try:
@@ -127,7 +127,7 @@ def add_record(path: Path, row: Record, folders: Folders) -> None:
     lacking = [name for name in columns if name not in COLUMNS]
     needed = [name for name in COLUMNS if row[name] != "" and name not in columns]
     if lacking or needed:
-        raise SpecError(f"{path}: its columns are not those of a run record ({', '.join(lacking or needed)}); write to another file")
+        raise SpecError(f"{path}: its columns differ from those of a run record ({', '.join(lacking or needed)}); write to another file")
     cells = [str(row[name]) for name in columns]
     _check(path, columns, cells, folders)
     _check_new(path, before, cells)
@@ -154,4 +154,4 @@ def _check_new(path: Path, before: str, cells: list[str]) -> None:
     """Raise SpecError if a line of *before*, the content of *path*, is equal to *cells*."""
     for number, line in enumerate(before.splitlines(), 1):
         if not line.startswith("#") and [cell.strip() for cell in next(csv.reader([line]), [])] == cells:
-            raise SpecError(f"{path}:{number}: is this job already, to the last digit; a trace is added once")
+            raise SpecError(f"{path}:{number}: already has an identical row for this job; a trace can be added only once")

@@ -42,7 +42,7 @@ def kinds_of(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KINDS:
-            raise SpecError(f"--left-out {text}: '{name}' is unknown; write some of {','.join(KINDS)}")
+            raise SpecError(f"--left-out {text}: '{name}' is unknown; choose from {','.join(KINDS)}")
     return names
 
 

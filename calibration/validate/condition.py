@@ -31,7 +31,7 @@ class Condition(NamedTuple):
         """Return whether *document* meets the condition. Raise SpecError if the number is blank because no row was scored."""
         value = _lookup(document, self.key, self.text)
         if value is None:
-            raise SpecError(f"--fail-if {self.text}: {self.key} is blank: no row was scored")
+            raise SpecError(f"--fail-if {self.text}: {self.key} has no value: no row was scored")
         return _SIGNS[self.sign](value, self.bound)
 
 
@@ -57,9 +57,9 @@ def _lookup(document: Mapping[str, Any], key: str, text: str) -> float | None:
     for step in key.split("."):
         if not isinstance(value, Mapping) or step not in value:
             keys = ", ".join(value) if isinstance(value, Mapping) else "nothing"
-            raise SpecError(f"--fail-if {text}: there is no '{step}'; here stand {keys}")
+            raise SpecError(f"--fail-if {text}: there is no '{step}'; choose from {keys}")
         value = value[step]
     if isinstance(value, Mapping | list):
-        further = f"; go on with one of {', '.join(value)}" if isinstance(value, Mapping) else ""
+        further = f"; append one of {', '.join(value)}" if isinstance(value, Mapping) else ""
         raise SpecError(f"--fail-if {text}: {key} is not a number{further}")
     return None if value is None else float(value)

@@ -28,7 +28,7 @@ def keys_of(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KEYS:
-            raise SpecError(f"--by {text}: '{name}' is unknown; write some of {','.join(KEYS)}")
+            raise SpecError(f"--by {text}: '{name}' is unknown; choose from {','.join(KEYS)}")
     return names
 
 

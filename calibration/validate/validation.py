@@ -132,8 +132,8 @@ def _consistent(questions: Sequence[RunQuestion]) -> tuple[list[RunQuestion], li
         times = [row.step_time for row in same]
         calibrating = [row for row in same if row.record.role != "prediction"]
         dropped |= {id(row) for row in calibrating}
-        apart = f"repeats of one run lie {100 * (max(times) / min(times) - 1):.0f}% apart, more than {100 * DISAGREEMENT:g}%"
-        outcome = "; it calibrates nothing" if calibrating else ""
+        apart = f"repeats of one run differ by {100 * (max(times) / min(times) - 1):.0f}%, more than {100 * DISAGREEMENT:g}%"
+        outcome = "; they are not used for calibration" if calibrating else ""
         notes.append(f"{', '.join(row.record.where for row in same)}: {apart}{outcome}")
     return [row for row in questions if id(row) not in dropped], notes
 
@@ -261,4 +261,4 @@ def _scored(
 def _likely_mistakes(questions: Sequence[RunQuestion]) -> list[str]:
     """Return notes on likely mistakes in the rows: there is nothing to score."""
     scored = any(row.record.role == "prediction" for row in questions)
-    return [] if scored else ["no row has the role 'prediction': nothing is scored"]
+    return [] if scored else ["no row has the role 'prediction', so nothing is scored"]

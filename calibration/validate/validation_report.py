@@ -152,7 +152,7 @@ def explained(validation: Validation) -> str:
 
 
 _LEGEND: Final = (
-    "zero-shot: from descriptions alone; calibrated: with the rows of role compute and network; signed: above zero, predicted too slow;",
+    "zero-shot: from descriptions alone; calibrated: with the rows of role compute and network; signed: above zero if predicted too slow;",
     "skill: share of the best simple rule's error that is avoided; free, closed, copy: errors of those rules (no communication; rings in",
     "closed form; the nearest measured row, scaled); tau: Kendall's rank correlation; exposed rows: communication takes part of the step",
 )
@@ -164,7 +164,7 @@ def _unmoved_lines(validation: Validation) -> list[str]:
     if not unmoved:
         return []
     lines = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in unmoved]
-    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *lines]
+    return ["", "network rows without effect, because no other row confirms them (add rows with other sizes or node counts):", *lines]
 
 
 def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
@@ -195,7 +195,7 @@ def _group_line(name: str, score: Mapping[str, Any]) -> str:
 def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
     worst_groups = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
     lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in worst_groups]
-    return ["", _group_head("the worst group of each source"), *lines] if lines else []
+    return ["", _group_head("worst group of each source"), *lines] if lines else []
 
 
 def _novelty_lines(validation: Validation) -> list[str]:
@@ -203,7 +203,7 @@ def _novelty_lines(validation: Validation) -> list[str]:
     lines = []
     for text, rows in (("", validation.scored), (", source left out", validation.left_out.get("source", ()))):
         if entries := by_novelty(rows):
-            lines += ["", _group_head(f"by what is new{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
+            lines += ["", _group_head(f"by novelty{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
     return lines
 
 
@@ -214,8 +214,8 @@ def _traffic_lines(validation: Validation) -> list[str]:
     rows.sort(key=lambda row: -abs(row.missed))
     left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
     more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
-    lines = ["", "traffic inside a node, other than described:", *ways] if ways else []
-    return lines + (["", f"network rows that fits leave more than {BEYOND:g} noise widths off:", *left, *more] if left else [])
+    lines = ["", "traffic inside a node that differs from the description:", *ways] if ways else []
+    return lines + (["", f"network rows that are more than {BEYOND:g} noise widths off after the fit:", *left, *more] if left else [])
 
 
 def _unexplained(row: Scored) -> str:

@@ -91,7 +91,7 @@ def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iter
             if name != "*" and name.partition(".")[0] not in fields:
                 similar = suggestions(name, fields, most=1)
                 hint = f"did you mean '{similar[0]}'?" if similar else "write a key of the block, or '*' for the rest"
-                yield (*key, "source", name), f"names no key of this block; {hint}"
+                yield (*key, "source", name), f"is not a key of this block; {hint}"
 
 
 def _groups(hardware: Hardware) -> Iterator[Problem]:
@@ -114,7 +114,10 @@ def _rates(hardware: Hardware) -> Iterator[Problem]:
         if volume and volume.max_iops < volume.baseline_iops:
             yield (*start, "max_iops"), f"{volume.max_iops:g} is below baseline_iops ({volume.baseline_iops:g}); write at least that"
         if volume and volume.burst_iops and not volume.burst_credits:
-            yield (*start, "burst_credits"), "is missing or zero, but burst_iops is not; write the operations of a full credit bucket"
+            yield (
+                (*start, "burst_credits"),
+                ("is missing or zero although burst_iops is set; write the number of operations in a full credit bucket"),
+            )
 
 
 _DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
@@ -135,30 +138,38 @@ def _narrow_type(model: Model) -> str:
 def _training(workload: Workload) -> Iterator[Problem]:
     model, dataset, training = workload.model, workload.dataset, workload.training
     if model.measured is None and not any(layer.forward or layer.read or layer.write for layer in model.layers):
-        yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'python -m sim extract' write the table"
+        yield ("model", "layers"), "no layer has FLOP or bytes; add them, or generate the table with 'python -m sim extract'"
     if not any(layer.gradients for layer in model.layers):
-        yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
+        yield (
+            ("model", "layers"),
+            ("no layer has gradients, so there is nothing to train; write the number of elements of each gradient tensor"),
+        )
     elif (total := known_parameters(model)) != model.parameters:
         yield (
             ("model", "parameters"),
-            f"{model.parameters} are not the {total} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {total}"
-            + (f", or unused: {model.unused + model.parameters - total} for those that nothing trains" if total < model.parameters else ""),
+            f"{model.parameters} differs from {total}, the sum of the layers' gradients, frozen tensors and 'unused'; write parameters: "
+            f"{total}"
+            + (
+                f", or unused: {model.unused + model.parameters - total} for parameters that no layer uses"
+                if total < model.parameters
+                else ""
+            ),
         )
     if training.precision in ("fp32", "tf32") and (narrow := _narrow_type(model)):
         yield (
             ("training", "precision"),
-            f"{training.precision}, but the model's code makes its parameters {narrow}, and so computes in that; write {narrow}",
+            f"{training.precision}, but the model's code creates {narrow} parameters and therefore computes in {narrow}; write {narrow}",
         )
     if training.stack.unpadded and dataset.lengths is None:
         yield (
             ("training", "stack", "unpadded"),
-            f"how long the sequences of {dataset.name} are is not known; write dataset.lengths={{mean: ..., square: ..., source: ...}}, "
-            "shares of the longest, or leave unpadded out",
+            f"the sequence lengths of {dataset.name} are not specified; write dataset.lengths={{mean: ..., square: ..., source: ...}} as "
+            "fractions of the longest, or leave unpadded out",
         )
     if training.stack.length_imbalance != 1.0 and not training.stack.unpadded and workload.model.padding != "unpadded":
-        yield ("training", "stack", "length_imbalance"), "padded sequences are all of one length; leave it out, or write unpadded: true"
+        yield ("training", "stack", "length_imbalance"), "padded sequences all have the same length; leave it out, or write unpadded: true"
     if training.batch > dataset.samples:
-        yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"
+        yield ("training", "batch"), f"{training.batch} samples per GPU exceed the {dataset.samples} of the data set; write at most that"
 
 
 def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
@@ -167,15 +178,15 @@ def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
     if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
         yield (
             ("training", "stack", "sparse_embeddings"),
-            f"{model.name} has no layer with rows and rows_per_sample, so nothing could travel by rows; write both for its embeddings, "
-            "or leave sparse_embeddings out",
+            f"{model.name} has no layer with rows and rows_per_sample, so no gradient can be exchanged by rows; write both for its "
+            "embeddings, or leave sparse_embeddings out",
         )
     if training.stack.sync_batch_norm and not batch_norms(model):
-        yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronise; leave it out"
+        yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronize; leave it out"
     if training.stack.score_passes is not None and not attentions(model.layers):
         yield (
             ("training", "stack", "score_passes"),
-            f"{model.name} has no attention of two products with a softmax between, which one kernel could hold; leave it out",
+            f"{model.name} has no attention (two matrix products with a softmax in between) that one kernel could fuse; leave it out",
         )
 
 

@@ -19,16 +19,19 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
     for kind in kinds[1:]:
         yield ("fabric", kind), f"cannot be combined with '{kinds[0]}'; a fabric has one structure, so write one of the two"
     if kinds and fabric.core_bandwidth is not None:
-        yield ("fabric", "core_bandwidth"), f"cannot be combined with '{kinds[0]}', which says what each link carries; write one of the two"
+        yield (
+            ("fabric", "core_bandwidth"),
+            (f"cannot be combined with '{kinds[0]}', which sets the bandwidth of each link; write one of the two"),
+        )
     if fabric.rank_order == "scattered" and not kinds:
-        yield ("fabric", "rank_order"), f"matters only with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; describe one, or leave it out"
+        yield ("fabric", "rank_order"), f"has an effect only with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; add one, or leave it out"
     if fabric.in_network_reduction and (fabric.dragonfly or fabric.torus):
-        yield ("fabric", "in_network_reduction"), f"is modelled for switches in a tree, not for a {kinds[0]}; write false, or leaf_spine"
+        yield ("fabric", "in_network_reduction"), f"is modeled for trees of switches, not for a {kinds[0]}; write false, or leaf_spine"
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     nodes = sum(group.count for group in workers)
     nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in workers}
     if fabric.path_efficiency < 1 and not kinds and len(nics) > 1:
-        yield ("fabric", "path_efficiency"), "needs the same NICs on every node where no structure is given; describe a leaf_spine"
+        yield ("fabric", "path_efficiency"), "needs the same NICs on every node unless the fabric has a structure; add a leaf_spine"
     if workers and fabric.leaf_spine is not None:
         yield from _leaf_spine(fabric.leaf_spine, [group.node.nic for group in workers], nodes)
     if workers and fabric.dragonfly is not None:
@@ -40,16 +43,19 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
 def _leaf_spine(spec: LeafSpine, nics: list[Nic], nodes: int) -> Iterator[Problem]:
     key = ("fabric", "leaf_spine")
     if spec.oversubscription is not None and spec.uplink_bandwidth is not None:
-        yield (*key, "uplink_bandwidth"), "cannot be combined with 'oversubscription', which says the same as a ratio; write one of the two"
+        yield (
+            (*key, "uplink_bandwidth"),
+            ("cannot be combined with 'oversubscription', which states the same as a ratio; write one of the two"),
+        )
     if spec.oversubscription is not None and spec.oversubscription < 1:
-        yield (*key, "oversubscription"), f"{spec.oversubscription:g} is less than 1, uplinks that nodes could not fill; write 1 or more"
+        yield (*key, "oversubscription"), f"{spec.oversubscription:g} is less than 1: the nodes could not fill the uplinks; write 1 or more"
     if len({(nic.count, nic.bandwidth) for nic in nics}) > 1:
         if spec.uplink_bandwidth is None:
-            yield (*key, "oversubscription"), "is a ratio of NICs, which differ from group to group; write uplink_bandwidth instead"
+            yield (*key, "oversubscription"), "is relative to the NICs, which differ between groups; write uplink_bandwidth instead"
         if spec.rails:
-            yield (*key, "rails"), "needs the same NICs on every node; they differ from group to group"
+            yield (*key, "rails"), "needs the same NICs on every node, but they differ between groups"
     if spec.rails and nics[0].count == 1:
-        yield (*key, "rails"), "needs several NICs on every node, each on a leaf of its own; there is one, so leave it out"
+        yield (*key, "rails"), "needs several NICs per node, each on its own leaf, but nodes have one; leave it out"
     if spec.radix is not None:
         yield from _leaf_ports(spec, spec.radix, nics[0], nodes)
 

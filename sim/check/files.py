@@ -146,8 +146,8 @@ def _unlike(path: Path, document: Document) -> str:
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
         similar = catalogue.suggestions(str(origin), names)
         meant = f"; did you mean {any_of(similar)}?" if similar else ""
-        return f"{document.place(('extends',))}{shorten(origin)} is not in the catalogue{meant}"
-    return f"{path}: no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
+        return f"{document.place(('extends',))}{shorten(origin)} is not in the catalog{meant}"
+    return f"{path}: unknown kind of description; a file can hold a {', '.join(schema.KINDS)}"
 
 
 def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
@@ -169,8 +169,8 @@ def _problems_across(verdicts: list[Verdict]) -> list[str]:
                 continue
             stem = Path(verdict.file).stem
             if verdict.spec.name.lower() != stem.lower():
-                problems.append(f"{verdict.file}: name: '{verdict.spec.name}' is not the file's name; write {stem}")
+                problems.append(f"{verdict.file}: name: '{verdict.spec.name}' differs from the file name; write {stem}")
             for name in (stem, *verdict.spec.aliases):
                 if (other := owner.setdefault(name.lower(), verdict.file)) != verdict.file:
-                    problems.append(f"{verdict.file}: '{name}' stands for {other} too; write another")
+                    problems.append(f"{verdict.file}: '{name}' is also a name of {other}; choose another")
     return problems

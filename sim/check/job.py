@@ -85,17 +85,20 @@ def recipe_notes(workload: Workload) -> Iterator[str]:
     """Yield a warning if an FP8 recipe has no effect because the precision is not FP8."""
     training = workload.training
     if training.fp8_recipe is not None and training.precision != "fp8":
-        yield f"training.fp8_recipe: {training.fp8_recipe} changes nothing in {training.precision}; write precision: fp8, or leave it out"
+        yield f"training.fp8_recipe: {training.fp8_recipe} has no effect with {training.precision}; write precision: fp8, or leave it out"
 
 
 def own_notes(workload: Workload) -> Iterator[str]:
     """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
     if (exchange := workload.training.stack.own_exchange) is not None:
-        yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
+        yield f"exchange {exchange} is user-defined and not validated; the expected error shown is that of the built-in exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
-        yield f"collective {algorithm} is your own: it is not validated, and the expected error is that of other algorithms"
+        yield f"collective {algorithm} is user-defined and not validated; the expected error shown is that of the built-in algorithms"
     if workload.input.own_loader is not None:
-        yield f"loader {workload.input.own_loader} is your own: it is not validated, and the expected error is that of other loaders"
+        yield (
+            f"loader {workload.input.own_loader} is user-defined and not validated; the expected error shown is that of the built-in "
+            "loaders"
+        )
 
 
 def _workers(hardware: Hardware) -> list[Group]:
@@ -134,8 +137,8 @@ def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
         if group.role == "worker" and group.count and group.node.storage is None:
             yield (
                 ("groups", index, "node", "storage"),
-                f"is missing, but the loader '{workload.input.loader}' reads {workload.dataset.name} from a disk; "
-                "write for example {volume: gp2, source: ...}, or --set input.loader=synthetic",
+                f"is missing, but the loader '{workload.input.loader}' reads {workload.dataset.name} from a disk; for example, write "
+                "{volume: gp2, source: ...}, or --set input.loader=synthetic",
             )
 
 
@@ -182,9 +185,9 @@ def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
         return
     for first, second in combinations(range(len(groups)), 2):
         if groups[first].node == groups[second].node and batches[first] != batches[second]:
-            yield ("training", "batches"), f"groups {first} and {second} are equal machines; write the same batch for both"
+            yield ("training", "batches"), f"groups {first} and {second} have identical machines; write the same batch for both"
     if tables := [layer.name for layer in workload.model.layers if layer.rows_per_sample]:
-        yield ("training", "batches"), f"{tables[0]} exchanges rows by sample, so that batches must be equal; write batch alone"
+        yield ("training", "batches"), f"{tables[0]} exchanges rows by sample, which requires equal batches; write only batch"
 
 
 def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:
@@ -199,8 +202,8 @@ def _short_epoch(workload: Workload, ranks: int) -> Iterator[str]:
     step = ranks * training.batch * training.gradient_accumulation_steps
     if step > workload.dataset.samples:
         yield (
-            f"dataset.samples: an epoch of {workload.dataset.samples} samples is less than one step of {step} on {ranks} GPUs; "
-            "the figures are those of full batches"
+            f"dataset.samples: an epoch of {workload.dataset.samples} samples is less than one step of {step} on {ranks} GPUs; results "
+            "are for full batches"
         )
 
 

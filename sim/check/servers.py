@@ -25,14 +25,17 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     yield from _racks(hardware, stack, stack.servers, nodes)
     for option in _COLLECTIVE:
         if getattr(stack, option):
-            yield (*_STACK, option), f"belongs to all-reduces; {stack.strategy} has none, so leave it out"
+            yield (*_STACK, option), f"applies to all-reduces; {stack.strategy} has none, so leave it out"
     for option in ("nccl_algo", "nccl_proto", "channels"):
         if getattr(stack, option) is not None:
-            yield (*_STACK, option), f"is NCCL's; {stack.strategy} has no all-reduces, so leave it out"
+            yield (*_STACK, option), f"is an NCCL option, but {stack.strategy} has no all-reduces; leave it out"
     if stack.backend != "nccl":
-        yield (*_STACK, "backend"), f"'{stack.backend}' plays all-reduces; {stack.strategy} has none, so leave it out"
+        yield (*_STACK, "backend"), f"'{stack.backend}' runs all-reduces; {stack.strategy} has none, so leave it out"
     if stack.gradient_clipping:
-        yield (*_STACK, "gradient_clipping"), "needs the norm of the whole summed gradient, which no parameter server has; write false"
+        yield (
+            (*_STACK, "gradient_clipping"),
+            ("needs the norm of the full summed gradient, but each parameter server holds only a part; write false"),
+        )
     if stack.asynchronous:
         yield from _asynchronous(workload)
 
@@ -43,19 +46,19 @@ def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Prob
     spec = fabric.leaf_spine
     if fabric.dragonfly or fabric.torus or (spec and spec.rails):
         what = "rails" if spec else "a dragonfly" if fabric.dragonfly else "a torus"
-        yield key, f"{stack.strategy} is not modelled on {what}; write fabric.leaf_spine without rails, or a stack that all-reduces"
+        yield key, f"{stack.strategy} is not modeled on {what}; write fabric.leaf_spine without rails, or use a stack with all-reduces"
     elif fabric.switches and stack.asynchronous:
-        yield key, f"{stack.strategy} is not modelled across switches; write parameter_server, or fabric.core_bandwidth instead"
+        yield key, f"{stack.strategy} is not modeled across switches; write parameter_server, or fabric.core_bandwidth instead"
     elif spec and servers.racks > 1:
         yield (
             (*_STACK, "servers", "racks"),
-            f"{servers.racks} racks cannot be combined with fabric.leaf_spine, which has racks of its own; write 1",
+            f"{servers.racks} racks cannot be combined with fabric.leaf_spine, which defines its own racks; write 1",
         )
     elif spec and spec.uplink_bandwidth is None and servers.placement == "group":
         nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in hardware.groups}
         if len(nics) > 1:
             leaf = ("fabric", "leaf_spine", "oversubscription")
-            yield leaf, "is a ratio of NICs, and those of the servers are others; write uplink_bandwidth instead"
+            yield leaf, "is relative to the NICs, but servers and workers have different ones; write uplink_bandwidth instead"
 
 
 def _workers(hardware: Hardware, nodes: int | None) -> int:
@@ -66,14 +69,17 @@ def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[
     key = (*_STACK, "servers", "count")
     hosts = sum(group.count for group in hardware.groups if group.role == "server")
     if servers.placement == "colocated" and servers.count > (workers := _workers(hardware, nodes)):
-        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {workers}; write at most {workers}"
+        yield (
+            key,
+            (f"{servers.count} colocated servers need one worker node each, but {hardware.name} has {workers}; write at most {workers}"),
+        )
     elif servers.placement == "group" and not hosts:
         yield (
             (*_STACK, "servers", "placement"),
-            f"{hardware.name} has no group of role 'server' to carry servers; add one, or write placement: colocated",
+            f"{hardware.name} has no group of role 'server' for the servers; add one, or write placement: colocated",
         )
     elif servers.placement == "group" and servers.count > hosts:
-        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {hosts}; write at most {hosts}"
+        yield key, f"{servers.count} servers need one host of role 'server' each, but {hardware.name} has {hosts}; write at most {hosts}"
 
 
 def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None) -> Iterator[Problem]:
@@ -94,7 +100,8 @@ def _asynchronous(workload: Workload) -> Iterator[Problem]:
     if training.gradient_accumulation_steps > 1:
         yield (
             ("training", "gradient_accumulation_steps"),
-            f"{training.gradient_accumulation_steps} micro-batches: asynchronous workers push each; write 1, or strategy: parameter_server",
+            f"{training.gradient_accumulation_steps} micro-batches: asynchronous workers push after each one; write 1, or strategy: "
+            "parameter_server",
         )
     if training.stack.overlap:
-        yield (*_STACK, "overlap"), "asynchronous workers push after backward; write false, or strategy: parameter_server"
+        yield (*_STACK, "overlap"), "asynchronous workers push only after backward; write false, or strategy: parameter_server"

@@ -35,7 +35,7 @@ def _bridged(node: Node) -> Iterator[Problem]:
     if node.gpu.bridge is None:
         yield ("bridged",), f"{node.gpu.name} takes no NVLink bridge; leave it out, or describe gpu.bridge"
     if node.topology.nvlink is not None:
-        yield ("bridged",), "topology.nvlink describes NVLinks already; write one of the two"
+        yield ("bridged",), "topology.nvlink already describes the NVLinks; write one of the two"
 
 
 def _sockets(node: Node) -> Iterator[Problem]:
@@ -49,9 +49,9 @@ def _names(node: Node) -> Iterator[Problem]:
     for index, switch in enumerate(node.topology.switches):
         key: Key = ("switches", index, "name")
         if switch.name in seen:
-            yield key, f"'{switch.name}' names two switches; every switch needs a name of its own"
+            yield key, f"'{switch.name}' is the name of two switches; give each switch its own name"
         if _TAKEN.fullmatch(switch.name) or ">" in switch.name:
-            yield key, f"'{switch.name}' names something else in the link graph; write a name such as plx0"
+            yield key, f"'{switch.name}' is already used in the link graph; write a name such as plx0"
         seen.add(switch.name)
 
 
@@ -66,7 +66,7 @@ def _parents(node: Node) -> Iterator[Problem]:
             hint = f"did you mean {similar[0]}?" if similar else f"write one of {', '.join([*sockets, *above])}"
             yield key, f"there is no {switch.parent}; {hint}"
         elif _in_circle(switch.name, above):
-            yield key, f"{switch.name} and the switches above it form a circle, cut off from every socket; write a socket above the topmost"
+            yield key, f"{switch.name} and the switches above it form a cycle that reaches no socket; put the topmost one below a socket"
 
 
 def _in_circle(name: str, above: dict[str, str]) -> bool:
@@ -93,16 +93,15 @@ def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Prob
             if number >= count:
                 yield key, f"there is no {word} {number}; {counted} is {count}, so write {_numbers(count)}"
             elif number in seen:
-                yield key, f"{word} {number} hangs off {seen[number]} already; write it in one place"
+                yield key, f"{word} {number} is already attached to {seen[number]}; list it in one place"
             seen.setdefault(number, place)
     missing = [str(number) for number in range(count) if number not in seen]
     if missing:
         one = len(missing) == 1
         yield (
             (),
-            f"disconnected: {counted} is {count}, but {word}{'' if one else 's'} {', '.join(missing)} {'hangs' if one else 'hang'} "
-            "off no socket and no switch; "
-            f"list {'it' if one else 'them'} under '{devices}' of one",
+            f"disconnected: {counted} is {count}, but {word}{'' if one else 's'} {', '.join(missing)} {'is' if one else 'are'} not "
+            f"attached to any socket or switch; list {'it' if one else 'them'} under '{devices}' of one",
         )
 
 
@@ -119,7 +118,7 @@ def _holders(node: Node, devices: str) -> Iterator[tuple[Key, str, tuple[int, ..
 
 def _nvlink(node: Node, nvlink: NvLink) -> Iterator[Problem]:
     if not nvlink.pairs and not nvlink.switch_links:
-        yield ("nvlink",), "joins nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch"
+        yield ("nvlink",), "connects nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch"
     for pair in nvlink.pairs:
         key: Key = ("nvlink", "pairs", pair)
         match = _PAIR.fullmatch(pair)

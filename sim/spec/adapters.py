@@ -44,7 +44,7 @@ def trained_layers(transformer: Transformer, sequence: int, lora: Lora | None, f
         names = [name for text in frozen for name in _names(text)]
         for name in names:
             if not any(_inside(layer.name, name) for layer in layers):
-                raise ValueError(f"frozen: no layer is called {name}; names are such as tokens, layers.0 or layers.0.attention")
+                raise ValueError(f"frozen: no layer is called {name}; expected a name such as tokens, layers.0 or layers.0.attention")
         layers = with_frozen(layers, [any(_inside(layer.name, name) for name in names) for layer in layers])
     return layers
 
@@ -60,7 +60,7 @@ def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGE
         if layer.op == "gemm" and layer.channels and not layer.groups and any(_ends(layer.name, target) for target in targets):
             wide += _adapter(layer, rank)
     if len(wide) == len(layers):
-        raise ValueError(f"lora: no product is called {', '.join(targets)}; write some of {', '.join(TARGETS)}")
+        raise ValueError(f"lora: no product is called {', '.join(targets)}; choose from {', '.join(TARGETS)}")
     return with_frozen(wide, [".lora_" not in layer.name for layer in wide])
 
 

@@ -112,7 +112,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
         return alias
     if written_in is None and (is_file(elsewhere.named(name)) or (name and is_folder(elsewhere.named(name)))):
         return _file_at(name, folder, None)
-    raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
+    raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){nearest(name, folder)}")
 
 
 def read(path: Path, before: str | None = None) -> Document:
@@ -129,24 +129,24 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
-        return f"; it is in {other}/: check the order of the arguments"
+        return f"; it is in {other}/; check the order of the arguments"
     all_names, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := of_no_machine(gpu):
             return f"; {unowned}"
-        have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
+        have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
-        return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
+        return f"; it is a layout, not a stack: use {layout} with any stack that uses NCCL"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, all_names):
         return f"; did you mean {any_of(near)}?"
     if len(all_names) <= MOST_NAMED:
-        return f"; known are {', '.join(all_names) or 'none'}"
-    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {listed} known"
+        return f"; known: {', '.join(all_names) or 'none'}"
+    return f"; 'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
 
 
 _LAYOUTS: Final = {
@@ -190,7 +190,7 @@ def of_no_machine(name: str) -> str:
     gpu = _gpu_like(name)
     if not gpu or _has_machine(gpu):
         return ""
-    return f"it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
+    return f"it is a GPU, but no machine in the catalog has it; put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
 
 
 def _has_machine(gpu: str) -> bool:
@@ -245,17 +245,17 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     if is_file(path):
         if path.suffix == ".py" and written_in is None:
             raise UnknownName(
-                f"{_shown(name)}: is a Python file; make a layer table of its model: "
-                f"python -m sim extract {shlex.quote(name)}:FUNCTION --input 3x224x224 -o model.yaml"
+                f"{_shown(name)}: is a Python file; extract a layer table from its model: python -m sim extract "
+                f"{shlex.quote(name)}:FUNCTION --input 3x224x224 -o model.yaml"
             )
         if written_in is None and _is_configuration(path):
             raise UnknownName(
-                f"{_shown(name)}: is a model's configuration; make a workload of it: "
-                f"python -m sim new workload {shlex.quote(name)} -o mine.yaml"
+                f"{_shown(name)}: is a model configuration; create a workload from it: python -m sim new workload {shlex.quote(name)} -o "
+                "mine.yaml"
             )
         return path
     if is_folder(path):
-        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a catalogue name")
+        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""

@@ -36,4 +36,4 @@ def first_day(written: str) -> date:
     try:
         return date(year, 1 if month > 12 and match and not match[3] else month, day)
     except ValueError:
-        raise SpecError(f"{written} is not a date; write YYYY-MM-DD, or YYYY-MM or YYYY where the day is not known") from None
+        raise SpecError(f"{written} is not a date; write YYYY-MM-DD, or YYYY-MM or YYYY if the day is unknown") from None

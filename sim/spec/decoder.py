@@ -63,7 +63,7 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
     """
     if transformer.max_seq is not None and sequence > transformer.max_seq:
         raise ValueError(
-            f"sequence ({sequence}) is beyond the model's {transformer.max_seq} positions; write sequence: {transformer.max_seq} or less"
+            f"sequence ({sequence}) exceeds the model's {transformer.max_seq} positions; write sequence: {transformer.max_seq} or less"
         )
     table = _Table(transformer, sequence)
     layers = list(table.embedding())

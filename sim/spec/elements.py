@@ -55,14 +55,16 @@ class _Builder:
         line = self._parser.CurrentLineNumber
         self._count += 1
         if self._count > MOST_ELEMENTS or len(self._open) >= MOST_DEPTH:
-            raise self.wrong(line, f"more than {MOST_ELEMENTS} elements or {MOST_DEPTH} levels; the topology of one machine has fewer")
+            raise self.wrong(
+                line, f"more than {MOST_ELEMENTS} elements or {MOST_DEPTH} levels, which is too large for the topology of one machine"
+            )
         element = Element(tag, attributes, self._skipped + line)
         (self._open[-1].children if self._open else self.roots).append(element)
         self._open.append(element)
 
     def _doctype(self, name: str, *_: object) -> None:
-        hint = "; this looks like hwloc's file, write NCCL's own with NCCL_TOPO_DUMP_FILE" if name == "topology" else ""
-        message = f"this is a document type (<!DOCTYPE); NCCL's topology file has none, remove it{hint}"
+        hint = "; this looks like hwloc's format; create NCCL's file with NCCL_TOPO_DUMP_FILE" if name == "topology" else ""
+        message = f"found a document type (<!DOCTYPE), which NCCL's topology file does not have; remove it{hint}"
         raise self.wrong(self._parser.CurrentLineNumber, message)
 
 
@@ -70,13 +72,13 @@ def read_elements(text: str, file: str) -> Element:
     """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     body = text.lstrip()
     builder = _Builder(file, text.count("\n", 0, len(text) - len(body)))
-    advice = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
+    advice = "pass the file that NCCL wrote to NCCL_TOPO_DUMP_FILE unchanged"
     try:
         builder.parse(body)
     except expat.ExpatError as error:
-        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {advice}") from None
+        raise builder.wrong(error.lineno, f"incomplete XML ({expat.ErrorString(error.code)}); {advice}") from None
     except SpecError:
         raise
     except ValueError as error:
-        raise builder.wrong(1, f"not plain XML ({error}); {advice}") from None
+        raise builder.wrong(1, f"invalid XML ({error}); {advice}") from None
     return builder.roots[0]

@@ -59,10 +59,10 @@ def give(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
     try:
         value = _instance(value)
     except Exception as error:
-        raise SpecError(f"{where}: cannot be made: {raised(error)}") from error
+        raise SpecError(f"{where}: cannot be created: {raised(error)}") from error
     name = _conforming(kind, value, where)
     if name.lower() in (other.lower() for other in taken):
-        raise SpecError(f"{kind.word} {name}: this is the name of a {kind.word} that is built in; give yours another name")
+        raise SpecError(f"{kind.word} {name}: a built-in {kind.word} has this name; choose another name for yours")
     if _given[kind.group].get(name) is not value:
         _turns[kind.group, name] += 1
     _given[kind.group][name] = value
@@ -97,14 +97,14 @@ def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> obje
         raise SpecError(unknown(kind, name, taken))
     if len({entry.value for entry in entries}) > 1:
         origins = " and ".join(sorted(_origin(entry) for entry in entries))
-        raise SpecError(f"{kind.word} {name}: is announced by {origins}; uninstall one of them, or give one another name")
+        raise SpecError(f"{kind.word} {name}: is registered by {origins}; uninstall one of them, or rename one")
     return _of_entry(kind, entries[0])
 
 
 def unknown(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> str:
     """Return the message that no extension of *kind* has *name*, with the names that exist."""
     choices = ", ".join([*taken, *names(kind)])
-    advice = f"write one of {choices}, or one of your own" if choices else "none is installed; announce one of your own"
+    advice = f"write one of {choices}, or the name of one of your own" if choices else "none is installed; register one of your own"
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 
@@ -156,10 +156,10 @@ def _of_entry(kind: ExtensionKind, entry: EntryPoint) -> object:
         try:
             value = _instance(entry.load())
         except Exception as error:
-            raise SpecError(f"{where}: cannot be loaded: {raised(error)}; mend or uninstall that package") from error
+            raise SpecError(f"{where}: cannot be loaded: {raised(error)}; fix or uninstall that package") from error
         name = _conforming(kind, value, where)
         if name != entry.name:
-            raise SpecError(f"{where}: its name is {name}; write the same name in both places")
+            raise SpecError(f"{where}: its name attribute is {name}; both names must be equal")
         _loaded[key] = value
     return _loaded[key]
 
@@ -178,7 +178,9 @@ def _conforming(kind: ExtensionKind, value: object, where: str) -> str:
     """Return the name of *value*. Raise SpecError if it does not conform to *kind*."""
     lacking = [attribute for attribute in kind.has if not hasattr(value, attribute)]
     if lacking:
-        raise SpecError(f"{where}: does not follow {kind.protocol}: it lacks {' and '.join(lacking)}; docs/develop/{kind.page} shows one")
+        raise SpecError(
+            f"{where}: does not follow {kind.protocol}: it lacks {' and '.join(lacking)}; see docs/develop/{kind.page} for an example"
+        )
     name = getattr(value, "name")  # noqa: B009
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SpecError(f"{where}: its name is {_shown(name)}; write letters, digits, '_', '-' and '.'")

@@ -135,12 +135,14 @@ Seconds = Annotated[float, *_quantity("time", _not_negative, "zero or more")]
 
 def _least_first(span: tuple[float, float]) -> tuple[float, float]:
     if span[0] > span[1]:
-        raise ValueError("the least time comes first; write for example [30 s, 10 min]")
+        raise ValueError("the shorter time must come first; for example, write [30 s, 10 min]")
     return span
 
 
 Span = Annotated[
-    tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]"), AfterValidator(_least_first)
+    tuple[Seconds, Seconds],
+    Field(description="the shortest and the longest time, for example [30 s, 10 min]"),
+    AfterValidator(_least_first),
 ]
 """A time that is drawn uniformly between two values."""
 Bytes = Annotated[float, *_quantity("size", _not_negative, "zero or more")]
@@ -173,23 +175,23 @@ def _numbers(value: object) -> tuple[tuple[int, int], ...]:
         return value  # already read
     parts = value if isinstance(value, list) else value.split("+") if isinstance(value, str) else [value]
     if not parts:
-        raise ValueError("is empty; write a number from 0 on, a range such as 4..7, or a list of these")
+        raise ValueError("is empty; write a number of 0 or more, a range such as 4..7, or a list of these")
     return tuple(_span(part) for part in parts)
 
 
 def _span(part: object) -> tuple[int, int]:
     match = _SPAN.fullmatch(str(part)) if isinstance(part, str | int) and not isinstance(part, bool) else None
     if match is None:
-        raise ValueError(f"{units.shorten(part)} is neither a number from 0 on nor a range; write for example 3, 4..7 or [0, 4..7]")
+        raise ValueError(f"{units.shorten(part)} is neither a number of 0 or more nor a range; for example, write 3, 4..7 or [0, 4..7]")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if last < first:
-        raise ValueError(f"{first}..{last} goes down; write {last}..{first}")
+        raise ValueError(f"{first}..{last} is decreasing; write {last}..{first}")
     return first, last
 
 
 Numbers = Annotated[
     tuple[tuple[int, int], ...],
-    *_read(_numbers, {"type": ["integer", "string", "array"], "description": "numbers from 0 on: 3, 4..7 (both included), or a list"}),
+    *_read(_numbers, {"type": ["integer", "string", "array"], "description": "numbers of 0 or more: 3, 4..7 (both included), or a list"}),
 ]
 """Numbers of nodes, GPUs and the like, as spans (first, last), both included."""
 
@@ -207,7 +209,7 @@ def _source(value: object) -> object:
     """Check that *value* states where numbers come from."""
     texts = list(value.values()) if isinstance(value, dict) else [value]
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError("write where the numbers come from: a text, or one text per key of the block ('*' for the rest)")
+        raise ValueError("state where the numbers come from: one text, or one text per key of the block ('*' for the rest)")
     return value
 
 
@@ -232,9 +234,9 @@ def _curve(value: object) -> tuple[tuple[float, float], ...]:
     points = tuple(_point(point) for point in value) if isinstance(value, list) else ((1.0, _level(value)),)
     sizes = [size for size, _ in points]
     if not points or sizes[0] <= 0 or any(later <= earlier for earlier, later in pairwise(sizes)):
-        raise ValueError("the sizes of a curve's points must be above zero and grow from point to point")
+        raise ValueError("the sizes of a curve's points must be above zero and increasing")
     if any(not (0 < level < 10) for _, level in points):
-        raise ValueError("the values of a curve must lie between 0 and 10")
+        raise ValueError("the values of a curve must be between 0 and 10")
     return points
 
 
@@ -249,7 +251,7 @@ def _size(value: object) -> float:
         return float(value)
     if isinstance(value, str) and (size := _size_of(value)) is not None:
         return size
-    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us")
+    raise ValueError(f"{units.shorten(value)} is not the size of a point; write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us")
 
 
 @lru_cache(maxsize=1024)

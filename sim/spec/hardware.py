@@ -55,7 +55,7 @@ def _in_digits(value: object) -> object:
 
 def _capability(text: str) -> str:
     if not re.fullmatch(r"(0|[1-9][0-9]?)\.[0-9]", text):
-        raise ValueError(f"found {shorten(text)}; write NVIDIA's two numbers, such as 8.0")
+        raise ValueError(f"found {shorten(text)}; write major.minor, such as 8.0")
     return text
 
 
@@ -117,7 +117,7 @@ class Gpu(Spec):
     def _require_fp32(self) -> Gpu:
         if "fp32" not in self.peak:
             raise ValueError(
-                "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
+                "peak has no fp32, the fallback for every precision without units of its own; add it, for example {fp32: 15.7 TFLOP/s}"
             )
         return self
 
@@ -354,7 +354,7 @@ class Node(Spec):
         if self.nvlink_transport is not None:
             return self.nvlink_transport
         if self.nvlink is None or self.nvlink.link.transport is None:
-            raise ValueError("this node has no NVLink, and says nothing of messages over it")
+            raise ValueError("this node has no NVLink and no transport for messages over NVLink")
         return self.nvlink.link.transport
 
     @property
@@ -367,8 +367,8 @@ class Node(Spec):
     def _require_nvlink_transport(self) -> Node:
         if self.nvlink is not None and self.nvlink_transport is None and self.nvlink.link.transport is None:
             raise ValueError(
-                f"nvlink_transport: {self.nvlink.link.name} names no class of messages over it; write nvlink_transport: nvlink4, or "
-                "another one in hardware/parts/transports"
+                f"nvlink_transport: {self.nvlink.link.name} has no default transport; write nvlink_transport: nvlink4, or another one in "
+                "hardware/parts/transports"
             )
         return self
 
@@ -376,7 +376,7 @@ class Node(Spec):
     def _check_cores(self) -> Node:
         if self.gpu.host_cores * self.gpu_count > self.host.physical_cores:
             raise ValueError(
-                f"gpu.host_cores ({self.gpu.host_cores}) of each of {self.gpu_count} are more than host.physical_cores "
+                f"gpu.host_cores ({self.gpu.host_cores}) for each of {self.gpu_count} GPUs exceeds host.physical_cores "
                 f"({self.host.physical_cores})"
             )
         return self

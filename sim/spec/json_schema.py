@@ -79,7 +79,10 @@ def _without_defaulted(model: str, content: Schema) -> Schema:
 
 
 def _with_extends(content: Schema) -> Schema:
-    extends = {"type": "string", "description": "the name or path of a description to take; own keys win, null drops a key"}
+    extends = {
+        "type": "string",
+        "description": "the name or path of a description to extend; keys given here override it, and null removes a key",
+    }
     return content | {"properties": {"extends": extends, **content.get("properties", {})}}
 
 

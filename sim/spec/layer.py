@@ -157,7 +157,9 @@ class Layer(Spec):
     @model_validator(mode="after")
     def _tabled(self) -> Layer:
         if self.rows and (not self.gradients or self.gradients[0] % self.rows):
-            raise ValueError(f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the rows of the embedding's table")
+            raise ValueError(
+                f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the number of rows of the embedding's table"
+            )
         if self.rows_per_sample and not self.rows:
-            raise ValueError("rows_per_sample without rows; write the rows of the embedding's table as well")
+            raise ValueError("rows_per_sample without rows; add rows, the number of rows of the embedding's table")
         return self

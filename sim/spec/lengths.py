@@ -28,8 +28,8 @@ class Lengths(Spec):
     def _possible(self) -> Lengths:
         if not 0 < self.mean**2 <= self.square <= self.mean:
             raise ValueError(
-                f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, "
-                f"not {self.square:g}; write shares of the longest sequence"
+                f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, not "
+                f"{self.square:g}; write fractions of the longest sequence"
             )
         return self
 

@@ -108,21 +108,23 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     """Return a sentence on why no row matches *conditions*: the first one that no row matches on its own, and its column's values."""
     unmatched = next((text for text in conditions if not select(rows, [text], columns)), None)
     if unmatched is None:
-        return f"no row meets all of {' and '.join(conditions)}{_either(conditions)}"
+        return f"no row matches all of {' and '.join(conditions)}{_either(conditions)}"
     column = _column(unmatched, columns)
     if column.dimension:
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
         description = (
-            f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
+            f"{column.name} ranges from {column.shown(min(values))} to {column.shown(max(values))}"
+            if values
+            else "no row has a value in this column"
         )
-        return f"no row meets {unmatched}; {description}"
+        return f"no row matches {unmatched}; {description}"
     texts = sorted({str(row[column.name]) for row in rows if row[column.name]})
     match = _CONDITION.fullmatch(unmatched)
     if match and column.name == "gpu" and (unowned := of_no_machine(match[3])):
-        return f"no row meets {unmatched}; {unowned}"
+        return f"no row matches {unmatched}; {unowned}"
     near = suggestions(match[3] if match else "", texts)
-    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
-    return f"no row meets {unmatched}; {shown}"
+    shown = f"did you mean {units.any_of(near)}?" if near else f"values: {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
+    return f"no row matches {unmatched}; {shown}"
 
 
 def _either(conditions: Sequence[str]) -> str:
@@ -181,8 +183,8 @@ def _column(text: str, columns: tuple[Column, ...]) -> Column:
     column = next((column for column in columns if name in (column.name, column.export)), None)
     if column is None:
         near = suggestions(name, [column.name for column in columns], most=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(column.name for column in columns)}"
-        raise SpecError(f"--where {text}: there is no column '{name}'; {hint}")
+        hint = f"did you mean '{near[0]}'?" if near else f"columns: {', '.join(column.name for column in columns)}"
+        raise SpecError(f"--where {text}: no column '{name}'; {hint}")
     return column
 
 

@@ -33,7 +33,7 @@ def paths(name: str) -> tuple[str, ...]:
 def named(modules: Sequence[str]) -> str:
     """Return a list of the first *modules*, with an explanation of patterns, for a message about a pattern that matches none of them."""
     more = ", ..." if len(modules) > _NAMED else ""
-    return f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
+    return f"{', '.join(modules[:_NAMED])}{more} (* matches one name, ** any number of names)"
 
 
 @lru_cache(maxsize=1 << 16)

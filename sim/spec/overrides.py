@@ -163,7 +163,7 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
         index = _index(piece, steps[0], new.mark)
         return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))
     if not isinstance(piece.value, dict):
-        raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value, it has no '{steps[0]}'")
+        raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value and has no '{steps[0]}'")
     if kind is Group and steps[0] != "count" and steps != ["node"]:
         piece = resolver.priced(piece)  # while its node still names the machine
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
@@ -182,11 +182,11 @@ def _require_own_block(piece: SpecPiece, kind: type[BaseModel], steps: list[str]
     key = yaml.dotted(piece.key)
     typed = key if f" {key}." in place.file else yaml.spelled(piece.key, IMPLIED)
     instead, own = f"{typed}.{other}.{'.'.join(steps[1:])}", f"{typed}.{steps[0]}"
-    raise SpecError(f"{place}: {own} is not described; set {instead}, or name one of its own first, {own}=NAME")
+    raise SpecError(f"{place}: {own} is not set; set {instead}, or first name a separate one, {own}=NAME")
 
 
 def _index(piece: SpecPiece, step: str, place: Mark) -> int:
     if step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(piece.value):
         return int(step)
-    items = f"write the number of one of its items, 0 to {len(piece.value) - 1}" if piece.value else "it is empty"
+    items = f"write the index of an item, 0 to {len(piece.value) - 1}" if piece.value else "it is empty"
     raise SpecError(f"{place}: {piece.key[-1]} is a list; {items}")

@@ -42,8 +42,8 @@ def said_prices(texts: Iterable[str]) -> str:
         machine, equals, price = (part.strip() for part in text.partition("="))
         if not (machine and equals and price) or ";" in text:
             raise SpecError(
-                f"--price {shorten(text)}: write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'; "
-                "--set price.on_demand='10 USD/h' gives every machine that price"
+                f"--price {shorten(text)}: write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'; --set price.on_demand='10 USD/h' "
+                "sets the price of every machine"
             )
         try:
             amount = parse(price, "price")
@@ -52,7 +52,7 @@ def said_prices(texts: Iterable[str]) -> str:
         if not 0 < amount < math.inf:
             raise SpecError(f"--price {machine}: {price}: write more than 0")
         if prices.setdefault(machine, price) != price:
-            raise SpecError(f"--price {machine}: {prices[machine]} and {price}; write one of the two")
+            raise SpecError(f"--price {machine}: found both {prices[machine]} and {price}; write one of the two")
     return "; ".join(f"{machine}={price}" for machine, price in prices.items())
 
 
@@ -63,7 +63,7 @@ def require_machines(name: str, machines: Iterable[str]) -> None:
         if machine not in compared:
             near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise SpecError(f"--price {machine}: is not one of the machines that are compared{meant}")
+            raise SpecError(f"--price {machine}: is not one of the compared machines{meant}")
 
 
 def _prices_in(name: str) -> dict[str, str]:
@@ -115,13 +115,13 @@ def _checked(result: object, where: str, name: str) -> dict[str, Any]:
         raise SpecError(f"{where}: found {shorten(result)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
     unknown = [key for key in result if key not in _KEYS]
     if unknown:
-        raise SpecError(f"{where}: unknown key {shorten(unknown[0])}; known are {', '.join(_KEYS)}")
+        raise SpecError(f"{where}: unknown key {shorten(unknown[0])}; valid keys: {', '.join(_KEYS)}")
     amounts = {key: result[key] for key in _AMOUNTS if result.get(key) is not None}
     if not amounts or "date" not in result:
         raise SpecError(f"{where}: {'a date' if amounts else 'a price'} is missing; return on_demand or spot, and date")
     for key, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
-            raise SpecError(f"{where}: {key} is {shorten(amount)}; return USD an hour of one node, more than 0")
+            raise SpecError(f"{where}: {key} is {shorten(amount)}; return USD per hour of one node, above 0")
     texts = {key: result[key] for key in _KEYS if key not in _AMOUNTS and result.get(key) is not None}
     for key, text in texts.items():
         if not isinstance(text, str):

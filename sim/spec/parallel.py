@@ -40,8 +40,11 @@ ScheduleName = Annotated[
     BeforeValidator(extensions.checked_name(extensions.SCHEDULES, SCHEDULES)),
     WithJsonSchema(
         {
-            "anyOf": [{"enum": list(SCHEDULES), "type": "string"}, {"type": "string", "description": "the name of one of your own"}],
-            "description": f"one of {', '.join(SCHEDULES)}, or the name of one of your own",
+            "anyOf": [
+                {"enum": list(SCHEDULES), "type": "string"},
+                {"type": "string", "description": "the name of a user-defined schedule"},
+            ],
+            "description": f"one of {', '.join(SCHEDULES)}, or the name of a user-defined schedule",
         }
     ),
 ]
@@ -51,15 +54,16 @@ ScheduleName = Annotated[
 NOT_SIMULATED: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("ulysses", "ulysses_degree", "context_ulysses"),
-        "Ulysses is not simulated; context splits sequences",
+        "Ulysses is not simulated; use context to split sequences",
     ),
     **dict.fromkeys(
-        ("expert_tensor", "expert_tensor_parallel", "etp"), "expert tensor parallelism is not simulated; expert places whole experts"
+        ("expert_tensor", "expert_tensor_parallel", "etp"),
+        "expert tensor parallelism is not simulated; use expert to distribute whole experts",
     ),
-    **dict.fromkeys(("cpu_offload", "offload"), "CPU offload is not simulated; shard divides what ranks hold"),
-    "gspmd": "GSPMD is not simulated; tensor, context and shard say how ranks split the model",
+    **dict.fromkeys(("cpu_offload", "offload"), "CPU offload is not simulated; shard reduces the memory of each rank"),
+    "gspmd": "GSPMD is not simulated; use tensor, context and shard to split the model",
     **dict.fromkeys(
-        ("rollouts", "rollout"), "rollouts of reinforcement learning are not simulated; a step is forward, backward and update"
+        ("rollouts", "rollout"), "rollouts of reinforcement learning are not simulated; a step has forward, backward and update only"
     ),
 }
 """Keys that users write for layouts that are not simulated, with the sentence that says so."""
@@ -76,7 +80,9 @@ def _wrapping(value: object) -> object:
         return _parameters(least)
     patterns = _paths(value)
     if not patterns:
-        raise ValueError(f"{shorten(value)} is no way to wrap; write patterns of module paths such as [layers.*], or {{min_params: 100M}}")
+        raise ValueError(
+            f"{shorten(value)} is not a valid wrap; write patterns of module paths such as [layers.*], or {{min_params: 100M}}"
+        )
     return patterns
 
 
@@ -182,21 +188,21 @@ class Parallel(Spec):
     @model_validator(mode="after")
     def _agrees(self) -> Parallel:
         if self.pad_to_capacity and self.capacity_factor is None:
-            raise ValueError("pad_to_capacity without a capacity to fill up to; write capacity_factor, such as 1.25, or leave it out")
+            raise ValueError("pad_to_capacity needs capacity_factor; write it, such as 1.25, or leave pad_to_capacity out")
         if self.schedule == "interleaved_1f1b" and self.virtual_stages == 1 and self.pipeline > 1:
             raise ValueError("schedule interleaved_1f1b needs virtual_stages of 2 or more; write virtual_stages: 2, or schedule: 1f1b")
         if self.schedule in SPLIT_STAGES and self.virtual_stages not in (1, 2):
-            raise ValueError(f"schedule {self.schedule} has 2 virtual stages; write virtual_stages: 2")
+            raise ValueError(f"schedule {self.schedule} requires 2 virtual stages; write virtual_stages: 2")
         if self.schedule in ("gpipe", "1f1b", "zb_h1") and self.virtual_stages > 1:
             raise ValueError(f"schedule {self.schedule} has one chunk per stage; write schedule: interleaved_1f1b, or virtual_stages: 1")
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise ValueError("virtual_stages without a pipeline; write pipeline: 2 or more, or virtual_stages: 1")
         if self.cuts and self.layers_per_stage:
-            raise ValueError("cuts and layers_per_stage both say where stages begin; leave one of them out")
+            raise ValueError("cuts and layers_per_stage both set where stages begin; leave one of them out")
         if self.order and sorted(self.order) != sorted(MEGATRON_ORDER):
-            raise ValueError(f"order names each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
+            raise ValueError(f"order must name each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
         if self.expert > 1 and self.expert_imbalance > self.expert:
-            most = f"one of {self.expert} ranks has all tokens at {self.expert}"
+            most = f"at {self.expert}, one of {self.expert} ranks has all tokens"
             raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: {most}; write at most that")
         if self.reshard_after_forward not in (None, False) and self.shard != "parameters":
             raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
@@ -351,8 +357,8 @@ class MeshOptions(Spec):
     def _switches(self) -> MeshOptions:
         if self.framework != "fsdp1" and (self.backward_prefetch != "pre" or not self.limit_all_gathers):
             raise ValueError(
-                f"backward_prefetch and limit_all_gathers are switches of FSDP1, and framework is {self.framework}; "
-                "write framework: fsdp1, or leave them out"
+                f"backward_prefetch and limit_all_gathers are options of FSDP1, but framework is {self.framework}; write framework: "
+                "fsdp1, or leave them out"
             )
         return self
 

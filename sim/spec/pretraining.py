@@ -57,7 +57,7 @@ class Regime(Spec):
     @model_validator(mode="after")
     def _changes(self) -> Regime:
         if self.global_batch is None and self.sequence is None and not self.set:
-            raise ValueError("a part of pre-training that changes nothing; write global_batch, sequence or set, or leave it out")
+            raise ValueError("a part of pre-training that changes nothing; set global_batch, sequence or set, or leave the part out")
         return self
 
 
@@ -74,11 +74,15 @@ class BatchRamp(Spec):
     def regimes(self, global_batch: int) -> Iterator[Regime]:
         """Yield the parts before *global_batch* is reached. Raise ValueError if the increments do not reach it exactly."""
         if self.start >= global_batch:
-            raise ValueError(f"start {self.start} is not below the global batch of {global_batch}; write less, or leave batch_ramp out")
+            raise ValueError(
+                f"start {self.start} is not below the global batch of {global_batch}; use a smaller start, or leave batch_ramp out"
+            )
         many, rest = divmod(global_batch - self.start, self.step)
         if rest:
             gap = global_batch - self.start
-            raise ValueError(f"from {self.start} in steps of {self.step} the batch never is {global_batch}; take a step that divides {gap}")
+            raise ValueError(
+                f"the batch never reaches {global_batch} from {self.start} in steps of {self.step}; use a step that divides {gap}"
+            )
         for number in range(many):
             yield Regime(tokens=self.tokens / many, global_batch=self.start + number * self.step)
 

@@ -59,7 +59,7 @@ def changes(folder: Path) -> list[PriceChange]:
     """Return the price changes of the catalogue's machines by the CSV files below *folder*. Raise SpecError if it has no such files."""
     files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
     if not files:
-        raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
+        raise SpecError(f"--refresh {folder}: contains no <cloud>/vms.csv; pass a checkout of SkyPilot's catalog, such as catalogs/v8")
     offers = {cloud: _read(path) for cloud, path in files.items()}
     changed = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
     return sorted(changed, key=lambda change: change.name)
@@ -79,7 +79,7 @@ def _read(path: Path) -> list[_Offer]:
         reader = csv.DictReader(lines)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
-            raise SpecError(f"{path}:1: no column {', '.join(missing)}; this is not a vms.csv of SkyPilot's catalogue")
+            raise SpecError(f"{path}:1: no column {', '.join(missing)}; this is not a vms.csv of SkyPilot's catalog")
         return [_offer(cells, path, number) for number, cells in enumerate(reader, start=2)]
 
 
@@ -158,7 +158,7 @@ def rewritten(change: PriceChange, day: str) -> str:
     text = change.path.read_text(encoding="utf-8")
     match = re.search(r"^price:\n(?:[ ]+.*\n?)+", text, flags=re.MULTILINE)
     if match is None:
-        raise SpecError(f"{change.path}: there is no price block of its own to rewrite; write one, or edit the file it extends")
+        raise SpecError(f"{change.path}: has no price block to rewrite; add one, or edit the file that it extends")
     lines = ["price:"]
     lines += [f"  on_demand: {change.on_demand:.8g} USD/h"] if change.on_demand is not None else []
     lines += [f"  spot: {change.spot:.8g} USD/h"] if change.spot is not None else []

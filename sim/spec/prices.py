@@ -45,7 +45,7 @@ def named_rows(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     for name, row_ids in zip(names, matches, strict=True):
         if not row_ids:
             near = suggestions(name, sorted({str(row[column]) for row in rows for column in _NAMES if row[column]}))
-            hint = f"did you mean {any_of(near)}?" if near else "'python -m sim prices' lists all"
+            hint = f"did you mean {any_of(near)}?" if near else "'python -m sim prices' lists all of them"
             raise SpecError(f"{name}: no machine, GPU or provider with a price; {hint}")
     return [row for row in rows if not names or any(id(row) in row_ids for row_ids in matches)]
 

@@ -155,7 +155,7 @@ class Resolver:
         for name, block in own.value.items():
             model = schema.model_at(Reliability, (name,))
             if isinstance(block, dict) and model is not None and "source" in model.model_fields and "source" not in block:
-                self._note(child(own, name), f"its numbers are not those of {part}, nor is their source; write source as well")
+                self._note(child(own, name), f"its numbers differ from those of {part}, so they need their own source; add source")
 
     def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Return the part that *reference* names, with all its references resolved."""
@@ -184,7 +184,7 @@ class Resolver:
         if chain and path == chain[-1]:  # a file with the name of a catalogue file, which it extends
             path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
-            raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
+            raise UnknownName(f"{reference.value} refers back to itself; a file cannot take its parts from itself")
         return path
 
     def _mixed_folders(self, written_in: Path | None) -> tuple[Path, ...]:
@@ -206,7 +206,7 @@ class Resolver:
         single = _unfolded(machine) if isinstance(machine.value, dict) else machine
         single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
-            raise UnknownName(f"{reference.value} has no single '{name}' to take")
+            raise UnknownName(f"{reference.value} has no single '{name}' to use")
         return child(single, name)
 
     def _read(self, path: Path, kind: SpecKind) -> Document:

@@ -27,14 +27,14 @@ class Interval(Spec):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not 0 < self.low <= self.value <= self.high:
-            raise ValueError("a rate lies inside its interval: write 0 < low <= value <= high")
+            raise ValueError("a rate must be inside its interval; write 0 < low <= value <= high")
         return self
 
 
 def _around(value: float, interval: tuple[float, float] | None) -> None:
     """Raise ValueError if *value*, the middle, is outside its *interval*."""
     if interval is not None and not 0 < interval[0] <= value <= interval[1]:
-        raise ValueError("the middle lies inside its interval: write 0 < low <= middle <= high")
+        raise ValueError("the middle must be inside its interval; write 0 < low <= middle <= high")
 
 
 class ShareOfFleets(Spec):
@@ -94,7 +94,7 @@ class Repeats(ShareOfFleets):
     @model_validator(mode="after")
     def _end(self) -> Self:
         if self.share == 1:
-            raise ValueError("each fault would be followed by another for ever; write a share below 1")
+            raise ValueError("with a share of 1, every fault would be followed by another one without end; write a share below 1")
         return self
 
 
@@ -122,7 +122,7 @@ class NewFleet(ShareOfFleets):
     @model_validator(mode="after")
     def _lasts(self) -> Self:
         if not self.within:
-            raise ValueError("early failures come within some time; write for example within: 30 d")
+            raise ValueError("early failures need a time above zero; for example, write within: 30 d")
         return self
 
 
@@ -140,7 +140,7 @@ class SlowNodes(RateOfFleets):
     @model_validator(mode="after")
     def _slows(self) -> Self:
         if self.factor < 1:
-            raise ValueError(f"a slow node makes steps longer, not {self.factor:g} times as long; write a factor of 1 or more")
+            raise ValueError(f"a slow node makes steps longer, which a factor of {self.factor:g} does not; write 1 or more")
         return self
 
 
@@ -217,13 +217,14 @@ class Reliability(Spec):
         if abs(total - 1) > 0.005:
             raise ValueError(f"the shares of the causes add up to {total:.3g}; write shares that add up to 1")
         if len({cause.name for cause in self.causes}) < len(self.causes):
-            raise ValueError("two causes have the same name; write each once")
+            raise ValueError("two causes have the same name; give each its own name")
         if self.correlated.rate > self.rate.value:
-            raise ValueError("rate counts the faults that take several nodes as well; write a correlated.rate no higher than rate.value")
+            raise ValueError("rate includes the faults that affect several nodes; write a correlated.rate of at most rate.value")
         _around(1.0, self.repair_interval)
         levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
         if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
             raise ValueError(
-                "repair lists times by quantile, growing from 0 to 1; write for example [{share: 0, time: 1 min}, {share: 1, time: 90 d}]"
+                "repair must list increasing times by quantile, from 0 to 1; for example, write [{share: 0, time: 1 min}, "
+                "{share: 1, time: 90 d}]"
             )
         return self

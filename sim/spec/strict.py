@@ -45,7 +45,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     if content[:2] == _GZIP and len(content) <= most:
         content = _unpacked(path, content, most)
     if len(content) > most:
-        raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the largest file of this kind that is read")
+        raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the limit for files of this kind")
     return content
 
 
@@ -65,11 +65,11 @@ def _unpacked(path: Path, content: bytes, most: int) -> bytes:
         try:
             unpacked += unpacker.decompress(content, most + 1 - len(unpacked))
         except zlib.error:
-            raise SpecError(f"{path}: the gzip file is broken; write it again") from None
+            raise SpecError(f"{path}: the gzip file is corrupt; export it again") from None
         if len(unpacked) > most:
             break
         if not unpacker.eof:
-            raise SpecError(f"{path}: the gzip file is cut short; export the trace again")
+            raise SpecError(f"{path}: the gzip file is truncated; export the trace again")
         content = unpacker.unused_data.lstrip(b"\0")
     return bytes(unpacked)
 
@@ -101,7 +101,7 @@ def parse_json(text: str, file: str, hint: str = "") -> Any:
         raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}") from None
     except json.JSONDecodeError as error:
         place = f"{file}:{error.lineno}:{error.colno}"
-        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_hint_suffix(hint)}") from None
+        raise SpecError(f"{place}: the JSON is truncated or invalid ({error.msg}){_hint_suffix(hint)}") from None
     except ValueError as error:
         raise SpecError(f"{file}: {error}{_hint_suffix(hint)}") from None
     _check_depth(value, file, hint)
@@ -111,7 +111,7 @@ def parse_json(text: str, file: str, hint: str = "") -> Any:
 def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
     """Raise SpecError if *text* has more than *most* values and would take more memory than any real file of its size."""
     if len(text) > most and text.count(",") + text.count("[") + text.count("{") > most:
-        raise SpecError(f"{file}: holds more than {most:,} values, the most that are read")
+        raise SpecError(f"{file}: holds more than {most:,} values, which is the limit")
 
 
 def finite(text: str) -> float:

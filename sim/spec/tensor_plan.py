@@ -40,7 +40,7 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
         elif word in ("", "replicated"):
             word = _share_outside(layer, stream)
         elif columns and word in ("vocabulary", "sequence"):
-            raise ValueError(f"{layer.name} ({word}) comes between a colwise and a rowwise product; write {word} for what is outside")
+            raise ValueError(f"{layer.name} ({word}) is between a colwise and a rowwise product; use {word} only outside of them")
         planned_layers.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
         if word == "colwise":
             columns = layer.channels[1]
@@ -50,7 +50,7 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
             columns = 0
     if columns:
         raise ValueError(
-            "the last colwise product has no rowwise one and no loss behind it; write rowwise for the product that ends the split"
+            "the last colwise product is followed by no rowwise product and no loss; write rowwise for the product that ends the split"
         )
     return tuple(planned_layers)
 
@@ -76,17 +76,19 @@ def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
     if layer.op == "embedding" and word == "rowwise":
         word = "vocabulary"
     if word in ("colwise", "rowwise") and (layer.op != "gemm" or len(layer.channels) != 2):
-        raise ValueError(f"{layer.name} ({layer.op}) is not a matrix product of known input and output channels; {word} is for these alone")
+        raise ValueError(
+            f"{layer.name} ({layer.op}) is not a matrix product with known input and output channels; {word} applies only to these"
+        )
     if word == "vocabulary" and not layer.rows:
-        raise ValueError(f"{layer.name} ({layer.op}) has no table of known rows; vocabulary is for embeddings that have one")
+        raise ValueError(f"{layer.name} ({layer.op}) has no table with known rows; vocabulary applies only to embeddings with one")
     return word
 
 
 def _share_inside(layer: Layer) -> TensorShare:
     if _has_weights(layer) or layer.op in ("gemm", "conv", "embedding"):
         raise ValueError(
-            f"{layer.name} ({layer.op}) comes between a colwise and a rowwise product and has weights; "
-            "write rowwise for the product that ends the split, and per_head for weights that serve all heads"
+            f"{layer.name} ({layer.op}) is between a colwise and a rowwise product and has weights; write rowwise for the product that "
+            "ends the split, and per_head for weights that serve all heads"
         )
     return "heads"
 
@@ -94,8 +96,8 @@ def _share_inside(layer: Layer) -> TensorShare:
 def _share_outside(layer: Layer, stream: TensorShare) -> TensorShare:
     if stream == "sequence" and _has_weights(layer):
         raise ValueError(
-            f"{layer.name} ({layer.op}) has weights and gets tokens that ranks split, as the plan has sequence layers; "
-            "write sequence for a norm, colwise for a product, or leave all sequence layers out"
+            f"{layer.name} ({layer.op}) has weights and receives tokens split over ranks, because the plan has sequence layers; write "
+            "sequence for a norm, colwise for a product, or leave all sequence layers out"
         )
     return stream
 

@@ -132,25 +132,31 @@ class Transformer(Spec):
             heads % (self.kv_heads or heads) > 0,
             f"heads ({heads}) is not a multiple of kv_heads ({self.kv_heads}); write kv_heads: {heads}",
         )
-        yield self.ffn is None and self.gated and self._dense, f"activation {self.activation} needs ffn; write it, such as ffn: {4 * size}"
-        yield self.positions == "learned" and self.max_seq is None, "learned positions need max_seq, the rows of their table; write it"
-        yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; write it, such as experts_per_token: 2"
+        yield self.ffn is None and self.gated and self._dense, f"activation {self.activation} needs ffn; add it, such as ffn: {4 * size}"
+        yield (
+            self.positions == "learned" and self.max_seq is None,
+            ("learned positions need max_seq, the number of rows of their table; add it"),
+        )
+        yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; add it, such as experts_per_token: 2"
         yield (
             self.experts_per_token > self.experts,
             (f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts}); write {self.experts} or less"),
         )
-        yield self.experts > 0 and not (self.expert_ffn or self.ffn), "experts need expert_ffn or ffn; write the width inside one expert"
-        yield self.shared_experts > 0 and not self.experts, "shared_experts without experts; write experts, or shared_experts: 0"
+        yield self.experts > 0 and not (self.expert_ffn or self.ffn), "experts need expert_ffn or ffn, the width inside one expert; add one"
+        yield self.shared_experts > 0 and not self.experts, "shared_experts needs experts; add experts, or write shared_experts: 0"
         yield (
             self.experts > 0 and self.first_dense_layers >= self.layers,
-            (f"first_dense_layers ({self.first_dense_layers}) leaves no layer of {self.layers} with experts; write fewer"),
+            (
+                f"first_dense_layers ({self.first_dense_layers}) leaves none of the {self.layers} layers with experts; write a smaller "
+                "number"
+            ),
         )
-        yield self.global_every > 0 and not self.window, "global_every without a window; write window, or global_every: 0"
+        yield self.global_every > 0 and not self.window, "global_every needs a window; add window, or write global_every: 0"
         yield (
             self.composed_gelu and self.activation != "gelu",
-            f"composed_gelu with activation {self.activation}; write activation: gelu, or composed_gelu: false",
+            f"composed_gelu needs activation gelu, not {self.activation}; write activation: gelu, or composed_gelu: false",
         )
-        yield self.norms_per_layer == 1 and not self.parallel, "one norm a layer is for parallel blocks; write parallel: true"
+        yield self.norms_per_layer == 1 and not self.parallel, "one norm per layer requires parallel blocks; write parallel: true"
 
     @property
     def _dense(self) -> bool:

@@ -23,8 +23,8 @@ from sim.units import any_of, shorten
 Spec = TypeVar("Spec", bound=BaseModel)
 
 _ADVICE: Final = {
-    ("model", "workload"): ": write one that names this layer table, such as '{{extends: resnet50, name: mine, model: {file}}}' with a "
-    "data set and batch of its own"
+    ("model", "workload"): "; write one that uses this layer table, such as '{{extends: resnet50, name: mine, model: {file}}}' with its "
+    "own data set and batch"
 }
 """Advice for a file of one kind if another is expected: (kind of the file, expected kind)."""
 
@@ -98,7 +98,7 @@ def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> 
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
         sentences[-1] += (
-            "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and only what differs from it"
+            "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and then only what differs from it"
         )
     return sentences
 
@@ -137,10 +137,10 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if error["type"] == "missing":
         missing = (*key, location[-1])
         if missing == ("groups",):
-            return ("node",), "is missing; write the block of one machine, or 'groups', a list of several"
+            return ("node",), "is missing; write the block of one machine, or 'groups', a list of machines"
         due = schema.describe(kind, missing)
         listed = _PART.search(due)
-        shows = f" ('python -m sim list {listed[1]}' shows them)" if listed else ""
+        shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
         return missing, f"is missing; write {due}{shows}"
     if error["type"] == "extra_forbidden":
         return key, _unknown(kind, key)
@@ -163,8 +163,9 @@ def _option_of(document: Document, key: Key, text: str) -> Key:
 
 
 _UNLIKE: Final = (
-    "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
-    "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
+    "found a list; all GPUs of a node are of the same model: write one name, and describe different GPUs as groups of nodes, for example "
+    "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, "
+    "{node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
 )
 
 
@@ -207,10 +208,10 @@ _SYNONYMS: Final = {
 """The names used here for the terms of other programs."""
 
 
-_COUNTED: Final = "nodes are counted by --nodes N, or by a group: 'groups: [{node: hgx-h100, count: 8}]'"
+_COUNTED: Final = "set the number of nodes with --nodes N, or in a group: 'groups: [{node: hgx-h100, count: 8}]'"
 _OF_CLUSTERS: Final = {
     **dict.fromkeys(("nodes", "count", "num_nodes", "node_count"), _COUNTED),
-    "network": "NICs are node.nic (bandwidth, count, transport), switches between nodes are fabric",
+    "network": "describe NICs in node.nic (bandwidth, count, transport), and switches between nodes in fabric",
 }
 """Keys that new users write at the top level of a hardware file, and the hint for each."""
 _OF_NODES: Final = {
@@ -237,7 +238,7 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
         return f"unknown key; did you mean '{correct_key}'?"
     if block is not None and (place := schema.home(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
-    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(keys)) or 'none'}"
+    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; valid keys: {', '.join(sorted(keys)) or 'none'}"
 
 
 def _describe_value(value: object) -> str:

@@ -170,11 +170,11 @@ def _groups(count: int, joined: Iterable[Pair]) -> list[int]:
 def _check(pair: Pair, near: Near, switch: Sequence[int], root: Sequence[int], bridge: Sequence[int]) -> None:
     one, other = pair
     if near != "PIX" and switch[one] == switch[other]:
-        raise WiringContradiction(pair, near, "PIX, since PIX leads from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PIX, because a chain of PIX paths through other devices connects them")
     if near not in ("PIX", "PXB") and root[one] == root[other]:
-        raise WiringContradiction(pair, near, "PXB, since PIX and PXB lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PXB, because a chain of PIX and PXB paths through other devices connects them")
     if near == "SYS" and bridge[one] == bridge[other]:
-        raise WiringContradiction(pair, near, "NODE, since nearer classes lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "NODE, because a chain of closer paths through other devices connects them")
 
 
 def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> list[int]:

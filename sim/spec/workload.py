@@ -95,7 +95,7 @@ class Model(Spec):
         if not isinstance(data, dict) or data.get("transformer") is None:
             return data
         if "layers" in data:
-            raise ValueError("layers and transformer say the same; write one of the two")
+            raise ValueError("layers and transformer both describe the layers; write one of the two")
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
             decoder = _Decoder.model_validate({name: data[name] for name in _Decoder.model_fields if data.get(name) is not None})
@@ -113,8 +113,8 @@ class Model(Spec):
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
             field_name = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
             raise ValueError(
-                f"{field_name} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
-                f"traced: leave {field_name} out, or trace it anew"
+                f"{field_name} needs a model described by its sizes (a block transformer); {self.name} is a traced layer table: leave "
+                f"{field_name} out, or trace the model again"
             )
         return self
 
@@ -122,7 +122,9 @@ class Model(Spec):
     def _planned(self) -> Model:
         """Set the tensor shares of a traced table's layers by the plan."""
         if self.tensor_plan and self.transformer is not None:
-            raise ValueError(f"tensor_plan is for tables of layers; {self.name} is described by its sizes and has a plan: leave it out")
+            raise ValueError(
+                f"tensor_plan is for layer tables; {self.name} is described by its sizes, which determine the plan: leave it out"
+            )
         if self.tensor_plan:
             object.__setattr__(self, "layers", planned(self.layers, self.tensor_plan))
         return self
@@ -131,10 +133,11 @@ class Model(Spec):
     def _timed(self) -> Model:
         lacking = next((layer.name for layer in self.layers if (layer.measured is None) != (self.measured is None)), None)
         if lacking is not None and self.measured is not None:
-            raise ValueError(f"layer {lacking} has no measured times, which all layers of a measured model need; import its trace again")
+            raise ValueError(f"layer {lacking} has no measured times, but all layers of a measured model need them; import its trace again")
         if lacking is not None:
             raise ValueError(
-                f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}"
+                f"layer {lacking} has measured times, but the model does not state where they were measured; write measured: {{gpu: ..., "
+                "batch: ...}"
             )
         return self
 
@@ -164,7 +167,9 @@ class _Decoder(Spec):
         """The layer table. Raise ValueError if ``sequence``, or ``lengths`` where the padding needs them, is missing."""
         if self.sequence is None:
             most = self.transformer.max_seq
-            raise ValueError(f"a transformer needs sequence, the tokens of a sample; write it, such as sequence: {min(most or 2048, 4096)}")
+            raise ValueError(
+                f"a transformer needs sequence, the number of tokens per sample; add it, such as sequence: {min(most or 2048, 4096)}"
+            )
         layers = trained_layers(self.transformer, self.sequence, self.lora, self.frozen)
         if self.padding == "padded":
             return layers
@@ -293,9 +298,9 @@ class Noise(Spec):
     @model_validator(mode="after")
     def _lasts(self) -> Noise:
         if self.draw and self.compute_correlation is not None:
-            raise ValueError("draw takes deviations that last a step; leave compute_correlation out, or write draw: false")
+            raise ValueError("draw samples one deviation per step; leave compute_correlation out, or write draw: false")
         if self.compute_correlation == 0:
-            raise ValueError("compute_correlation is a time above zero; write for example 10 ms, or leave it out")
+            raise ValueError("compute_correlation must be a time above zero; for example, write 10 ms, or leave it out")
         return self
 
 
@@ -368,17 +373,19 @@ class Training(Spec):
     def _saves_of_blocks(self) -> Training:
         if self.recompute_saves and self.activation_checkpointing != "blocks":
             raise ValueError(
-                f"recompute_saves is for blocks that are computed again, and activation_checkpointing is {self.activation_checkpointing}; "
-                "write activation_checkpointing: blocks, or leave it out"
+                f"recompute_saves is for recomputed blocks, but activation_checkpointing is {self.activation_checkpointing}; write "
+                "activation_checkpointing: blocks, or leave it out"
             )
         return self
 
     @model_validator(mode="after")
     def _unlike_batches(self) -> Training:
         if self.batches and self.parallel != Parallel():
-            raise ValueError("batches beside parallel: layouts run on equal machines; write one of the two")
+            raise ValueError("batches cannot be combined with parallel, because layouts run on identical machines; write one of the two")
         if self.batches and self.stack.asynchronous:
-            raise ValueError("batches on an asynchronous stack: its workers do not wait for each other; write batch alone")
+            raise ValueError(
+                "batches cannot be used with an asynchronous stack, whose workers do not wait for each other; write only batch"
+            )
         return self
 
     def at(self, group: int) -> Training:
@@ -408,7 +415,7 @@ class Workload(Spec):
     @model_validator(mode="after")
     def _of_tokens(self) -> Workload:
         if self.pretraining is not None and self.model.sequence is None:
-            raise ValueError("pretraining is counted in tokens, and this model has no sequence of them; leave it out")
+            raise ValueError("pretraining is counted in tokens, but this model has no sequence of tokens; leave it out")
         return self
 
     @property
@@ -428,11 +435,11 @@ class Workload(Spec):
         parallel, measured = self.training.parallel, self.model.measured
         if measured is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
-                "layers with measured times are not replayed with context or expert ranks; use 1 of each, or the model's own table"
+                "layers with measured times cannot be replayed with context or expert ranks; use 1 of each, or the model's own table"
             )
         if measured is not None and parallel.tensor != measured.tensor:
             raise ValueError(
-                f"layers that {measured.tensor} tensor ranks divided where they were measured are replayed on as many, not "
+                f"layers measured with {measured.tensor} tensor ranks can only be replayed with {measured.tensor}, not "
                 f"{parallel.tensor}; use tensor: {measured.tensor}, or the model's own table"
             )
         return self

@@ -199,7 +199,7 @@ def _fault(text: str, place: Mark, problem: str | None) -> str:
 
 def _tab_hint(text: str, place: Mark) -> str:
     line = text.splitlines()[place.line - 1] if 0 < place.line <= len(text.splitlines()) else ""
-    return "; indent with spaces, YAML allows no tabs" if "\t" in line[: max(place.column, 1)] else ""
+    return "; indent with spaces, because YAML does not allow tabs" if "\t" in line[: max(place.column, 1)] else ""
 
 
 class _Frame:
@@ -270,7 +270,7 @@ class _Builder:
 
     def _document(self, event: Any) -> None:
         if self.root_taken:
-            raise self._stop(self.at(event.start_mark), "a second document starts here ('---'); a file holds one")
+            raise self._stop(self.at(event.start_mark), "a second document starts here ('---'); a file must hold only one")
 
     def _scalar(self, event: Any) -> None:
         place = self.at(event.start_mark)
@@ -300,7 +300,7 @@ class _Builder:
         name = event.value
         frame.key, frame.name = place, name
         if event.tag or event.anchor:
-            self._problem(place, "a key is plain text, without tag or anchor")
+            self._problem(place, "a key must be plain text, without tag or anchor")
         elif name == "<<" and not event.style:
             self._problem(place, "'<<' is not supported; use 'extends: NAME'")
         elif name in frame.value:
@@ -339,8 +339,8 @@ class _Builder:
         frame = self._enter(event)
         if event.anchor not in self._anchors:
             if any(around.anchor == event.anchor for around in self._frames):
-                raise self._stop(place, f"*{event.anchor} stands inside itself")
-            raise self._stop(place, f"no anchor &{event.anchor} stands before this alias")
+                raise self._stop(place, f"*{event.anchor} refers to itself")
+            raise self._stop(place, f"there is no anchor &{event.anchor} before this alias")
         value, mark, nodes, height = self._anchors[event.anchor]
         self._count(event, nodes, height)
         if frame is not None:

@@ -94,7 +94,7 @@ def test_scores_of_a_committed_table_are_shown_and_printed_as_json(capsys: pytes
 
 def test_a_table_that_was_not_measured_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["blind", str(UNMEASURED)]) == 0
-    assert "nothing of this table is measured yet" in capsys.readouterr().out
+    assert "nothing in this table has been measured yet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

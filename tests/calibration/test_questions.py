@@ -108,23 +108,23 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalogue (hardware/); did you mean g4dn.12xlarge"),
+        ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalog (hardware/); did you mean g4dn.12xlarge"),
         ({"hardware": "h100-dgx"}, "did you mean hgx-h100"),
         ({"workload": "resnet5"}, "did you mean resnet50"),
         ({"stack": "torch-1.12-ddp"}, "torch-1.13-ddp"),
         ({"placement": "5"}, "which has 4 GPUs"),
-        ({"placement": "1+2", "nodes": 3}, "has 2 nodes, the column nodes says 3"),
+        ({"placement": "1+2", "nodes": 3}, "has 2 nodes, but the column nodes has 3"),
         ({"placement": "1+2", "gpus_per_node": 2.0}, "means 1.5 GPUs per node"),
         ({"nodes": 2, "gpus_per_node": 1.5}, "write the placement"),
-        ({"nodes": 2, "total_gpus": 5}, "5 GPUs are not as many on each of 2 nodes"),
-        ({"placement": "1+2", "total_gpus": 4}, "has 3 GPUs, the column total_gpus says 4"),
-        ({"placement": "1+2", "global_batch": 8}, "8 samples cannot be shared alike by 3 GPUs"),
+        ({"nodes": 2, "total_gpus": 5}, "5 GPUs do not divide evenly over 2 nodes"),
+        ({"placement": "1+2", "total_gpus": 4}, "has 3 GPUs, but the column total_gpus has 4"),
+        ({"placement": "1+2", "global_batch": 8}, "8 samples do not divide evenly over 3 GPUs"),
         (
             {"placement": "2+2", "global_batch": 8, "batch_per_gpu": 4},
-            "global_batch 8 means 2 samples per GPU, the column batch_per_gpu says 4",
+            "global_batch 8 means 2 samples per GPU, but the column batch_per_gpu has 4",
         ),
-        ({"nodes": 2, "gpus_per_node": 2.0, "total_gpus": 6}, "2 nodes of 2 GPUs have 4, the column total_gpus says 6"),
-        ({"overrides": "training.parallel.shard=parameters"}, "rows here are plain data parallelism"),
+        ({"nodes": 2, "gpus_per_node": 2.0, "total_gpus": 6}, "2 nodes of 2 GPUs have 4, but the column total_gpus has 6"),
+        ({"overrides": "training.parallel.shard=parameters"}, "rows of this table are data-parallel only"),
         ({"overrides": "training.batsh=3"}, "batsh"),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said_with_its_place(columns: dict[str, object], probl
 
 
 def test_a_name_longer_than_file_systems_take_is_no_machine(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is not in the catalogue"):
+    with pytest.raises(SpecError, match="is not in the catalog"):
         machine_named("x" * 5000, (), tmp_path)
 
 

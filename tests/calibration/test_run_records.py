@@ -38,7 +38,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         (HEADER, "holds no rows"),
         ("hardware,workload,step_time_s\na,b,1\n", "runs.csv:1: column 'role' is missing"),
         ("hardware,workload,role,step_time\n", "unknown column 'step_time'; did you mean 'step_time_s'?"),
-        ("hardware,workload,role,batch\n", "unknown column 'batch'; did you mean 'batch_per_gpu'? It counts samples of one GPU"),
+        ("hardware,workload,role,batch\n", "unknown column 'batch'; did you mean 'batch_per_gpu'? It counts samples per GPU"),
         ("hardware,model,role,step_time_s\n", "unknown column 'model'; did you mean 'workload'?"),
         ("hardware,workload,role,step_time_ms\n", "unknown column 'step_time_ms'; did you mean 'step_time_s'? It is in seconds."),
         ("hardware,workload,role,step_time_s,Images/s,throughput\n", "'throughput'; did you mean 'throughput_samples_per_s'?"),
@@ -50,9 +50,9 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         ("model,dtype\na,b\n", "runs.csv:1: unknown column 'dtype'; did you mean 'precision'?"),
         (
             "hardware;workload;nodes\na;b;1\n",
-            "runs.csv:1: looks separated by semicolons; save it with commas, and numbers with a decimal point",
+            "runs.csv:1: appears to be separated by semicolons; save it with commas, and with decimal points in numbers",
         ),
-        ("hardware\tworkload\trole\tstep_time_s\n", "runs.csv:1: looks separated by tabs"),
+        ("hardware\tworkload\trole\tstep_time_s\n", "runs.csv:1: appears to be separated by tabs"),
         ("Machine;Model;Throughput\n", "looks separated by semicolons"),
         (HEADER + "a,b,predict,1,,,\n", "runs.csv:2: role: 'predict' is unknown; did you mean 'prediction'?"),
         (HEADER + "a,,network,1,,,\n", "runs.csv:2: workload is blank"),
@@ -60,7 +60,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         (HEADER + "a,b,network,nan,,,\n", "step_time_s: 'nan'"),
         (HEADER + "a,b,network,1,1.5,,\n", "nodes: '1.5' is not a whole number"),
         (HEADER + "a,b,network,,,,\n", "give step_time_s or throughput_samples_per_s"),
-        (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 is not less than the whole step"),
+        (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 must be less than the step time"),
         (HEADER + "a,b,network,1,,,,,\n", "9 values for 7 columns"),
         ("hardware;workload;role;step_time_s\na;b;network;0,2\n", "looks separated by semicolons; save it with commas"),
     ],
@@ -108,7 +108,7 @@ def test_a_run_with_a_layout_is_none_of_data_parallelism(column: str, cell: str,
     found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\nc,d,1,\n"))
     assert [record.hardware for record in found.records] == ["c"]
     (left_out,) = found.left_out
-    assert left_out.reason.startswith(f"{column} {cell}: rows here are plain data parallelism; runs with a layout belong in a table of")
+    assert left_out.reason.startswith(f"{column} {cell}: rows of this table are data-parallel only; put runs with a layout in a table of")
     assert not [note for note in found.notes if "unread" in note]
 
 
@@ -121,7 +121,7 @@ def test_columns_of_layouts_may_say_that_there_is_none(column: str, cell: str, t
 def test_tokens_of_a_sample_are_read(tmp_path: Path) -> None:
     found = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
     assert [record.sequence for record in found.records] == [512, None]
-    assert [one.reason for one in found.left_out] == ["sequence 'long': write the tokens of a sample, such as 4096"]
+    assert [one.reason for one in found.left_out] == ["sequence 'long': write the number of tokens per sample, such as 4096"]
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "²"])
@@ -129,5 +129,5 @@ def test_digits_that_are_no_count_end_in_a_sentence(digits: str, tmp_path: Path)
     """Python reads no more than 4300 digits, and not all that it calls digits."""
     found = read_table(written(tmp_path, f"hardware,workload,step_time_s,seq_len,tp\na,b,1,{digits},1\nc,d,1,512,{digits}\n"))
     too_long, laid_out = (one.reason for one in found.left_out)
-    assert too_long.startswith("sequence '") and too_long.endswith(": write the tokens of a sample, such as 4096")
-    assert laid_out.startswith("tp ") and "rows here are plain data parallelism" in laid_out
+    assert too_long.startswith("sequence '") and too_long.endswith(": write the number of tokens per sample, such as 4096")
+    assert laid_out.startswith("tp ") and "rows of this table are data-parallel only" in laid_out

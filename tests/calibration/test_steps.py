@@ -46,13 +46,13 @@ def test_a_loop_of_warm_up_alone_says_so(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with StepTimes(path, batch=8) as steps:
         assert len(list(steps(range(2)))) == 2
-    assert read_record(path).probes["script"].reason == "no more than the 3 steps of warm-up ran"
+    assert read_record(path).probes["script"].reason == "only the 3 warm-up steps ran"
 
 
 def test_a_record_that_cannot_be_gone_on_with_is_told_before_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text("{}")
-    with pytest.raises(SpecError, match="is not a record of a machine"), StepTimes(path, batch=8):
+    with pytest.raises(SpecError, match="is not a machine record"), StepTimes(path, batch=8):
         raise AssertionError("the block has begun")
     with pytest.raises(SpecError, match="a batch of 0"):
         StepTimes(path, batch=0)

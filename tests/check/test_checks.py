@@ -21,11 +21,11 @@ def test_the_toys_make_sense() -> None:
 HARDWARE = {
     "node.gpu_count=0": "node.gpu_count: no worker has a GPU; write at least 1 in one group of role worker",
     "groups.0.role=server": "node.gpu_count: no worker has a GPU; write at least 1 in one group of role worker",
-    "node.gpu.source.memry=x": "node.gpu.source.memry: names no key of this block; did you mean 'memory'?",
-    "node.nic.source={zzz: x}": "node.nic.source.zzz: names no key of this block; write a key of the block, or '*' for the rest",
+    "node.gpu.source.memry=x": "node.gpu.source.memry: is not a key of this block; did you mean 'memory'?",
+    "node.nic.source={zzz: x}": "node.nic.source.zzz: is not a key of this block; write a key of the block, or '*' for the rest",
     "node.storage.volume.max_iops=100 IOPS": "node.storage.volume.max_iops: 100 is below baseline_iops (3000); write at least that",
-    "node.storage.volume.burst_iops=9000 IOPS": "node.storage.volume.burst_credits: is missing or zero, but burst_iops is not; "
-    "write the operations of a full credit bucket",
+    "node.storage.volume.burst_iops=9000 IOPS": "node.storage.volume.burst_credits: is missing or zero although burst_iops is set; "
+    "write the number of operations in a full credit bucket",
     "price.date=tomorrow": "price.date: 'tomorrow' is not a date; write for example 2026-07-20 or 2026-07",
     "price.date=2026-13-01": "price.date: '2026-13-01' is not a date; write for example 2026-07-20 or 2026-07",
 }
@@ -38,29 +38,31 @@ def test_hardware_that_makes_no_sense(override: str) -> None:
 
 
 WORKLOADS = {
-    "training.batch=1001": "training.batch: 1001 samples per GPU are more than the data set's 1000; write at most that",
-    "model.layers=[{name: a, op: gemm, forward: 1 FLOP}]": "model.layers: have no gradients, so there is nothing to train; "
-    "write the elements of each gradient tensor",
+    "training.batch=1001": "training.batch: 1001 samples per GPU exceed the 1000 of the data set; write at most that",
+    "model.layers=[{name: a, op: gemm, forward: 1 FLOP}]": "model.layers: no layer has gradients, so there is nothing to train; "
+    "write the number of elements of each gradient tensor",
     "training.stack.sparse_embeddings=true": "training.stack.sparse_embeddings: toy-net has no layer with rows and rows_per_sample, "
-    "so nothing could travel by rows; write both for its embeddings, or leave sparse_embeddings out",
-    "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronise; leave it out",
-    "training.stack.unpadded=true": "training.stack.unpadded: how long the sequences of pictures are is not known; write "
-    "dataset.lengths={mean: ..., square: ..., source: ...}, shares of the longest, or leave unpadded out",
-    "training.stack.score_passes=4": "training.stack.score_passes: toy-net has no attention of two products with a softmax between, "
-    "which one kernel could hold; leave it out",
-    "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences are all of one length; leave it out, "
+    "so no gradient can be exchanged by rows; write both for its embeddings, or leave sparse_embeddings out",
+    "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronize; leave it out",
+    "training.stack.unpadded=true": "training.stack.unpadded: the sequence lengths of pictures are not specified; write "
+    "dataset.lengths={mean: ..., square: ..., source: ...} as fractions of the longest, or leave unpadded out",
+    "training.stack.score_passes=4": "training.stack.score_passes: toy-net has no attention (two matrix products with a softmax in "
+    "between) "
+    "that one kernel could fuse; leave it out",
+    "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences all have the same length; leave it out, "
     "or write unpadded: true",
-    "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: do no work: no layer has FLOP or bytes; "
-    "write them, or have 'python -m sim extract' write the table",
-    "model.parameters=120": "model.parameters: 120 are not the 110 of the layers' gradients and frozen tensors and of 'unused'; "
-    "write parameters: 110, or unused: 10 for those that nothing trains",
-    "model.unused=10": "model.parameters: 110 are not the 120 of the layers' gradients and frozen tensors and of 'unused'; "
+    "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: no layer has FLOP or bytes; "
+    "add them, or generate the table with 'python -m sim extract'",
+    "model.parameters=120": "model.parameters: 120 differs from 110, the sum of the layers' gradients, frozen tensors and 'unused'; "
+    "write parameters: 110, or unused: 10 for parameters that no layer uses",
+    "model.unused=10": "model.parameters: 110 differs from 120, the sum of the layers' gradients, frozen tensors and 'unused'; "
     "write parameters: 120",
-    "model.layers.1.gradients=[4];model.layers.1.frozen=[5]": "model.parameters: 110 are not the 109 of the layers' gradients and frozen "
-    "tensors and of 'unused'; write parameters: 109, or unused: 1 for those that nothing trains",
-    "model.layers.0.dtypes=[bf16];model.layers.1.dtypes=[bf16]": "training.precision: fp32, but the model's code makes its parameters "
-    "bf16, and so computes in that; write bf16",
-    "dataset.source={smples: x}": "dataset.source.smples: names no key of this block; did you mean 'samples'?",
+    "model.layers.1.gradients=[4];model.layers.1.frozen=[5]": "model.parameters: 110 differs from 109, the sum of the layers' "
+    "gradients, frozen "
+    "tensors and 'unused'; write parameters: 109, or unused: 1 for parameters that no layer uses",
+    "model.layers.0.dtypes=[bf16];model.layers.1.dtypes=[bf16]": "training.precision: fp32, but the model's code creates bf16 parameters "
+    "and therefore computes in bf16; write bf16",
+    "dataset.source={smples: x}": "dataset.source.smples: is not a key of this block; did you mean 'samples'?",
 }
 
 

@@ -33,7 +33,7 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
         ("  leaf_spine: {nodes_per_leaf: 8, oversubscription: 0.5}", "6:35: fabric.leaf_spine.oversubscription: 0.5 is less than 1"),
         ("  leaf_spine: {nodes_per_leaf: 8, oversubscription: 2, uplink_bandwidth: 1 Tbps}", "write one of the two"),
         ("  leaf_spin: {nodes_per_leaf: 8}", "6:3: fabric.leaf_spin: unknown key; did you mean 'leaf_spine'?"),
-        ("  hypercube: {dimensions: 4}", "6:3: fabric.hypercube: unknown key; known are core_bandwidth, dragonfly"),
+        ("  hypercube: {dimensions: 4}", "6:3: fabric.hypercube: unknown key; valid keys: core_bandwidth, dragonfly"),
         ("  torus: {dimensions: [4, 4], link_bandwidth: 1 Gbps}", "6:11: fabric.torus.dimensions: 4 x 4 are 16 places, but 48 nodes"),
         ("  torus: {dimensions: [5, 10], link_bandwidth: 1 Gbps}", "48 nodes do not fill rows of 5; write 45 or 50 nodes"),
         (
@@ -47,7 +47,7 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
         ("  torus: {dimensions: [4, 12]}", "fabric.torus.link_bandwidth: is missing"),
         ("  path_efficiency: 0", "fabric.path_efficiency"),
         ("  path_efficiency: 1.1", "above zero, at most 1"),
-        ("  rank_order: scattered", "matters only with leaf_spine, dragonfly or torus"),
+        ("  rank_order: scattered", "has an effect only with leaf_spine, dragonfly or torus"),
     ],
 )
 def test_slips_are_told_with_their_place(tmp_path: Path, lines: str, said: str) -> None:
@@ -83,5 +83,5 @@ def test_a_dragonfly_can_be_built(tmp_path: Path, keys: str, said: str) -> None:
 
 def test_parameter_servers_know_no_switches() -> None:
     asked = Scenario("cm-dare-p100", "resnet15-cifar", ("fabric.leaf_spine.nodes_per_leaf=2",), stack="tf-parameter-server")
-    with pytest.raises(SpecError, match="is not modelled across switches"):
+    with pytest.raises(SpecError, match="is not modeled across switches"):
         prepare(asked)

@@ -73,25 +73,25 @@ def test_names_must_be_those_of_files_and_belong_to_one(library: Path) -> None:
     (library / "hardware/odd.yaml").write_text("extends: toy\nname: even\n")
     [across] = [verdict for verdict in validate() if not verdict.file]
     assert [problem.replace(str(library), "") for problem in across.problems] == [
-        "/hardware/odd.yaml: name: 'even' is not the file's name; write odd",
-        f"/hardware/twin.yaml: 'TOY' stands for {library}/hardware/toy.yaml too; write another".replace(str(library), ""),
+        "/hardware/odd.yaml: name: 'even' differs from the file name; write odd",
+        f"/hardware/twin.yaml: 'TOY' is also a name of {library}/hardware/toy.yaml; choose another".replace(str(library), ""),
     ]
 
 
 def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     strange = tmp_path / "strange.yaml"
     strange.write_text("zzz: 1\n")
-    assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); known are toy-job"]
+    assert validate_path("nothing") == ["nothing is not in the catalog (workloads/); known: toy-job"]
     assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
     strange.write_text("groupz: []\n")
     assert validate_path(str(strange)) == [f"{strange}:1:1: unknown key 'groupz'; did you mean 'groups'?"]
     strange.write_text("extends: toyy\n")
-    assert validate_path(str(strange)) == [f"{strange}:1:1: extends: 'toyy' is not in the catalogue; did you mean toy?"]
+    assert validate_path(str(strange)) == [f"{strange}:1:1: extends: 'toyy' is not in the catalog; did you mean toy?"]
     strange.write_text("name: strange\nextends: no.yaml\n")
     assert validate_path(str(strange)) == [f"{strange}:2:1: extends: 'no.yaml': no such file"]
     strange.write_text("zzz: 1\n")
     [problem] = validate_path(str(strange))
-    assert problem.startswith(f"{strange}: no description that this program knows; it may hold a hardware, workload, gpu,")
+    assert problem.startswith(f"{strange}: unknown kind of description; a file can hold a hardware, workload, gpu,")
 
 
 def test_the_shipped_catalogue_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

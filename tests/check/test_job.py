@@ -55,7 +55,7 @@ def test_real_data_needs_a_disk() -> None:
     [message] = problems(hardware=("node.storage=null",))
     assert message == (
         "--set node.storage=null: is missing, but the loader 'pytorch' reads pictures from a disk; "
-        "write for example {volume: gp2, source: ...}, or --set input.loader=synthetic"
+        "for example, write {volume: gp2, source: ...}, or --set input.loader=synthetic"
     )
     assert problems(hardware=("node.storage=null",), workload=("input.loader=synthetic",)) == []
 

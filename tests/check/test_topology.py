@@ -14,28 +14,28 @@ from sim.spec.hardware import Node, Topology
 from sim.spec.library import load_hardware
 
 BROKEN = {
-    "node.topology.sockets.0.gpus=[0]": "disconnected: gpu_count is 2, but GPU 1 hangs off no socket and no switch; "
+    "node.topology.sockets.0.gpus=[0]": "disconnected: gpu_count is 2, but GPU 1 is not attached to any socket or switch; "
     "list it under 'gpus' of one",
-    "node.topology.sockets.0.gpus=[]": "disconnected: gpu_count is 2, but GPUs 0, 1 hang off no socket and no switch; "
+    "node.topology.sockets.0.gpus=[]": "disconnected: gpu_count is 2, but GPUs 0, 1 are not attached to any socket or switch; "
     "list them under 'gpus' of one",
-    "node.topology.sockets.0.nics=[]": "disconnected: nic.count is 1, but NIC 0 hangs off no socket and no switch; "
+    "node.topology.sockets.0.nics=[]": "disconnected: nic.count is 1, but NIC 0 is not attached to any socket or switch; "
     "list it under 'nics' of one",
     "node.topology.sockets.0.gpus=[0, 1, 2]": "there is no GPU 2; gpu_count is 2, so write 0 to 1",
     "node.topology.sockets.0.nics=[0, 1]": "there is no NIC 1; nic.count is 1, so write 0",
     "node.topology.sockets.0.nics=[0, 1, 2]": "places NICs up to 2, but nic.count is 1; for a slower network keep the NICs and lower "
     "nic.bandwidth, or write a topology with fewer NICs",
-    "node.topology.sockets.0.gpus=[0, 1, 1]": "GPU 1 hangs off socket0 already; write it in one place",
-    "node.topology.switches=[{name: plx0, parent: socket0, gpus: [1]}]": "GPU 1 hangs off socket0 already; write it in one place",
+    "node.topology.sockets.0.gpus=[0, 1, 1]": "GPU 1 is already attached to socket0; list it in one place",
+    "node.topology.switches=[{name: plx0, parent: socket0, gpus: [1]}]": "GPU 1 is already attached to socket0; list it in one place",
     "node.topology.sockets=[{gpus: [0, 1], nics: [0]}, {}]": "lists 2 sockets, but host.sockets is 1; "
     "write one item per socket, {} for an empty one",
-    "node.topology.switches=[{name: gpu3, parent: socket0}]": "'gpu3' names something else in the link graph; write a name such as plx0",
-    "node.topology.switches=[{name: a, parent: socket0}, {name: a, parent: socket0}]": "'a' names two switches; "
-    "every switch needs a name of its own",
+    "node.topology.switches=[{name: gpu3, parent: socket0}]": "'gpu3' is already used in the link graph; write a name such as plx0",
+    "node.topology.switches=[{name: a, parent: socket0}, {name: a, parent: socket0}]": "'a' is the name of two switches; "
+    "give each switch its own name",
     "node.topology.switches=[{name: plx0, parent: socket1}]": "there is no socket1; did you mean socket0?",
     "node.topology.switches=[{name: plx0, parent: zzz}]": "there is no zzz; write one of socket0, plx0",
-    "node.topology.switches=[{name: plx0, parent: plx0}]": "plx0 and the switches above it form a circle, "
-    "cut off from every socket; write a socket above the topmost",
-    "node.topology.nvlink={link: wire}": "joins nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch",
+    "node.topology.switches=[{name: plx0, parent: plx0}]": "plx0 and the switches above it "
+    "form a cycle that reaches no socket; put the topmost one below a socket",
+    "node.topology.nvlink={link: wire}": "connects nothing; write 'pairs' such as {0-1: 2}, or 'switch_links' to an NVSwitch",
     "node.topology.nvlink.pairs={0-2: 1}": "there is no GPU 2; gpu_count is 2, so write 0 to 1",
     "node.topology.nvlink.pairs={1-0: 1}": "write the smaller GPU number first: 0-1",
     "node.topology.nvlink.pairs={0-0: 1}": "'0-0' is not a pair; write two GPU numbers, the smaller first, such as 0-1",
@@ -56,13 +56,13 @@ def test_messages_have_the_place_of_the_block_at_fault(tmp_path: Any) -> None:
     path.write_text(path.read_text().replace("gpus: [0, 1]", "gpus: [1, 2]"))
     loaded = load_hardware("toy")
     assert check_hardware(loaded.spec, loaded.document) == [
-        f"{path}:6:3: node.topology: disconnected: gpu_count is 2, but GPU 0 hangs off no socket and no switch; "
+        f"{path}:6:3: node.topology: disconnected: gpu_count is 2, but GPU 0 is not attached to any socket or switch; "
         "list it under 'gpus' of one",
         f"{path}:9:16: node.topology.sockets.0.gpus: there is no GPU 2; gpu_count is 2, so write 0 to 1",
     ]
     assert check_hardware(loaded.spec) == [  # without a document the keys alone
         "node.topology.sockets.0.gpus: there is no GPU 2; gpu_count is 2, so write 0 to 1",
-        "node.topology: disconnected: gpu_count is 2, but GPU 0 hangs off no socket and no switch; list it under 'gpus' of one",
+        "node.topology: disconnected: gpu_count is 2, but GPU 0 is not attached to any socket or switch; list it under 'gpus' of one",
     ]
 
 
@@ -92,7 +92,7 @@ def test_whole_graphs_pass_and_a_cut_in_one_place_is_found(data: st.DataObject) 
     lost = data.draw(st.integers(0, gpus - 1))
     cut = graph(sockets, parents, [place if index != lost else "" for index, place in enumerate(places)])
     [(_, message)] = check_topology(cut)
-    assert message.startswith(f"disconnected: gpu_count is {gpus}, but GPU {lost} hangs")
+    assert message.startswith(f"disconnected: gpu_count is {gpus}, but GPU {lost} is not attached to")
 
 
 def graph(sockets: int, parents: list[str], places: list[str]) -> Node:

@@ -119,9 +119,13 @@ def test_folded_servers_are_the_unfolded_ones(sharding: str, place: str) -> None
 @pytest.mark.parametrize(
     ("overrides", "stack", "says"),
     [
-        (("fabric.leaf_spine.nodes_per_leaf=2",), "tf-parameter-server", "parameter_server_async is not modelled across switches"),
-        (("fabric.leaf_spine.nodes_per_leaf=2",), "tf-parameter-server-sync", "those of the servers are others; write uplink_bandwidth"),
-        (("fabric.torus.dimensions=[4]", "fabric.torus.link_bandwidth=1 Gbps"), "tf-parameter-server-sync", "is not modelled on a torus"),
+        (("fabric.leaf_spine.nodes_per_leaf=2",), "tf-parameter-server", "parameter_server_async is not modeled across switches"),
+        (
+            ("fabric.leaf_spine.nodes_per_leaf=2",),
+            "tf-parameter-server-sync",
+            "servers and workers have different ones; write uplink_bandwidth",
+        ),
+        (("fabric.torus.dimensions=[4]", "fabric.torus.link_bandwidth=1 Gbps"), "tf-parameter-server-sync", "is not modeled on a torus"),
         (
             ("fabric.leaf_spine.nodes_per_leaf=2", "fabric.leaf_spine.uplink_bandwidth=1 Gbps", "training.stack.servers.racks=2"),
             "phub",

@@ -74,7 +74,7 @@ def test_a_model_measured_as_computed_takes_what_is_computed_everywhere() -> Non
 
 WRONG = {
     "names no GPU of the catalogue": ({"gpu": "V1000", "batch": 32, "precision": "fp32", "source": "x"}, "1 ms", "V1000 is not in the cat"),
-    "no place": (None, "1 ms", "layer one has measured times, but the model does not say where"),
+    "no place": (None, "1 ms", "layer one has measured times, but the model does not state where"),
     "no times": ({"gpu": "V100-SXM2-16GB", "batch": 32, "precision": "fp32", "source": "x"}, None, "layer one has no measured times"),
     "no unit": ({"gpu": "V100-SXM2-16GB", "batch": 32, "precision": "fp32", "source": "x"}, 0.001, "has no unit; write for example"),
 }
@@ -94,7 +94,7 @@ def test_measured_layers_are_not_laid_out_otherwise(tmp_path: object) -> None:
     table = {"name": "one", "op": "gemm", "gradients": [10], "measured": {"forward": "1 ms"}}
     model = {"name": "m", "parameters": 10, "input": "1 kB", "source": "x", "layers": [table], "measured": place}
     assert workload(tmp_path, {"model": model}).model.measured.gpu == V100  # type: ignore[union-attr]
-    with pytest.raises(SpecError, match="layers that 1 tensor ranks divided where they were measured are replayed on as many, not 2"):
+    with pytest.raises(SpecError, match="layers measured with 1 tensor ranks can only be replayed with 1, not 2"):
         workload(tmp_path, {"model": model, "training": {"batch": 1, "parallel": {"tensor": 2}}})
 
 

@@ -185,5 +185,5 @@ def test_a_reduce_scatter_is_over_when_the_gather_behind_it_is(prefetch: str) ->
 
 
 def test_switches_of_fsdp1_are_refused_elsewhere() -> None:
-    with pytest.raises(ValueError, match="switches of FSDP1, and framework is fsdp2"):
+    with pytest.raises(ValueError, match="options of FSDP1, but framework is fsdp2"):
         MeshOptions.model_validate({"framework": "fsdp2", "source": "test", "backward_prefetch": "post"})

@@ -214,13 +214,13 @@ class Doubtful(Gpipe):
     [
         (
             3,
-            "the schedule 3: does not follow PipelineSchedule: it lacks name and waits_for_sends and passes; docs/develop/own-schedule",
+            "the schedule 3: does not follow PipelineSchedule: it lacks name and waits_for_sends and passes; see docs/develop/own-schedule",
         ),
         (
             Listed(),
             "object of tests.parallel.test_own_schedule.Listed: its name is 'first,second'; write letters, digits, '_', '-' and '.'",
         ),
-        (Taken(), "schedule 1f1b: this is the name of a schedule that is built in; give yours another name"),
+        (Taken(), "schedule 1f1b: a built-in schedule has this name; choose another name for yours"),
         (Doubtful(), "schedule my_gpipe: waits_for_sends is 'sometimes'; write True or False"),
         (
             "my_lost",

@@ -87,5 +87,5 @@ def test_a_host_that_knows_the_capacity_waits_for_no_counts() -> None:
 def test_capacity_needs_experts() -> None:
     with pytest.raises(SpecError, match="capacity_factor: toy has no experts; leave it out"):
         split(model([layer(0.1, 0.1, 10)]), parallel(capacity_factor=1.5))
-    with pytest.raises(ValueError, match="pad_to_capacity without a capacity"):
+    with pytest.raises(ValueError, match="pad_to_capacity needs capacity_factor"):
         Parallel.model_validate({"pad_to_capacity": True})

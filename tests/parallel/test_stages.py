@@ -123,7 +123,7 @@ def test_there_are_as_many_cuts_as_the_pipeline_takes(fields: dict[str, object],
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cuts": ["a"], "layers_per_stage": [1, 1]}, "cuts and layers_per_stage both say where stages begin"),
+        ({"cuts": ["a"], "layers_per_stage": [1, 1]}, "cuts and layers_per_stage both set where stages begin"),
         ({"cuts": 7}, "7 names no modules; write the modules that stages begin with"),
     ],
 )

@@ -190,11 +190,11 @@ ROWS = (_row("block.0.norm", "norm", gradients=(8,)), _row("block.0.up"), _row("
             r"no layer matches block\.\*\.upp; modules with weights are block\.0\.norm, block\.0\.up, block\.0\.down",
         ),
         ({"block.*.up": "columns"}, "'colwise', 'rowwise'"),
-        ({"block.*.gelu": "colwise"}, r"block\.0\.gelu \(elementwise\) is not a matrix product of known input and output channels"),
-        ({"block.*.norm": "vocabulary"}, r"block\.0\.norm \(norm\) has no table of known rows"),
-        ({"block.*.up": "colwise"}, r"block\.0\.down \(gemm\) comes between a colwise and a rowwise product and has weights"),
-        ({"block.*.down": "colwise"}, "the last colwise product has no rowwise one"),
-        ({"block.*.norm": "sequence"}, r"block\.0\.up \(gemm\) has weights and gets tokens that ranks split"),
+        ({"block.*.gelu": "colwise"}, r"block\.0\.gelu \(elementwise\) is not a matrix product with known input and output channels"),
+        ({"block.*.norm": "vocabulary"}, r"block\.0\.norm \(norm\) has no table with known rows"),
+        ({"block.*.up": "colwise"}, r"block\.0\.down \(gemm\) is between a colwise and a rowwise product and has weights"),
+        ({"block.*.down": "colwise"}, "the last colwise product is followed by no rowwise product"),
+        ({"block.*.norm": "sequence"}, r"block\.0\.up \(gemm\) has weights and receives tokens split over ranks"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(plan: dict[str, str], message: str) -> None:

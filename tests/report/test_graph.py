@@ -91,7 +91,7 @@ WRONG = {
         "two-layers: the trace has 4 ranks, but p3.8xlarge lends 8 GPUs, and each rank takes one; write --nodes",
     ),
     "groups": (["run", "p3.8xlarge", "alexnet", "--comm-groups", "x.json"], "--comm-groups x.json: applies only to a Chakra trace"),
-    "absent": (["run", "p3.8xlarge", "absent.et"], "absent.et: no such trace; expected files such as absent.0.et"),
+    "absent": (["run", "p3.8xlarge", "absent.et"], "absent.et: no such trace; expected files named absent.0.et"),
     "no groups": ([*RUN, "--comm-groups", "absent.json"], "absent.json: No such file or directory"),
     "two runs": (["run", "p3.8xlarge", "alexnet", "--nodes", "1..2", "--chakra", "x"], "--chakra: a trace holds one run"),
 }

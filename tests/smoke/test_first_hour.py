@@ -139,8 +139,8 @@ def test_many_machines_of_a_note_are_counted_and_a_price_given_by_hand_has_no_re
 
 WRONG = {
     "run H100 vgg16": "it is a GPU",
-    "run 8xH100 vgg16": "--where gpu=H100' lists the machines that have it",
-    "run H100x8 vgg16": "--where gpu=H100' lists the machines that have it",
+    "run 8xH100 vgg16": "--where gpu=H100' lists the machines with it",
+    "run H100x8 vgg16": "--where gpu=H100' lists the machines with it",
     "run Lambda vgg16": "it is a provider: 'python -m sim list hardware --where provider=lambda' lists its machines",
     "run p3.2xlarge unet.py": "python -m sim extract unet.py:FUNCTION",
     "run p3.2xlarge config.json": "python -m sim new workload config.json -o mine.yaml",

@@ -32,8 +32,8 @@ OPTIONS = {
     "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: batch 1024 per GPU needs"),
     "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 1000"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
-    "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalogue (workloads/stacks/); {STACKS}"),
-    "stack empty": (["--stack", ""], f"--stack '': '' is not in the catalogue (workloads/stacks/); {STACKS}"),
+    "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalog (workloads/stacks/); {STACKS}"),
+    "stack empty": (["--stack", ""], f"--stack '': '' is not in the catalog (workloads/stacks/); {STACKS}"),
     "precision unknown": (["--precision", "fp99"], "--precision fp99: found 'fp99'; write one of fp32"),
     "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
     "set empty": (["--set", ""], "--set '': write KEY=VALUE"),
@@ -49,7 +49,7 @@ OPTIONS = {
     "set negative": (["--set", "training.batch=-1"], "-1 is too small; write a whole number, 1 or more"),
     "set absurd": (["--set", "node.gpu.memory=1 EB"], "is implausible; write 1 GB to 10 TB"),
     "no disk": (["--set", "node.storage=null"], "is missing, but the loader 'pytorch' reads imagenet-1k"),
-    "batch beyond the data": (["--set", "dataset.samples=10"], "64 samples per GPU are more than the data set's 10"),
+    "batch beyond the data": (["--set", "dataset.samples=10"], "64 samples per GPU exceed the 10 of the data set"),
     "json and csv": (["--json", "--csv"], "write one of the two"),
     "output is a file": (["-o", "/dev/null/x"], "/dev/null/x: cannot be written"),
 }
@@ -77,7 +77,7 @@ FILES = {
     "not YAML": (b"name: [", ":1:8: not valid YAML"),
     "a list": (b"- 1\n", "write a block of keys"),
     "empty": (b"", "file is empty; write a description"),
-    "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalogue (hardware/); it is in workloads/"),
+    "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalog (hardware/); it is in workloads/"),
     "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
     "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
     "a wrong unit": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25 GiB}}\n", ":2:14: node.nic.bandwidth: 'GiB' is a unit of size"),
@@ -102,7 +102,7 @@ def test_a_wrong_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str]
 
 
 def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "vgg16 is not in the catalogue (hardware/); it is in workloads/" in refusal(capsys, "run", "vgg16", "p3.16xlarge")
+    assert "vgg16 is not in the catalog (hardware/); it is in workloads/" in refusal(capsys, "run", "vgg16", "p3.16xlarge")
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
 
 
@@ -132,7 +132,7 @@ def test_a_machine_is_found_by_its_gpu(capsys: pytest.CaptureFixture[str]) -> No
 JOBS = {
     "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
     "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
-    "an unknown workload": ("jobs:\n  - {workload: vgg61}\n", ":2:6: jobs.0.workload: vgg61 is not in the catalogue (workloads/)"),
+    "an unknown workload": ("jobs:\n  - {workload: vgg61}\n", ":2:6: jobs.0.workload: vgg61 is not in the catalog (workloads/)"),
     "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: cannot be combined with 'placement'"),
     "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),
     "no such GPU": ("jobs:\n  - {workload: vgg16, gpus: [8]}\n", "jobs.0: there is no GPU 8 on node 0; it has GPUs 0 to 7"),

@@ -142,7 +142,7 @@ def test_quiet_stands_anywhere(capsys: Capture, tmp_path: Path, place: int) -> N
 
 @pytest.mark.parametrize("words", [["--debug", "run", "nothing", "vgg16"], ["run", "nothing", "vgg16", "--debug"]])
 def test_debug_stands_anywhere(words: list[str]) -> None:
-    with pytest.raises(ValueError, match="nothing is not in the catalogue"):
+    with pytest.raises(ValueError, match="nothing is not in the catalog"):
         main(words)
 
 

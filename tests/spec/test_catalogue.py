@@ -68,22 +68,22 @@ def test_a_further_folder_comes_before_the_catalogue(shelves: Path) -> None:
 
 def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     messages = {
-        "toyy": "toyy is not in the catalogue (hardware/); did you mean toy?",
-        "zzz": "zzz is not in the catalogue (hardware/); known are toy",
-        "toy-job": "toy-job is not in the catalogue (hardware/); it is in workloads/: check the order of the arguments",
+        "toyy": "toyy is not in the catalog (hardware/); did you mean toy?",
+        "zzz": "zzz is not in the catalog (hardware/); known: toy",
+        "toy-job": "toy-job is not in the catalog (hardware/); it is in workloads/; check the order of the arguments",
         "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
-        "": "'' is not in the catalogue (hardware/); known are toy",
-        "a\0b": "'a\\x00b' is not in the catalogue (hardware/); known are toy",
-        "\ud800": "'\\ud800' is not in the catalogue (hardware/); known are toy",
+        "": "'' is not in the catalog (hardware/); known: toy",
+        "a\0b": "'a\\x00b' is not in the catalog (hardware/); known: toy",
+        "\ud800": "'\\ud800' is not in the catalog (hardware/); known: toy",
     }
     assert {name: unknown(name) for name in messages} == messages
 
 
 def test_a_large_folder_is_not_listed_in_a_hint() -> None:
-    with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' shows the \d+ known$"):
+    with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' lists all \d+$"):
         catalogue.locate("zzz", "hardware")
-    assert unknown("/") == "/ is a folder; write the path of a YAML file or a catalogue name"
-    assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalogue")
+    assert unknown("/") == "/ is a folder; write the path of a YAML file or a name from the catalog"
+    assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalog")
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}...: no such file")
 
 
@@ -91,7 +91,7 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
 def test_a_gpu_that_no_machine_has_can_be_put_into_one(name: str) -> None:
     with pytest.raises(catalogue.UnknownName) as caught:
         locate(name, "hardware")
-    assert "no machine of the catalogue has" in str(caught.value)
+    assert "no machine in the catalog has" in str(caught.value)
     machine, _, option = str(caught.value).partition("such as ")[2].partition(" with --set ")
     assert load_hardware(machine, [option]).spec.groups[0].node.gpu.name == "RTX4090"
 

@@ -61,16 +61,16 @@ def test_an_extension_is_found_by_its_name(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "told"),
     [
-        ("lost", {"fine1": ":Fine"}, "found 'lost'; write one of fine1, or one of your own (docs/develop/own-schedule.md)"),
+        ("lost", {"fine1": ":Fine"}, "found 'lost'; write one of fine1, or the name of one of your own (docs/develop/own-schedule.md)"),
         ("gone", {"gone": "_gone:Fine"}, "of user1 1.0: cannot be loaded: ModuleNotFoundError: No module named"),
         ("none", {"none": ":Nothing"}, "of user1 1.0: cannot be loaded: AttributeError: module"),
-        ("bad", {"bad": ":Failing"}, "of user1 1.0: cannot be loaded: RuntimeError: no licence found; mend or uninstall that package"),
+        ("bad", {"bad": ":Failing"}, "of user1 1.0: cannot be loaded: RuntimeError: no licence found; fix or uninstall that package"),
         (
             "lacking",
             {"lacking": ":Lacking"},
-            "of user1 1.0: does not follow PipelineSchedule: it lacks waits_for_sends and passes; docs/develop/",
+            "of user1 1.0: does not follow PipelineSchedule: it lacks waits_for_sends and passes; see docs/develop/",
         ),
-        ("other", {"other": ":Fine"}, "of user1 1.0: its name is fine1; write the same name in both places"),
+        ("other", {"other": ":Fine"}, "of user1 1.0: its name attribute is fine1; both names must be equal"),
     ],
 )
 def test_a_broken_extension_is_told_of_in_a_sentence(installed: Path, name: str, rows: dict[str, str], told: str) -> None:
@@ -88,7 +88,7 @@ def test_two_packages_with_one_name_are_refused(installed: Path) -> None:
     with pytest.raises(SpecError) as refused:
         extension(SCHEDULES, "fine1")
     assert "of user1 1.0 and entry point" in str(refused.value)
-    assert str(refused.value).endswith("of user2 1.0; uninstall one of them, or give one another name")
+    assert str(refused.value).endswith("of user2 1.0; uninstall one of them, or rename one")
 
 
 def test_the_command_line_and_yaml_take_it_and_tell_what_it_refuses(tmp_path: Path) -> None:

@@ -137,5 +137,5 @@ def test_a_compute_capability_may_be_a_number() -> None:
     """YAML reads 8.6 without quotes as a number; what is no capability gets the same sentence in either spelling."""
     assert load_hardware("p3.8xlarge", ["node.gpu.compute_capability=8.6"]).spec.groups[0].node.gpu.compute_capability == "8.6"
     for wrong, shown in (("-3.5", "'-3.5'"), ("abc", "'abc'"), ("8.65", "'8.65'")):
-        with pytest.raises(SpecError, match=f"compute_capability={wrong}: found {shown}; write NVIDIA's two numbers, such as 8.0$"):
+        with pytest.raises(SpecError, match=f"compute_capability={wrong}: found {shown}; write major.minor, such as 8.0$"):
             load_hardware("p3.8xlarge", [f"node.gpu.compute_capability={wrong}"])

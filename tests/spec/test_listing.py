@@ -123,8 +123,8 @@ def test_whole_words_count_only_where_no_value_is_met_whole() -> None:
 MESSAGES = {
     "gpus": "--where gpus: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
     "gpus=": "--where gpus=: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
-    "gpuss=8": "--where gpuss=8: there is no column 'gpuss'; did you mean 'gpus'?",
-    "zzz=8": "--where zzz=8: there is no column 'zzz'; known are name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
+    "gpuss=8": "--where gpuss=8: no column 'gpuss'; did you mean 'gpus'?",
+    "zzz=8": "--where zzz=8: no column 'zzz'; columns: name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
     "region, priced, spot_priced",
     "gpus=many": "--where gpus=many: 'many' is not a number",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",

@@ -99,12 +99,12 @@ MESSAGES = [
     ("node.nic.bandwidth", f"--set node.nic.bandwidth: {HOW}"),
     ("=3", f"--set =3: {HOW}"),
     ("node..nic=3", f"--set node..nic=3: {HOW}"),
-    ("node.gpu_count.x=3", "--set node.gpu_count.x=3: gpu_count is a single value, it has no 'x'"),
+    ("node.gpu_count.x=3", "--set node.gpu_count.x=3: gpu_count is a single value and has no 'x'"),
     (
         "node.topology.sockets.1.gpus=[0]",
-        "--set node.topology.sockets.1.gpus=[0]: sockets is a list; write the number of one of its items, 0 to 0",
+        "--set node.topology.sockets.1.gpus=[0]: sockets is a list; write the index of an item, 0 to 0",
     ),
-    ("node.topology.sockets.-1=3", "--set node.topology.sockets.-1=3: sockets is a list; write the number of one of its items, 0 to 0"),
+    ("node.topology.sockets.-1=3", "--set node.topology.sockets.-1=3: sockets is a list; write the index of an item, 0 to 0"),
     (
         "node.topology.switches.x=3",
         "--set node.topology.switches.x=3: node.topology.switches: found a block of keys; "
@@ -116,10 +116,10 @@ MESSAGES = [
         "--set node.gpu.memory=!!int 3: the tag 'tag:yaml.org,2002:int' is not supported; write the value without it",
     ),
     ("name=1e9", "--set name=1e9: '1e9' means different things to different readers of YAML; write 1.0e+9, or put it in quotes"),
-    ("node.gpu=toygpu", "--set node.gpu=toygpu: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    ("node.gpu=toygpu", "--set node.gpu=toygpu: toygpu is not in the catalog (hardware/parts/gpus/); did you mean toy-gpu?"),
     (
         "node.gpu={extends: toygpu}",
-        "--set node.gpu={extends: toygpu}: node.gpu.extends: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?",
+        "--set node.gpu={extends: toygpu}: node.gpu.extends: toygpu is not in the catalog (hardware/parts/gpus/); did you mean toy-gpu?",
     ),
     ("node.nicc.bandwidth=1 Gbps", "--set node.nicc.bandwidth=1 Gbps: node.nicc: unknown key; did you mean 'nic'?"),
 ]
@@ -133,15 +133,15 @@ def test_an_override_that_cannot_be_applied_has_one_message(text: str, message: 
 def test_a_block_that_another_one_stands_for_is_named() -> None:
     """Machines of the catalogue leave ``node.nvlink_transport`` to the class of their links."""
     assert complaint("node.topology.nvlink.link.transport=hop; node.nvlink_transport=null; node.nvlink_transport.launch=9 us") == [
-        "--set node.nvlink_transport.launch=9 us: node.nvlink_transport is not described; "
-        "set node.topology.nvlink.link.transport.launch, or name one of its own first, node.nvlink_transport=NAME"
+        "--set node.nvlink_transport.launch=9 us: node.nvlink_transport is not set; "
+        "set node.topology.nvlink.link.transport.launch, or first name a separate one, node.nvlink_transport=NAME"
     ]
     assert complaint(
         "groups.1.node.topology.nvlink.link.transport=hop; groups.1.node.nvlink_transport=null; groups.1.node.nvlink_transport.launch=9 us",
         name="two",
     ) == [
-        "--set groups.1.node.nvlink_transport.launch=9 us: groups.1.node.nvlink_transport is not described; "
-        "set groups.1.node.topology.nvlink.link.transport.launch, or name one of its own first, groups.1.node.nvlink_transport=NAME"
+        "--set groups.1.node.nvlink_transport.launch=9 us: groups.1.node.nvlink_transport is not set; "
+        "set groups.1.node.topology.nvlink.link.transport.launch, or first name a separate one, groups.1.node.nvlink_transport=NAME"
     ]
 
 

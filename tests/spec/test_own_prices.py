@@ -121,11 +121,11 @@ def test_an_object_stays_in_this_process_whatever_the_number_of_processes() -> N
     ("answer", "told"),
     [
         (12.5, "found 12.5; return a mapping such as {'on_demand': 12.5, 'date': '2026-11-01'}, or None"),
-        ({"on_demand": 12.5, "currency": "EUR"}, "unknown key 'currency'; known are on_demand, spot, date, spot_date, region, source"),
+        ({"on_demand": 12.5, "currency": "EUR"}, "unknown key 'currency'; valid keys: on_demand, spot, date, spot_date, region, source"),
         ({"on_demand": 12.5}, "a date is missing; return on_demand or spot, and date"),
         ({"date": "2026-11-01"}, "a price is missing; return on_demand or spot, and date"),
-        ({"on_demand": "12.5 USD/h", "date": "2026"}, "on_demand is '12.5 USD/h'; return USD an hour of one node, more than 0"),
-        ({"on_demand": float("nan"), "date": "2026"}, "on_demand is nan; return USD an hour of one node, more than 0"),
+        ({"on_demand": "12.5 USD/h", "date": "2026"}, "on_demand is '12.5 USD/h'; return USD per hour of one node, above 0"),
+        ({"on_demand": float("nan"), "date": "2026"}, "on_demand is nan; return USD per hour of one node, above 0"),
         ({"on_demand": 1.0, "spot": -1, "date": "2026"}, "spot is -1; return USD"),
         ({"on_demand": 1.0, "date": "yesterday"}, "date yesterday is not a date; write YYYY-MM-DD, or"),
         ({"on_demand": 1.0, "date": "2026", "source": 4}, "source is 4; return text"),
@@ -141,8 +141,8 @@ def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("lost", "--prices lost: found 'lost'; none is installed; announce one of your own (docs/develop/own-prices.md)"),
-        (5, "the price source 5: does not follow PriceSource: it lacks name and price; docs/develop/own-prices.md shows one"),
+        ("lost", "--prices lost: found 'lost'; none is installed; register one of your own (docs/develop/own-prices.md)"),
+        (5, "the price source 5: does not follow PriceSource: it lacks name and price; see docs/develop/own-prices.md for an example"),
         (Failing(), "price source mine: KeyError: 'none'"),
     ],
 )
@@ -172,8 +172,8 @@ def test_a_price_that_is_said_is_that_machines_alone(capsys: pytest.CaptureFixtu
         (["12 USD/h"], "--price '12 USD/h': write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'"),
         (["p3.2xlarge=12"], "--price p3.2xlarge: '12' has no unit; write for example '24.48 USD/h'"),
         (["p3.2xlarge=0 USD/h"], "--price p3.2xlarge: 0 USD/h: write more than 0"),
-        (["p3.2xlrge=1 USD/h"], "--price p3.2xlrge: is not one of the machines that are compared; did you mean p3.2xlarge?"),
-        (["p3.2xlarge=1 USD/h", "p3.2xlarge=2 USD/h"], "--price p3.2xlarge: 1 USD/h and 2 USD/h; write one of the two"),
+        (["p3.2xlrge=1 USD/h"], "--price p3.2xlrge: is not one of the compared machines; did you mean p3.2xlarge?"),
+        (["p3.2xlarge=1 USD/h", "p3.2xlarge=2 USD/h"], "--price p3.2xlarge: found both 1 USD/h and 2 USD/h; write one of the two"),
         (["p3.2xlarge=1 USD/h", "--prices", "mine"], "--prices and --price: write one of the two"),
     ],
 )

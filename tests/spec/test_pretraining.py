@@ -61,7 +61,7 @@ def test_what_is_left_for_the_workloads_own_steps() -> None:
     [
         ({"tokens": "many", "sequence": 8}, "'many' is not a number of tokens above 0; write one such as 12B or 1.5T"),
         ({"tokens": True, "sequence": 8}, "'True' is not a number of tokens above 0"),
-        ({"tokens": "1B"}, "changes nothing; write global_batch, sequence or set"),
+        ({"tokens": "1B"}, "changes nothing; set global_batch, sequence or set"),
         ({"tokens": "1B", "global_batch": 0}, "1"),
     ],
 )
@@ -72,7 +72,10 @@ def test_slips_in_a_part(fields: dict[str, object], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("start", "step", "says"),
-    [(256, 16, "start 256 is not below the global batch of 256"), (32, 100, "the batch never is 256; take a step that divides 224")],
+    [
+        (256, 16, "start 256 is not below the global batch of 256"),
+        (32, 100, "the batch never reaches 256 from 32 in steps of 100; use a step that divides 224"),
+    ],
 )
 def test_slips_in_a_ramp(start: int, step: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):

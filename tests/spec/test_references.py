@@ -106,18 +106,18 @@ def test_a_single_group_and_a_node_at_the_top_are_the_same(library: Path) -> Non
 
 PROBLEMS = {
     "name: mine\nnode: {gpu: V1000, host: {cpu: toycpu}}": [
-        "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); known are toy-gpu",
-        "2:27: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
+        "2:8: node.gpu: V1000 is not in the catalog (hardware/parts/gpus/); known: toy-gpu",
+        "2:27: node.host.cpu: toycpu is not in the catalog (hardware/parts/cpus/); did you mean toy-cpu?",
     ],
     "name: mine\ngroups: [{node: tay}]": [
-        "2:11: groups.0.node: tay is not in the catalogue (hardware/); did you mean toy?",
+        "2:11: groups.0.node: tay is not in the catalog (hardware/); did you mean toy?",
     ],
     "name: mine\nnode: {gpu: {extends: [toy-gpu]}}": ["2:14: node.gpu.extends: write the name of one file in hardware/parts/gpus/"],
     "extends: 3": ["1:1: extends: write the name of one file in hardware/"],
-    "extends: nothing": ["1:1: extends: nothing is not in the catalogue (hardware/); known are toy, two"],
-    "extends: mine.yaml": ["1:1: extends: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
-    "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
-    "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to take"],
+    "extends: nothing": ["1:1: extends: nothing is not in the catalog (hardware/); known: toy, two"],
+    "extends: mine.yaml": ["1:1: extends: mine.yaml refers back to itself; a file cannot take its parts from itself"],
+    "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml refers back to itself; a file cannot take its parts from itself"],
+    "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to use"],
     "name: mine\nnode: toy\ngroups: []": ["2:1: node: cannot be combined with 'groups'; write one of the two"],
     "extends: two\nprice: {date: 2026-07-20, source: tests}": ["2:1: price: cannot be combined with 'groups'; write one of the two"],
     "- a": ["1:1: this is a list or a single value; write a block of keys, such as 'name: ...'"],
@@ -159,7 +159,7 @@ def test_a_circle_of_files_ends(library: Path) -> None:
     (library / "hardware/c.yaml").write_text("name: c\nnode: d\n")
     (library / "hardware/d.yaml").write_text("name: d\nnode: c\n")
     for name in "ac":
-        with pytest.raises(SpecError, match="leads back to itself"):
+        with pytest.raises(SpecError, match="refers back to itself"):
             load_hardware(name)
 
 

@@ -13,37 +13,39 @@ MIB = 2**20
 FUSION = "{threshold: 64 MiB, cycle_time: 5 ms, control_latency: 20 us, request_time: 1 us, source: test}"
 
 CONTRADICTIONS = {
-    ("strategy=horovod",): "strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21",
-    (f"fusion={FUSION}",): "fusion is Horovod's, but the strategy is ddp; leave it out, or write strategy: horovod",
-    ("cuda_graphs=true", "blocking_scalar_all_reduces=1"): "cuda_graphs cannot capture work of the host: horovod, gloo, parameter servers "
+    ("strategy=horovod",): "strategy horovod needs a fusion block (threshold, cycle_time); add it, or extend horovod-0.21",
+    (f"fusion={FUSION}",): "fusion is a Horovod option, but strategy is ddp; leave it out, or write strategy: horovod",
+    ("cuda_graphs=true", "blocking_scalar_all_reduces=1"): "cuda_graphs cannot capture work on the host: horovod, gloo, parameter servers "
     "and blocking_scalar_all_reduces; leave them out, or write cuda_graphs: false",
     (
         "nccl_algo=halving_doubling",
         "nccl_proto=LL",
-    ): "nccl_proto LL: NCCL's protocols carry NCCL's algorithms; HalvingDoubling has none, so leave it out",
+    ): "nccl_proto LL: protocols apply to NCCL's own algorithms, not to HalvingDoubling; leave it out",
     ("backend=gloo",): "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow",
-    ("gloo_transport=tcp-single-flow",): "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
-    ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: NCCL's, but the backend is gloo; leave it out, "
+    ("gloo_transport=tcp-single-flow",): "gloo_transport is a gloo option, but backend is nccl; leave it out, or write backend: gloo",
+    ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: an NCCL option, but backend is gloo; leave it out, "
     "or write backend: nccl",
-    ("backend=gloo", "gloo_transport=tcp-single-flow", "nccl_algo=Ring", "nccl_proto=LL"): "nccl_algo, nccl_proto: NCCL's, but the backend "
-    "is gloo; leave it out, or write backend: nccl",
+    (
+        "backend=gloo",
+        "gloo_transport=tcp-single-flow",
+        "nccl_algo=Ring",
+        "nccl_proto=LL",
+    ): "nccl_algo, nccl_proto: an NCCL option, but backend is gloo; leave it out, or write backend: nccl",
     (
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
         "sync_batch_norm=true",
-    ): "sync_batch_norm, compression and sparse_embeddings are for ranks that meet each other; leave them out, or write another strategy "
-    "than parameter servers",
+    ): "sync_batch_norm, compression and sparse_embeddings need collectives between ranks; leave them out, or use a strategy "
+    "without parameter servers",
     (
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
         "backend=gloo",
         "gloo_transport=tcp-single-flow",
-    ): "backend gloo is for ranks that meet each other; leave it out, or write another strategy than parameter servers",
-    ("compression={method: top_k, source: t}",): "method top_k needs a density; write it, for example density: 0.01",
-    ("compression={method: power_sgd, density: 0.1, source: t}",): "method power_sgd needs a rank; write it, for example rank: 4",
-    (
-        "compression={method: power_sgd, rank: 4, density: 0.1, source: t}",
-    ): "density belongs to the other method, not to power_sgd; leave it out",
+    ): "backend gloo is for all-reduces between ranks; leave it out, or use a strategy without parameter servers",
+    ("compression={method: top_k, source: t}",): "method top_k needs density; add it, for example density: 0.01",
+    ("compression={method: power_sgd, density: 0.1, source: t}",): "method power_sgd needs rank; add it, for example rank: 4",
+    ("compression={method: power_sgd, rank: 4, density: 0.1, source: t}",): "density does not apply to method power_sgd; leave it out",
 }
 
 

@@ -173,15 +173,15 @@ def test_shapes_that_contradict_themselves() -> None:
         "learned positions need max_seq": {**GPT, "max_seq": None},
         "experts need experts_per_token": {**LLAMA, "experts": 4},
         "is above experts": {**LLAMA, "experts": 4, "experts_per_token": 5},
-        "leaves no layer": {**SPARSE, "first_dense_layers": 4},
-        "without a window": {**LLAMA, "global_every": 2},
-        "composed_gelu with activation swiglu": {**LLAMA, "composed_gelu": True},
-        "for parallel blocks": {**LLAMA, "norms_per_layer": 1},
+        "leaves none of the": {**SPARSE, "first_dense_layers": 4},
+        "global_every needs a window": {**LLAMA, "global_every": 2},
+        "composed_gelu needs activation gelu, not swiglu": {**LLAMA, "composed_gelu": True},
+        "requires parallel blocks": {**LLAMA, "norms_per_layer": 1},
     }
     for sentence, fields in cases.items():
         with pytest.raises(ValueError, match=sentence):
             shape(**fields)
-    with pytest.raises(ValueError, match="beyond the model's 4096 positions"):
+    with pytest.raises(ValueError, match="exceeds the model's 4096 positions"):
         decoder_layers(shape(**LLAMA), 4097)
     with pytest.raises(ValueError, match=r"no layer is called layers\.9"):
         trained_layers(shape(**LLAMA), 128, None, ("layers.9",))

@@ -30,10 +30,10 @@ def complaint(folder: Path, text: str) -> list[str]:
 BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
 HOST = "write a block (cpu, sockets, physical_cores, vcpus, memory, source)"
 CPU = "write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source)"
-SOURCE = "write where the numbers come from: a text, or one text per key of the block ('*' for the rest)"
+SOURCE = "state where the numbers come from: one text, or one text per key of the block ('*' for the rest)"
 NIC = "nic: {bandwidth: 25 Gbps"
 UNLIKE = (
-    "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
+    "found a list; all GPUs of a node are of the same model: write one name, and describe different GPUs as groups of nodes, for example "
     "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
 )
 EACH = {
@@ -43,7 +43,7 @@ EACH = {
     "unknown key": (
         "provider:",
         "zzz:",
-        "2:1: zzz: unknown key; known are aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source",
+        "2:1: zzz: unknown key; valid keys: aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source",
     ),
     "a key of a block below": ("provider:", "nic:", "2:1: nic: unknown key; did you mean 'node.nic'?"),
     "a key of a block far below": (
@@ -54,7 +54,7 @@ EACH = {
     "nodes at the top": (
         "provider:",
         "count:",
-        "2:1: count: unknown key; nodes are counted by --nodes N, or by a group: 'groups: [{node: hgx-h100, count: 8}]'",
+        "2:1: count: unknown key; set the number of nodes with --nodes N, or in a group: 'groups: [{node: hgx-h100, count: 8}]'",
     ),
     "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
     "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
@@ -87,13 +87,13 @@ EACH = {
     "unknown part": (
         "gpu: Toy-GPU",
         "gpu: Toy-GPX",
-        "4:3: node.gpu: Toy-GPX is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?",
+        "4:3: node.gpu: Toy-GPX is not in the catalog (hardware/parts/gpus/); did you mean toy-gpu?",
     ),
     "missing block": ("  gpu_count: 2\n", "", "3:1: node.gpu_count: is missing; write a whole number, zero or more"),
     "no CPU": (
         "cpu: toy-cpu, ",
         "",
-        f"11:3: node.host.cpu: is missing; {CPU}, or the name of a file in hardware/parts/cpus/ ('python -m sim list cpus' shows them)",
+        f"11:3: node.host.cpu: is missing; {CPU}, or the name of a file in hardware/parts/cpus/ ('python -m sim list cpus' lists them)",
     ),
     "list item": (
         "gpus: [0, 1]",
@@ -130,7 +130,7 @@ EACH = {
     "no machine": (
         MACHINE,
         "name: x\nfabric: {}\n",
-        "1:1: node: is missing; write the block of one machine, or 'groups', a list of several",
+        "1:1: node: is missing; write the block of one machine, or 'groups', a list of machines",
     ),
     "no group": (MACHINE, "name: x\ngroups: []\n", "2:1: groups: is empty; write at least one item"),
 }

@@ -109,7 +109,7 @@ def test_bad_input_is_a_sentence(unlike: str, capsys: pytest.CaptureFixture[str]
         ("run", unlike, "alexnet", "--batch", "8", "--set", "training.batches=[8,8]"): "write one of the two",
         ("run", unlike, "resnet50", "--set", "training.batches=[4000,8]"): "GPU memory",
         ("run", "p3.2xlarge", "ncf", "--set", "training.batches=[8]"): "exchanges rows by sample",
-        ("run", unlike, "alexnet", "--set", "training.batches=[8,8];training.parallel.tensor=2"): "layouts run on equal machines",
+        ("run", unlike, "alexnet", "--set", "training.batches=[8,8];training.parallel.tensor=2"): "layouts run on identical machines",
     }
     for words, said in cases.items():
         assert main([*words]) == 2, words

@@ -40,7 +40,7 @@ def test_a_machine_that_cannot_run_it_keeps_the_reason() -> None:
 
 def test_where_chooses_from_the_catalogue() -> None:
     assert machines(["p3.2xlarge", "hardware/p3.8xlarge.yaml", "p3.2xlarge"], []) == ["p3.2xlarge", "hardware/p3.8xlarge.yaml"]
-    with pytest.raises(SpecError, match="anything is not in the catalogue"):
+    with pytest.raises(SpecError, match="anything is not in the catalog"):
         machines(["p3.2xlarge", "anything"], [])
     assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
     assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]

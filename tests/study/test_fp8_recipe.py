@@ -42,7 +42,7 @@ def test_a_recipe_of_8_bits_is_one_that_stack_and_gpu_have() -> None:
     unused = load_workload("llama-3.2-1b", ["training.precision=bf16", "training.fp8_recipe=mxfp8"]).spec
     hardware = load_hardware("hgx-h100").spec
     assert not check_job(hardware, unused)
-    assert "training.fp8_recipe: mxfp8 changes nothing in bf16; write precision: fp8, or leave it out" in warn_job(hardware, unused)
+    assert "training.fp8_recipe: mxfp8 has no effect with bf16; write precision: fp8, or leave it out" in warn_job(hardware, unused)
 
 
 def _step(capsys: pytest.CaptureFixture[str], *words: str) -> float:
@@ -134,6 +134,6 @@ def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
         plan = prepare_plan(PlanQuestion(asked, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
         setting, found = next((setting, found) for setting, found in plan.ways if found)
         left[recipe, shard] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
-    assert left["delayed", "none"]["torchtitan.toml"] == "torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not delayed"
+    assert left["delayed", "none"]["torchtitan.toml"] == "torchtitan has the fp8 recipes tensorwise, rowwise and mxfp8, not delayed"
     assert left["rowwise", "none"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"
     assert left["rowwise", "parameters"]["accelerate.yaml"] == "Accelerate has no fp8 recipe rowwise; it has delayed, tensorwise, mxfp8"

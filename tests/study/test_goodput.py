@@ -677,19 +677,21 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         levels.append(tmp_path / f"edited{number}.yaml")
         levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
-        "edited0.yaml:35:5: causes.0.detection: the least time comes first": {"level": str(levels[0])},
-        "edited1.yaml:9:1: repeats: each fault would be followed by another for ever": {"level": str(levels[1])},
-        "slow: a slow node makes steps longer, not 0.5 times as long": {"level": str(levels[2])},
-        "new_fleet: early failures come within some time": {"level": str(levels[3])},
+        "edited0.yaml:35:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
+        "edited1.yaml:9:1: repeats: with a share of 1, every fault would be followed by another one without end": {"level": str(levels[1])},
+        "slow: a slow node makes steps longer, which a factor of 0.5 does not": {"level": str(levels[2])},
+        "new_fleet: early failures need a time above zero": {"level": str(levels[3])},
         "two causes have the same name": {"level": str(levels[4])},
-        "write a correlated.rate no higher than rate.value": {"level": str(levels[5])},
-        "planned: the middle lies inside its interval": {"level": str(levels[6])},
+        "write a correlated.rate of at most rate.value": {"level": str(levels[5])},
+        "planned: the middle must be inside its interval": {"level": str(levels[6])},
         "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
         "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
         "write a shorter --checkpoint-interval": {"interval": "100000 d"},
         "has no unit": {"level": str(bare)},
         "source": {"level": str(unsourced)},
-        "inherited.yaml:2:1: rate: its numbers are not those of middle, nor is their source; write source": {"level": str(inherited)},
+        "inherited.yaml:2:1: rate: its numbers differ from those of middle, so they need their own source; add source": {
+            "level": str(inherited)
+        },
         "'0.004' has no unit": {"rate": "0.004"},
         "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
         "until it is complete, and the next would begin before": {"interval": "1 s"},
@@ -701,7 +703,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "spares=1.5: expected a whole number": {"spares": 1.5},
         "write 0 or more": {"rate": "-1 /d"},
         "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
-        "is not in the catalogue": {"store": "nowhere"},
+        "is not in the catalog": {"store": "nowhere"},
         "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},

@@ -72,8 +72,8 @@ def test_a_place_that_cannot_be_is_refused_in_a_sentence(jobs: list[dict[str, ob
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        ("3..1", "3..1 goes down; write 1..3"),
-        ("a", "'a' is neither a number from 0 on"),
+        ("3..1", "3..1 is decreasing; write 1..3"),
+        ("a", "'a' is neither a number of 0 or more"),
         ([], "is empty"),
         (-1, "is neither a number"),
         (True, "is neither"),

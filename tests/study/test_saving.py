@@ -109,10 +109,10 @@ def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert saved["cost_s"] == pytest.approx(saved["blocking_s"] + saved["written_s"] * slower)
     assert main(command) == 0
     assert "checkpoint of" in capsys.readouterr().out
-    for words, said in ((["--store", "nowhere"], "not in the catalogue"), (["--nodes", "1..2"], "write one number")):
+    for words, said in ((["--store", "nowhere"], "not in the catalog"), (["--nodes", "1..2"], "write one number")):
         assert main([*command, *words]) == 2
         assert said in capsys.readouterr().err
-    with pytest.raises(SpecError, match="not in the catalogue"):
+    with pytest.raises(SpecError, match="not in the catalog"):
         saved_beside(run(), "nowhere")
 
 

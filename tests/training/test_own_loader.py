@@ -103,7 +103,10 @@ def test_what_is_ahead_matters_and_results_say_that_it_is_not_validated() -> Non
     slow = DISK | {"input.num_workers": 4}
     own = stallsim.run("p3.8xlarge", "resnet18", overrides=slow, loader=Own(Ahead))
     assert own.step_time > 1.2 * stallsim.run("p3.8xlarge", "resnet18", overrides=slow).step_time
-    assert "loader mine is your own: it is not validated, and the expected error is that of other loaders" in own.document["warnings"]
+    assert (
+        "loader mine is user-defined and not validated; the expected error shown is that of the built-in loaders"
+        in own.document["warnings"]
+    )
 
 
 class Empty(Queue):
@@ -143,7 +146,7 @@ class Late(Empty):
         ),
         (Own(lambda site: site), "loader mine: TypeError: "),
         (4, "the loader 4: does not follow Loader: it lacks name and made; docs/develop/own-loader.md shows one"),
-        ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; announce one of your own (docs/develop/"),
+        ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; register one of your own (docs/develop/"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> None:

@@ -110,5 +110,5 @@ def test_every_attention_of_bert_is_found() -> None:
 @pytest.mark.parametrize(("mean", "square"), [(0.5, 0.6), (0.5, 0.2), (0.0, 0.0)])
 def test_lengths_that_cannot_be_are_refused(mean: float, square: float) -> None:
     """Oracle: mean^2 <= mean square <= mean for shares of the longest."""
-    with pytest.raises(ValidationError, match="write shares of the longest sequence"):
+    with pytest.raises(ValidationError, match="write fractions of the longest sequence"):
         Lengths(mean=mean, square=square, source="test")

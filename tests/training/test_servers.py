@@ -185,12 +185,12 @@ def test_asynchronous_workers_wait_for_no_straggler() -> None:
 @pytest.mark.parametrize(
     ("overrides", "stack", "sentence"),
     [
-        (servers(count=3), "tf-parameter-server", "3 servers need as many hosts of role 'server', cm-dare-p100 has 2; write at most 2"),
-        (servers(count=5, placement="colocated"), "phub", "5 colocated servers need as many worker nodes, cm-dare-p100 has 4"),
-        (["training.gradient_accumulation_steps=2"], "tf-parameter-server", "asynchronous workers push each"),
-        (["training.stack.gradient_clipping=true"], "tf-parameter-server", "needs the norm of the whole summed gradient"),
-        (["training.stack.overlap=true"], "tf-parameter-server", "asynchronous workers push after backward"),
-        (["training.stack.broadcast_buffers=true"], "phub", "belongs to all-reduces"),
+        (servers(count=3), "tf-parameter-server", "3 servers need one host of role 'server' each, but cm-dare-p100 has 2; write at most 2"),
+        (servers(count=5, placement="colocated"), "phub", "5 colocated servers need one worker node each, but cm-dare-p100 has 4"),
+        (["training.gradient_accumulation_steps=2"], "tf-parameter-server", "asynchronous workers push after each one"),
+        (["training.stack.gradient_clipping=true"], "tf-parameter-server", "needs the norm of the full summed gradient"),
+        (["training.stack.overlap=true"], "tf-parameter-server", "asynchronous workers push only after backward"),
+        (["training.stack.broadcast_buffers=true"], "phub", "applies to all-reduces"),
         (["training.stack.nccl_algo=Tree"], "phub", "nccl_algo=Tree: is NCCL's; parameter_server has no all-reduces"),
         (["training.stack.channels=4"], "phub", "channels=4: is NCCL's"),
         (servers(racks=2), "tf-parameter-server", "racks need strategy parameter_server, sharding: chunks"),
@@ -203,7 +203,7 @@ def test_what_servers_cannot_do_is_refused(overrides: list[str], stack: str, sen
 
 
 def test_machines_without_hosts_for_servers_say_what_would_do() -> None:
-    with pytest.raises(SpecError, match="has no group of role 'server' to carry servers; add one, or write placement: colocated"):
+    with pytest.raises(SpecError, match="has no group of role 'server' for the servers; add one, or write placement: colocated"):
         run(hardware="dlperf", stack="tf-parameter-server")
 
 

@@ -110,7 +110,7 @@ def test_machines_are_rentable_and_as_large(tmp_path: Path) -> None:
     own = tmp_path / "one-gpu.yaml"
     own.write_text("extends: p3.2xlarge\nname: one-gpu\n", encoding="utf-8")
     assert machines_of(choice(hardware=str(own)), rows) == [str(own), "one"]
-    with pytest.raises(SpecError, match="other is not in the catalogue"):
+    with pytest.raises(SpecError, match="other is not in the catalog"):
         machines_of(choice(hardware="other"), rows)
     assert machines_of(choice(among="none"), rows) == []
     with pytest.raises(SpecError, match="among all: write one of size, priced, none"):

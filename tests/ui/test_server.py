@@ -43,11 +43,11 @@ def test_a_view_and_its_file_and_its_machines(client: Any) -> None:
 
 def test_what_is_wrong_is_said(client: Any) -> None:
     view = client.get("/view", params={"workload": "alexnett"})
-    assert view.json()["problems"] == ["alexnett is not in the catalogue (workloads/); did you mean alexnet?"]
+    assert view.json()["problems"] == ["alexnett is not in the catalog (workloads/); did you mean alexnet?"]
     assert client.get("/view", params={"nodez": "2"}).status_code == 422
     assert client.get("/file/passwd").json()["problems"][0].startswith("passwd: no such file")
     lines = client.get("/machines", params={"workload": "alexnett"}).text.splitlines()
-    assert json.loads(lines[-1])["problems"] == ["alexnett is not in the catalogue (workloads/); did you mean alexnet?"]
+    assert json.loads(lines[-1])["problems"] == ["alexnett is not in the catalog (workloads/); did you mean alexnet?"]
 
 
 def test_other_sites_are_refused(client: Any) -> None:

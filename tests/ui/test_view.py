@@ -83,7 +83,7 @@ def test_controls_that_change_nothing_are_off() -> None:
     assert list(view_of(Choice({"hardware": "p4d.24xlarge", "workload": "resnet50"}))["fixed"]) == ["sequence"]
     assert view_of(Choice({"hardware": "hgx-h100", "workload": "llama-3.2-1b"}))["fixed"] == {}
     refused = view_of(Choice({"hardware": "p4d.24xlarge", "workload": "resnet50", "sequence": "512"}))
-    assert refused["problems"][0].endswith("is a table of layers as they were traced: leave sequence out, or trace it anew")
+    assert refused["problems"][0].endswith("is a traced layer table: leave sequence out, or trace the model again")
 
 
 def test_a_word_that_is_no_value_of_its_option_is_no_remedy() -> None:

@@ -24,7 +24,7 @@ def runs(process: int | None) -> bool:
 def test_answers_end_and_refusals_are_sentences() -> None:
     assert [how for how, _ in answers_to("view", choice_of([("workload", "alexnet")]))] == ["said", "done"]
     assert next(answers_to("file", choice_of([("workload", "alexnett")]), "run.json")) == (
-        "refused", ["alexnett is not in the catalogue (workloads/); did you mean alexnet?"]
+        "refused", ["alexnett is not in the catalog (workloads/); did you mean alexnet?"]
     )  # fmt: skip
     assert list(answers_to("nothing", choice_of([]))) == [("refused", ["internal error: KeyError: 'nothing'"]), ("done", None)]
 

@@ -33,7 +33,7 @@ def chosen(names: str | None) -> Sequence[Probe]:
     all_names = {probe.name for probe in PROBES}
     for name in wanted:
         if name not in all_names:
-            raise SpecError(f"--only {name}: there is no such probe; choose from {', '.join(probe.name for probe in PROBES)}")
+            raise SpecError(f"--only {name}: no such probe; choose from {', '.join(probe.name for probe in PROBES)}")
     if not wanted:
         raise SpecError(f"--only: names no probe; choose from {', '.join(probe.name for probe in PROBES)}")
     return [probe for probe in PROBES if probe.name in wanted]

@@ -62,7 +62,9 @@ def _random_file(bench: Bench) -> Path:
     size, folder = QUICK_SIZE if bench.quick else SIZE, bench.folder
     free = shutil.disk_usage(folder).free
     if free < 2 * size:
-        raise SpecError(f"{folder}: {free / 1e6:.0f} MB are free, and {2 * size / 1e6:.0f} are needed; --folder names another disk")
+        raise SpecError(
+            f"{folder}: {free / 1e6:.0f} MB are free, but {2 * size / 1e6:.0f} MB are needed; name a folder on another disk with --folder"
+        )
     temporary = bench.made.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
     path = Path(temporary) / "bytes"
     with path.open("wb") as file:

@@ -35,7 +35,7 @@ _LEAST: Final = 3
 
 def only_one(bench: Bench) -> str:
     """Return the reason for skipping an exchange if there is only one rank, else an empty text."""
-    return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
+    return "" if bench.team.ranks > 1 else "one rank: no other rank to exchange with"
 
 
 def exchange_questions(bench: Bench) -> list[AnswerRow]:

@@ -88,7 +88,7 @@ def layout_task(rank: TeamRank, wanted: StepsWanted, laid_out: str) -> Any:
 
 
 def _single(bench: Bench) -> str:
-    return "" if bench.team.ranks > 1 else "one rank divides nothing with another"
+    return "" if bench.team.ranks > 1 else "one rank: no other rank to share the model with"
 
 
 LAYOUTS: Final = Probe(

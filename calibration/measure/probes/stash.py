@@ -38,11 +38,11 @@ def _job(bench: Bench) -> JobModel:
 
 def _skipped(bench: Bench) -> str:
     if bench.team.nodes > 1:
-        return "ranks on several machines: Stash's runs are of one"
+        return "ranks on several machines: Stash's runs use one"
     if bench.team.ranks == 1:
         return "one rank: RUN0 and RUN1 are the same"
     if _job(bench).inputs != (f"3x{EDGE}x{EDGE}",):
-        return f"the model takes no pictures of 3x{EDGE}x{EDGE}"
+        return f"the model does not accept images of 3x{EDGE}x{EDGE}"
     return no_pillow(bench)
 
 

@@ -177,4 +177,4 @@ def step_task(rank: TeamRank, wanted: StepsWanted) -> Any:
 
 
 LAYERS = Probe("layers", "time of each layer of a few models", layer_questions, layer_answer)
-STEPS_PROBE = Probe("steps", "training steps of a few models on all ranks, with exchange and without", step_questions, step_answer)
+STEPS_PROBE = Probe("steps", "training steps of a few models on all ranks, with and without gradient exchange", step_questions, step_answer)

@@ -92,12 +92,14 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
     """
     files = trace_paths(text)
     if files is None or not files[1]:
-        raise SpecError(f"{text}: no such trace; expected files such as {text.removesuffix('.et')}.0.et, one for each rank")
+        raise SpecError(f"{text}: no such trace; expected files named {text.removesuffix('.et')}.0.et and so on, one per rank")
     name, by_rank = files
     missing = next((rank for rank in range(len(by_rank)) if rank not in by_rank), None)
     if missing is not None:
         last = max(by_rank)
-        raise SpecError(f"{by_rank[last]}: is of rank {last}, but rank {missing} is missing; ranks are numbered from 0 without a gap")
+        raise SpecError(
+            f"{by_rank[last]}: belongs to rank {last}, but rank {missing} is missing; ranks must be numbered from 0 without gaps"
+        )
     paths = tuple(by_rank[rank] for rank in range(len(by_rank)))
     default_groups = paths[0].parent / GROUPS_FILE
     source = groups or (default_groups if default_groups.is_file() else None)
@@ -135,5 +137,5 @@ def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
         if wrong is not None:
             raise SpecError(f"{path}: communicator {name}: rank {wrong}, but the trace has ranks 0 to {ranks - 1}")
         if len(set(members)) < len(members):
-            raise SpecError(f"{path}: communicator {name}: a rank stands twice; write each once")
+            raise SpecError(f"{path}: communicator {name}: a rank appears twice; list each rank once")
     return {name: tuple(members) for name, members in value.items()}

@@ -66,12 +66,12 @@ def messages(data: bytes) -> list[TraceNode]:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise Malformed(f"cannot be unpacked: {error}") from None
+            raise Malformed(f"cannot be decompressed: {error}") from None
     if data.lstrip()[:1] == b"{":
         return _nodes_of_json(data)
     parts = list(_delimited(data))
     if not parts:
-        raise Malformed("is empty; a trace begins with its metadata")
+        raise Malformed("is empty; a trace must begin with its metadata")
     _metadata(parts[0])
     return [_node(part, number) for number, part in enumerate(parts[1:], 1)]
 
@@ -86,11 +86,13 @@ def _delimited(data: bytes) -> Iterator[bytes]:
         try:
             size, start = _varint(data, at)
         except Malformed:
-            raise Malformed(f"ends inside the length of message {number} (byte {at} of {len(data)}): it is cut off") from None
+            raise Malformed(f"is truncated: it ends inside the length of message {number} (byte {at} of {len(data)})") from None
         if start + size > len(data):
             if number == 0:
-                raise Malformed("is not a Chakra trace: expected protobuf messages behind their lengths, or JSON")
-            raise Malformed(f"message {number} at byte {at} has {size} bytes, of which the file holds {len(data) - start}: it is cut off")
+                raise Malformed("is not a Chakra trace: expected length-prefixed protobuf messages, or JSON")
+            raise Malformed(
+                f"is truncated: message {number} at byte {at} has {size} bytes, but the file holds only {len(data) - start} of them"
+            )
         yield data[start : start + size]
         at, number = start + size, number + 1
 
@@ -100,7 +102,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise Malformed("a number does not end")
+            raise Malformed("found a number without an end")
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at += 1
@@ -121,12 +123,12 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         elif wire in (_LENGTH, _EIGHT, _FOUR):
             size, at = _varint(data, at) if wire == _LENGTH else (8 if wire == _EIGHT else 4, at)
             if at + size > len(data):
-                raise Malformed(f"field {field} is longer than its message")
+                raise Malformed(f"field {field} extends beyond its message")
             value, at = data[at : at + size], at + size
         else:
             raise Malformed(f"field {field} has wire type {wire}, which protobuf 3 does not have")
         if field == 0:
-            raise Malformed("a field has number 0")
+            raise Malformed("found a field with number 0")
         yield field, wire, value
 
 
@@ -165,13 +167,13 @@ def _node(data: bytes, number: int) -> TraceNode:
 
 def _as_int(value: int | bytes) -> int:
     if isinstance(value, bytes):
-        raise Malformed("a number is expected where bytes stand")
+        raise Malformed("expected a number, found bytes")
     return value
 
 
 def _as_bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise Malformed("bytes are expected where a number stands")
+        raise Malformed("expected bytes, found a number")
     return value
 
 

@@ -51,30 +51,34 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     shape = shape_of(FAMILIES[kind], config)
     if strange := config.strange():
         raise SpecError(
-            f"{place}: {config.within}{listed(strange)}: layers of {kind} have no such thing, so that the model would be another"
-            f"{_advice(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
+            f"{place}: {config.within}{listed(strange)}: layers of {kind} do not support this, so the model would "
+            f"differ{_advice(kind, said)}; or, if the keys have no effect, remove them from a copy of the file"
         )
     around = around or {}
     for name, size in config.assumed.items():
         if around.get(name, size) != size:
             raise SpecError(
-                f"{place}: {name} ({around[name]}) stands beside text_config, where the model does not take it from (it takes {size}); "
-                "move it into text_config"
+                f"{place}: {name} ({around[name]}) is outside text_config, where the model ignores it (it uses {size}); move it into "
+                "text_config"
             )
-    notes = [f"{config.within.rstrip('.') or 'the file'} leaves out {listed(config.assumed)}: defaults of {kind} in transformers"]
+    notes = [
+        f"{config.within.rstrip('.') or 'the file'} does not set {listed(config.assumed)}: used the defaults of {kind} in transformers"
+    ]
     unread = config.unread()
     other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
-    towers = [f"only text_config is described: the model's {' and '.join(other_configs)}, and tokens of images or sound, are left out"]
-    unread_note = [f"not read: {listed(unread)}"] if unread else []
+    towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
+    unread_note = [f"ignored: {listed(unread)}"] if unread else []
     return Described(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     """Return the message that the family *kind* is unknown, and what to do about it."""
-    which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
+    which = f"unknown model_type {kind}" if kind else f"model_type is missing; supported: {', '.join(FAMILIES)}"
     unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     unread_text = (
-        f"; no known family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}" if unread_by_all else ""
+        f"; no supported family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}"
+        if unread_by_all
+        else ""
     )
     return f"{which}{unread_text}{_advice(kind, said)}"
 
@@ -82,20 +86,20 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
 def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
     class_name = _class(said)
-    traced = f"; or trace it where transformers is installed: {_trace_command(class_name, said)}" if class_name else ""
+    traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
     if class_name and not class_name.endswith(_DECODERS):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
-        alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
+        alone = f"; the catalog has {', '.join(ready[:_NAMED])}" if ready else ""
         return f", and {class_name} is not a decoder{alone}{traced}"
     similar = _similar_families(kind, said)
     similar_hint = (
-        f"; if its layers are like those of {' or '.join(similar)}, write that for model_type in a copy of the file"
+        f"; if its layers are like those of {' or '.join(similar)}, set model_type to that in a copy of the file"
         if similar and kind
         else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
-    return f"{similar_hint}{traced}{sizes}; or let 'python -m sim new workload' ask"
+    return f"{similar_hint}{traced}{sizes}; or run 'python -m sim new workload', which asks for them"
 
 
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")

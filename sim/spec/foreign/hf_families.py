@@ -94,7 +94,9 @@ def _gpt_neox(config: Config, shape: Shape) -> Shape:
 
 def _opt(config: Config, shape: Shape) -> Shape:
     if config.get("word_embed_proj_dim", default=shape["hidden"]) != shape["hidden"]:
-        raise SpecError(f"{config.place}: word_embed_proj_dim is not hidden_size; write a model whose embeddings are as wide")
+        raise SpecError(
+            f"{config.place}: word_embed_proj_dim differs from hidden_size, which is not supported; use a model in which they are equal"
+        )
     bias = "all" if config.get("enable_bias", default=True) else "none"
     return shape | {"positions": "learned", "bias": bias, "dropout": config.get("dropout", default=0.1)}
 
@@ -106,7 +108,7 @@ def _bloom(config: Config, shape: Shape) -> Shape:
 def _mpt(config: Config, shape: Shape) -> Shape:
     attention, ratio = config.get("attn_config", default={}), config.get("expansion_ratio", default=4)
     if not isinstance(attention, Mapping):
-        raise SpecError(f"{config.place}: {config.within}attn_config is a single value; write a block of keys")
+        raise SpecError(f"{config.place}: {config.within}attn_config is a single value; expected a block of keys")
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
         raise SpecError(f"{config.place}: {config.within}expansion_ratio: {ratio!r} is not a number above 0; write one")
     plain = bool(config.get("no_bias", default=True))
@@ -202,9 +204,7 @@ def _llama4_step(config: Config, layers: int) -> int:
     """Return n if every n-th layer has experts. Raise SpecError if ``moe_layers`` lists other layers."""
     step = config.size("interleave_moe_layer_step", default=1) or 1
     if config.get("moe_layers", default=[*range(step - 1, layers, step)]) != [*range(step - 1, layers, step)]:
-        raise SpecError(
-            f"{config.place}: {config.within}moe_layers are not each {step}-th layer, as interleave_moe_layer_step says; write those"
-        )
+        raise SpecError(f"{config.place}: {config.within}moe_layers must be every {step}-th layer, as interleave_moe_layer_step specifies")
     return step
 
 
@@ -380,7 +380,7 @@ def shape_of(family: Family, config: Config) -> Shape:
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
     activation_name = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
     if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:
-        raise SpecError(f"{config.place}: activation {activation_name} is not known; known are {', '.join(_ACTIVATIONS)}")
+        raise SpecError(f"{config.place}: unknown activation {activation_name}; supported: {', '.join(_ACTIVATIONS)}")
     activation = _ACTIVATIONS[activation_name]
     shape |= {
         "activation": _GATES.get(activation, activation) if family.gated else activation,
@@ -433,6 +433,7 @@ def _leading(config: Config, name: str, layers: Any) -> int:
     indices = sorted(layers) if isinstance(layers, list) else []
     if indices != list(range(len(indices))):
         raise SpecError(
-            f"{config.place}: {config.within}{name}: layers {indices[:4]} without experts are not the first ones; write those only"
+            f"{config.place}: {config.within}{name}: layers {indices[:4]} without experts are not the first ones; only the first layers "
+            "may be without experts"
         )
     return len(indices)

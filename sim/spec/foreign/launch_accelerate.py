@@ -55,7 +55,7 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
         told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
         if strategy.startswith("HYBRID") or strategy in ("4", "5"):
-            told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")
+            told.notes.append("hybrid sharding: set the number of replicas (usually the number of nodes) with --replicate N")
         note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
         told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
@@ -71,7 +71,7 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
     processes = _number(said, "num_processes", place)
     told.gpus = processes if processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
-        raise SpecError(f"{place}: is not a configuration of Accelerate; write distributed_type")
+        raise SpecError(f"{place}: is not a configuration of Accelerate: distributed_type is missing")
     return told
 
 

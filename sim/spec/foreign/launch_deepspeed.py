@@ -48,7 +48,7 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
     note_offloading("zero_optimization.cpu_offload", zero.get("cpu_offload"), told)
     for option in sorted(_PLUS & zero.keys()):
         if zero[option] not in (False, None, 0, 1):
-            told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload is plain ZeRO")
+            told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload uses plain ZeRO")
     return told
 
 
@@ -61,4 +61,4 @@ def _optimizer(block: Mapping[str, Any], told: Told) -> None:
     if name == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
         name = "momentum"
     told.training |= {"optimizer": {"name": name}} if name else {}
-    told.notes += [] if name else [f"optimizer {kind} is not modeled: the workload has adam"]
+    told.notes += [] if name else [f"optimizer {kind} is not modeled: the workload uses adam"]

@@ -52,7 +52,7 @@ def megatron(text: str, place: str) -> Told:
     sized = any(option in options.said for option in sizes)
     for option in sizes if sized else ():
         if option not in options.said:
-            raise SpecError(f"{place}: --{option} is missing; these are no complete arguments of Megatron-LM")
+            raise SpecError(f"{place}: --{option} is missing; the arguments of Megatron-LM are incomplete")
     told = Told(
         shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"), global_batch=options.number("global-batch-size")
     )
@@ -84,7 +84,7 @@ def _shards(options: Arguments) -> dict[str, Any]:
     if "use-megatron-fsdp" in options.said or "use-custom-fsdp" in options.said:
         strategy = options.said.get("data-parallel-sharding-strategy", "no_shard")
         if strategy not in _FSDP:
-            raise SpecError(f"{options.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {', '.join(_FSDP)}")
+            raise SpecError(f"{options.place}: unknown --data-parallel-sharding-strategy {strategy}; supported: {', '.join(_FSDP)}")
         return {"shard": _FSDP[strategy]} if strategy != "no_shard" else {}
     return {"shard": "optimizer"} if "use-distributed-optimizer" in options.said else {}
 
@@ -92,7 +92,7 @@ def _shards(options: Arguments) -> dict[str, Any]:
 def _optimizer(name: str, told: Told) -> dict[str, Any]:
     """Return the optimizer; if it is not modeled, return adam and add a note to *told*."""
     rule = _OPTIMIZERS.get(name)
-    told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload has adam"]
+    told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload uses adam"]
     return {"optimizer": {"name": rule or "adam"}}
 
 
@@ -102,11 +102,13 @@ def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
     if named is None or said.get("recompute-granularity") != "selective":
         return {}
     if not told.parallel:
-        told.notes.append("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer")
+        told.notes.append(
+            "--recompute-modules is ignored: recomputing parts of blocks is modeled only in layouts, such as --shard optimizer"
+        )
         return {"activation_checkpointing": "none"}
     words = named[1].split()
     modeled = get_args(RecomputedModule)
-    told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in modeled]
+    told.notes += [f"--recompute-modules {word} is not modeled and not recomputed" for word in words if word not in modeled]
     attention = {} if "core_attn" in words else {"activation_checkpointing": "none"}
     return {"recompute_modules": [word for word in words if word in modeled], **attention}
 
@@ -116,13 +118,13 @@ def _exchanges(options: Arguments, told: Told) -> None:
     kind = options.said.get("cp-comm-type", "p2p")
     if "context" in told.parallel and kind != "p2p":
         told.parallel |= {"context_exchange": "all_gather"} if kind == "all_gather" else {}
-        told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values go round a ring"]
+        told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values are exchanged in a ring"]
     tensor, expert = told.parallel.get("tensor", 1), told.parallel.get("expert", 1)
     modeled = 1 if expert > 1 else tensor
     if "num-experts" in options.said and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
         told.notes.append(
             f"experts split over {own} tensor ranks (--expert-tensor-parallel-size) are not modeled: "
-            + ("each is whole on its expert rank" if expert > 1 else f"they are split over {tensor}")
+            + ("each expert is placed whole on its expert rank" if expert > 1 else f"experts are split over {tensor}")
         )
 
 
@@ -135,18 +137,18 @@ def _stages(options: Arguments, told: Told, layout: str | None) -> dict[str, Any
     virtual = options.number("num-virtual-stages-per-pipeline-rank") or 1
     if each := options.number("num-layers-per-virtual-pipeline-stage"):
         if layers is None:
-            raise SpecError(f"{options.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
+            raise SpecError(f"{options.place}: --num-layers-per-virtual-pipeline-stage requires --num-layers; add it")
         virtual = max(1, layers // stages // each)
     if layout is not None:
         counts = _letters(layout, options.place)
         if layers is not None and sum(counts) != layers + told.shape.get("prediction_layers", 0):
             raise SpecError(
-                f"{options.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, --num-layers is {layers}; change one"
+                f"{options.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, but --num-layers is {layers}; both must agree"
             )
         if len(counts) % stages:
             raise SpecError(
-                f"{options.place}: --pipeline-model-parallel-layout has {len(counts)} parts, which {stages} stages do not share evenly; "
-                f"write {-(-len(counts) // stages) * stages}"
+                f"{options.place}: --pipeline-model-parallel-layout has {len(counts)} parts, which do not divide evenly over {stages} "
+                f"stages; write {-(-len(counts) // stages) * stages}"
             )
         virtual = len(counts) // stages
     else:
@@ -163,7 +165,7 @@ def _letters(layout: str, place: str) -> list[int]:
         text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
     if not re.fullmatch(r"[EtmL|]{1,100000}", text):
         raise SpecError(
-            f"{place}: --pipeline-model-parallel-layout {layout[:40]}: write E, t, m and L, parts apart by |, such as Ettt|tttL"
+            f"{place}: --pipeline-model-parallel-layout {layout[:40]}: write E, t, m and L, with | between parts, such as Ettt|tttL"
         )
     return [part.count("t") + part.count("m") for part in text.split("|")]
 
@@ -183,7 +185,7 @@ def _uneven_ends(options: Arguments, layers: int, stages: int, virtual: int) -> 
         end_options = " and ".join(
             f"--decoder-{end}-pipeline-num-layers {count}" for end, count in (("first", first), ("last", last)) if count
         )
-        raise SpecError(f"{options.place}: {layers} layers do not divide over {stages} stages with {end_options}; change that")
+        raise SpecError(f"{options.place}: {layers} layers do not divide over {stages} stages with {end_options}; change one of them")
     return [count // virtual for _ in range(virtual) for count in of_stage]
 
 

@@ -42,14 +42,13 @@ def model_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
     if other := next((option for option in OTHER_LAYERS if option in given.said), None):
         raise SpecError(
-            f"{given.place}: --{other} makes layers of another kind, which are not described; decoders of attention and "
-            "feed-forward blocks are"
+            f"{given.place}: --{other} selects layers that are not supported; only decoders of attention and feed-forward blocks are"
         )
     shape: dict[str, Any] = {name: size for option, name in SIZES.items() if (size := given.number(option)) is not None}
     shape |= {"vocab": _vocabulary(given), **_kind(given), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
     if shape["positions"] == "learned" and "max_seq" not in shape:
         raise SpecError(
-            f"{given.place}: learned positions need the rows of their table; add --max-position-embeddings, for example 4096, or "
+            f"{given.place}: learned positions need the size of their table; add --max-position-embeddings, for example 4096, or "
             "--position-embedding-type rope"
         )
     if shape["positions"] == "rope":
@@ -74,7 +73,9 @@ def _vocabulary(given: Arguments) -> int:
         return padded
     size = given.number("vocab-size") or (50257 if given.said.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
     if size is None:
-        raise SpecError(f"{given.place}: the vocabulary is the tokenizer's, which is not read; add --padded-vocab-size, for example 128256")
+        raise SpecError(
+            f"{given.place}: the vocabulary size depends on the tokenizer, which is not read; add --padded-vocab-size, for example 128256"
+        )
     step = (given.number("make-vocab-size-divisible-by") or 128) * (given.number("tensor-model-parallel-size") or 1)
     return -(-size // step) * step
 
@@ -103,7 +104,7 @@ def _window(given: Arguments) -> dict[str, Any]:
         return {}
     match = re.match(r"\s*(-1|\d{1,9})\s*(?:,|$)", said)
     if match is None:
-        raise SpecError(f"{given.place}: --window-size {said}: write the tokens to look back on, such as 128,0")
+        raise SpecError(f"{given.place}: --window-size {said}: write the number of previous tokens in the window, such as 128,0")
     window = int(match[1])
     every = given.number("window-attn-skip-freq")
     return {"window": window, **({"global_every": every} if every else {})} if window > 0 else {}

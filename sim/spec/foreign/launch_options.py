@@ -56,7 +56,7 @@ def arguments(text: str, place: str, numeric: Collection[str]) -> dict[str, str]
     try:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:
-        raise SpecError(f"{place}: cannot be read as arguments: {error}") from None
+        raise SpecError(f"{place}: cannot be parsed as arguments: {error}") from None
     options: dict[str, str] = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
@@ -65,5 +65,5 @@ def arguments(text: str, place: str, numeric: Collection[str]) -> dict[str, str]
             options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
     unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in numeric), None)
     if unknown:
-        raise SpecError(f"{place}: {unknown}: the script does not say what this variable is; write the number")
+        raise SpecError(f"{place}: {unknown}: the script does not set this variable; replace it by a number")
     return options

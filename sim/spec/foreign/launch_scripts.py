@@ -40,7 +40,7 @@ def launch_script(text: str, place: str) -> Told:
     told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
-        told.notes.append(f"{place} says {counted(nodes, 'node')}, not how many GPUs each has: {USUAL} are taken")
+        told.notes.append(f"{place} sets {counted(nodes, 'node')} but not the GPUs of each: assuming {USUAL}")
     return told
 
 
@@ -70,7 +70,7 @@ def _count(digits: str, place: str) -> int:
     """Return *digits* as a number of nodes or GPUs. Raise SpecError if no cluster is so large."""
     number = whole_number(digits)
     if number is None or number > MOST:
-        raise SpecError(f"{place}: {shorten(digits)} nodes or GPUs are more than any cluster has; write {MOST:,} at most")
+        raise SpecError(f"{place}: {shorten(digits)} nodes or GPUs exceed any cluster; write at most {MOST:,}")
     return number
 
 
@@ -104,7 +104,7 @@ def _trainer(options: Arguments) -> Told:
     if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
         name = _OPTIMIZERS.get(optimizer)
         told.training |= {"optimizer": {"name": name}} if name else {}
-        told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload has adam"]
+        told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload uses adam"]
     shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
     told.parallel |= {"shard": shard} if shard else {}
     told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)

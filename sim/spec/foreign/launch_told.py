@@ -44,7 +44,7 @@ def block_of(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any
     """Return the block *name* of a file; empty if it is left out. Raise SpecError for a single value."""
     value = said.get(name) or {}
     if not isinstance(value, Mapping):
-        raise SpecError(f"{place}: {name} is a single value; write a block of keys")
+        raise SpecError(f"{place}: {name} is a single value; expected a block of keys")
     return value
 
 
@@ -60,4 +60,4 @@ def note_offloading(option: str, device: object, told: Told) -> None:
     """Add a note to *told* if *option* offloads data to *device*: offloading is not modeled, so the data are counted in GPU memory."""
     if device not in (None, False, "none", "None", "auto"):
         where = "cpu" if device is True else device
-        told.notes.append(f"{option} ({where}) is not modeled: what it offloads is counted in GPU memory, and takes no time to come and go")
+        told.notes.append(f"{option} ({where}) is not modeled: offloaded data count as GPU memory, and their transfers take no time")

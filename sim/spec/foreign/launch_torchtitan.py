@@ -44,7 +44,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
-        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {models}")
+        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalog; known: {models}")
     told = Told(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
     ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _RANKS.items()}
     told.parallel = {name: size for name, size in ranks.items() if size > 1}
@@ -58,7 +58,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     schedule = str(layout.get("pipeline_parallel_schedule", "1F1B")).lower().replace("schedule", "")
     if told.parallel.get("pipeline", 1) > 1:
         if schedule not in _SCHEDULES:
-            raise SpecError(f"{place}: pipeline_parallel_schedule {schedule} is not known; known are {', '.join(_SCHEDULES)}")
+            raise SpecError(f"{place}: unknown pipeline_parallel_schedule {schedule}; supported: {', '.join(_SCHEDULES)}")
         told.parallel["schedule"] = _SCHEDULES[schedule]
         told.parallel |= _stages(layout, told, place)
     if told.parallel.get("context", 1) > 1:
@@ -71,7 +71,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         "stack": "torchtitan-2.x",
     }
     optimizer = str(block_of(said, "optimizer", place).get("name", "AdamW"))
-    told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload has adam"]
+    told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     global_batch = training.get("global_batch_size", -1)
     told.global_batch = global_batch if isinstance(global_batch, int) and global_batch > 0 else None
@@ -85,18 +85,18 @@ def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, to
     if re.search(r"linear\.mx", converters):
         name = str(block_of(linear, "mx", place).get("recipe_name", "mxfp8_cublas"))
         if not name.startswith("mxfp8"):
-            raise SpecError(f"{place}: quantize.linear.mx.recipe_name {name[:40]} is not modeled; mxfp8_cublas is")
+            raise SpecError(f"{place}: quantize.linear.mx.recipe_name {name[:40]} is not modeled; use mxfp8_cublas")
         return {"precision": "fp8", "fp8_recipe": "mxfp8"}
     if "float8" not in converters:
         return {}
     name = str(block_of(linear, "float8", place).get("recipe_name") or block_of(said, "float8", place).get("recipe_name") or "tensorwise")
     if name == "rowwise_with_gw_hp":
         told.notes.append(
-            "recipe_name rowwise_with_gw_hp is read as rowwise: that gradients of weights are products in 16 bits is not modeled"
+            "recipe_name rowwise_with_gw_hp is read as rowwise: its 16-bit matrix products for weight gradients are not modeled"
         )
     elif name not in ("tensorwise", "rowwise"):
         raise SpecError(
-            f"{place}: quantize.linear.float8.recipe_name {name[:40]} is not known; known are tensorwise, rowwise and rowwise_with_gw_hp"
+            f"{place}: unknown quantize.linear.float8.recipe_name {name[:40]}; supported: tensorwise, rowwise and rowwise_with_gw_hp"
         )
     return {"precision": "fp8", "fp8_recipe": name.removesuffix("_with_gw_hp")}
 
@@ -106,11 +106,11 @@ def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
     mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
     modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
     if mode not in modes:
-        raise SpecError(f"{place}: activation_checkpoint.mode {mode} is not known; known are {', '.join(modes)}")
+        raise SpecError(f"{place}: unknown activation_checkpoint.mode {mode}; supported: {', '.join(modes)}")
     if mode == "memory_budget":
-        told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload has selective, by operators")
+        told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload uses selective, by operators")
     if mode == "selective" and option != "op":
-        told.notes.append(f"activation_checkpoint.selective_ac_option {option} is not modeled: the workload has op")
+        told.notes.append(f"activation_checkpoint.selective_ac_option {option} is not modeled: the workload uses op")
     return modes[mode]
 
 
@@ -127,13 +127,14 @@ def _stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]
     if module_names is not None:
         parts = len(_named_blocks(module_names, shape.layers, place))
     if parts % pipeline or (parts > pipeline) != several:
-        allowed = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
+        allowed = f"a multiple of {pipeline}, at least {2 * pipeline}" if several else f"{pipeline}"
         raise SpecError(
             f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {allowed}"
         )
     if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
         raise SpecError(
-            f"{place}: {shape.layers} layers do not fill {parts} stages, the first of {first} and the last of {last} less; write fewer"
+            f"{place}: {shape.layers} layers do not fill {parts} stages, with {first} fewer in the first and {last} fewer in the last; "
+            "use fewer stages"
         )
     default_counts = even_blocks(shape.layers, parts, 1, 1)
     counts = even_blocks(shape.layers, parts, first, last) if module_names is None else _named_blocks(module_names, shape.layers, place)

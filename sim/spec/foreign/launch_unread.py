@@ -33,13 +33,13 @@ def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: 
         start, step, samples = ramp.groups()
         tokens = str(int(samples) * sequence) if sequence else f"{samples} x sequence"
         yield (
-            f"--rampup-batch-size {start} {step} {samples} is left out: for a budget of tokens write "
-            f"pretraining: {{batch_ramp: {{start: {start}, step: {step}, tokens: {tokens}}}}}"
+            f"--rampup-batch-size {start} {step} {samples} is ignored: for a token budget, write pretraining: {{batch_ramp: {{start: "
+            f"{start}, step: {step}, tokens: {tokens}}}}}"
         )
     if "fp8-format" in said and (recipe := said.get("fp8-recipe", FP8_RECIPES[0])) not in FP8_RECIPES:
-        yield f"--fp8-recipe {recipe} is not modeled: the workload has {FP8_RECIPES[0]}"
+        yield f"--fp8-recipe {recipe} is not modeled: the workload uses {FP8_RECIPES[0]}"
     if (whole_number(said.get("expert-tensor-parallel-size", "1")) or 1) > 1:
-        yield "--expert-tensor-parallel-size is not modeled: tensor ranks share experts as expert ranks do"
+        yield "--expert-tensor-parallel-size is not modeled: experts are distributed over tensor ranks as over expert ranks"
     for option in said:
         if option not in read and (near := difflib.get_close_matches(option, read, n=1, cutoff=_ALIKE)):
-            yield f"--{option} is not known; did you mean --{near[0]}?"
+            yield f"unknown option --{option}; did you mean --{near[0]}?"

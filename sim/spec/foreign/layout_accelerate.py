@@ -16,9 +16,9 @@ def accelerate_yaml(launch: Launch) -> str:
     parallel = launch.parallel
     refuse_four_bits(launch, "Accelerate")
     if parallel.shard != "parameters" or parallel.pipeline > 1 or parallel.expert > 1:
-        raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
+        raise SpecError("Accelerate's FSDP needs shard: parameters, and has no pipeline or expert ranks")
     if isinstance(parallel.wrap, tuple):
-        raise SpecError("Accelerate's FSDP wraps blocks, or modules by their size, not by patterns of paths")
+        raise SpecError("Accelerate's FSDP can wrap blocks, or modules by size, but not patterns of module paths")
     ranks: dict[str, int | str] = {
         "dp_replicate_size": parallel.replicate,
         "dp_shard_size": launch.data // parallel.replicate,

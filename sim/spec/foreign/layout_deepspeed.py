@@ -13,9 +13,9 @@ def deepspeed_json(launch: Launch) -> str:
     parallel = launch.parallel
     refuse_four_bits(launch, "DeepSpeed")
     if parallel.model_ranks > 1 or parallel.expert > 1 or parallel.replicate > 1:
-        raise SpecError("DeepSpeed's JSON holds ZeRO alone; tensor, pipeline, context and expert ranks are set in the training program")
+        raise SpecError("DeepSpeed's JSON describes only ZeRO; tensor, pipeline, context and expert ranks are set in the training program")
     if launch.precision == "fp8":
-        raise SpecError("DeepSpeed's JSON has no fp8")
+        raise SpecError("DeepSpeed's JSON has no option for fp8")
     width = next((name for name in ("bf16", "fp16") if launch.precision.endswith(name)), None)
     document = {
         "train_batch_size": launch.global_batch,

@@ -57,13 +57,15 @@ def _omission_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
     """Return notes on parts of the layout that *files* cannot express and the training program must set itself."""
     notes = []
     if "torchtitan.toml" in files and unmixed(launch) and launch.precision not in ("fp32", "tf32"):
-        notes.append("torchtitan.toml: weights and optimizer states are in 16 bits, too (dtype), which take less memory than is said here")
+        notes.append(
+            "torchtitan.toml: weights and optimizer states are in 16 bits as well (dtype), which takes less memory than predicted here"
+        )
     if "accelerate.yaml" in files:
         notes.append(
-            f"accelerate.yaml: the program sets micro-batches of {launch.batch}, and accumulates gradients over {launch.micro_batches}"
+            f"accelerate.yaml: your program must set micro-batches of {launch.batch} and accumulate gradients over {launch.micro_batches}"
         )
     if "deepspeed.json" in files and launch.checkpointing not in ("none", "model"):
-        notes.append(f"deepspeed.json: the program sets what is computed again (activation_checkpointing: {launch.checkpointing})")
+        notes.append(f"deepspeed.json: your program must set what is recomputed (activation_checkpointing: {launch.checkpointing})")
     return notes
 
 

@@ -55,10 +55,10 @@ def told_shape(launch: Launch, program: str) -> Transformer:
     """Return the shape of the model. Raise SpecError for a model that files of *program* cannot express."""
     if launch.shape is None:
         raise SpecError(
-            f"{launch.model} is a table of layers; {program} builds a decoder from its sizes (model.transformer), and no others from files"
+            f"{launch.model} is a table of layers; files for {program} can only describe a decoder by its sizes (model.transformer)"
         )
     if launch.adapters:
-        raise SpecError(f"{program} trains all of a model; {launch.model} has adapters or frozen parts")
+        raise SpecError(f"{program} trains the whole model, but {launch.model} has adapters or frozen parts")
     return launch.shape
 
 

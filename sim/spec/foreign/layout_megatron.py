@@ -16,14 +16,14 @@ def megatron_arguments(launch: Launch) -> str:
     """Return the arguments for Megatron-LM, one per line. Raise SpecError for anything that Megatron-LM does not support."""
     parallel, shape = launch.parallel, told_shape(launch, "Megatron-LM")
     if parallel.shard not in ("none", "optimizer"):
-        raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {parallel.shard}")
+        raise SpecError(f"Megatron-LM's arguments support sharding of the optimizer or none, not of {parallel.shard}")
     if parallel.pipeline > 1 and parallel.schedule not in (None, "1f1b", "interleaved_1f1b"):
         raise SpecError(f"Megatron-LM has no schedule {parallel.schedule}")
     if parallel.cuts:
-        raise SpecError("Megatron-LM's stages begin with whole blocks, not at training.parallel.cuts")
+        raise SpecError("Megatron-LM's stages begin at block boundaries, not at training.parallel.cuts")
     options = model_arguments(shape, launch.sequence)
     if missing := unsaid(shape, launch.sequence, options):
-        raise SpecError(f"Megatron-LM's arguments do not say {', '.join(missing)} of {launch.model}")
+        raise SpecError(f"Megatron-LM's arguments cannot express {', '.join(missing)} of {launch.model}")
     options |= {
         "tensor-model-parallel-size": parallel.tensor,
         "pipeline-model-parallel-size": parallel.pipeline,
@@ -51,7 +51,7 @@ def _stages(launch: Launch) -> dict[str, Any]:
     if parallel.pipeline > 1 and (predicted or len(set(counts)) > 1):
         if counts[-1] < predicted:
             raise SpecError(
-                f"Megatron-LM has all {predicted} blocks that predict further tokens on one stage; the last here has {counts[-1]}"
+                f"Megatron-LM needs all {predicted} multi-token prediction blocks on the last stage, but it has {counts[-1]} blocks"
             )
         counts[-1] -= predicted
         return {"pipeline-model-parallel-layout": f"E{'|'.join('t' * count for count in counts)}{'m' * predicted}L"}

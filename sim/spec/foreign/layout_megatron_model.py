@@ -84,9 +84,9 @@ def megatron_notes(shape: Transformer) -> list[str]:
     fields = {field: said for field, said in _UNSPECIFIED.items() if field != "rope_base" or shape.positions == "rope"}
     unspecified = {field: said for field, said in fields.items() if getattr(shape, field) is None}
     notes = [
-        f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
+        f"--{option} is {default}, Megatron-LM's default; set model.transformer.{field} to change it"
         for field, (option, default) in unspecified.items()
     ]
     if shape.experts:
-        notes.append("how a router scores and balances experts (--moe-router-...) is Megatron-LM's default")
+        notes.append("router scoring and load balancing (--moe-router-...) use Megatron-LM's defaults")
     return notes

@@ -31,14 +31,14 @@ def torchtitan_toml(launch: Launch) -> str:
     parallel, name = launch.parallel, _name(launch)
     refuse_four_bits(launch, "torchtitan")
     if parallel.shard not in ("none", "parameters"):
-        raise SpecError(f"torchtitan shards parameters or nothing, not {parallel.shard}")
+        raise SpecError(f"torchtitan supports shard: parameters or none, not {parallel.shard}")
     if parallel.pipeline > 1 and parallel.schedule not in (None, *_SCHEDULES):
         raise SpecError(f"torchtitan has no schedule {parallel.schedule}")
     if launch.precision not in _PRECISIONS:
         raise SpecError(f"torchtitan trains in {', '.join(_PRECISIONS)}, not {launch.precision}")
     _check_supported(launch, name)
     if parallel.order:
-        raise SpecError("torchtitan has one order of axes: pp, dp_replicate, dp_shard, cp, tp")
+        raise SpecError("torchtitan has a fixed order of axes: pp, dp_replicate, dp_shard, cp, tp")
     sharded = parallel.shard == "parameters"
     replicate = parallel.replicate if sharded else launch.data
     reshard = {None: "default", True: "always", False: "never"}[parallel.reshard_after_forward if sharded else None]  # type: ignore[index]
@@ -83,7 +83,7 @@ def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
     if launch.fp8_recipe == "mxfp8":
         return {"quantize.linear.mx": {"recipe_name": "mxfp8_cublas"}}
     if launch.fp8_recipe not in ("tensorwise", "rowwise"):
-        raise SpecError(f"torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not {launch.fp8_recipe}")
+        raise SpecError(f"torchtitan has the fp8 recipes tensorwise, rowwise and mxfp8, not {launch.fp8_recipe}")
     return {"quantize.linear.float8": {"recipe_name": launch.fp8_recipe}}
 
 
@@ -91,19 +91,21 @@ def _check_supported(launch: Launch, name: tuple[str, str]) -> None:
     """Raise SpecError if torchtitan cannot replicate, split, wrap or cut the model *name* as *launch* does."""
     parallel = launch.parallel
     if parallel.shard == "none" and parallel.context > 1:
-        raise SpecError("torchtitan shards parameters over context ranks")
+        raise SpecError("torchtitan always shards parameters over context ranks; use shard: parameters")
     if parallel.shard == "none" and launch.data > 1 and parallel.model_ranks * parallel.expert > 1:
-        raise SpecError("torchtitan replicates beside no other axis (DDP has not supported > 1D parallelism); it shards parameters there")
+        raise SpecError(
+            "torchtitan cannot combine replicas with other axes (DDP has not supported > 1D parallelism); use shard: parameters"
+        )
     if parallel.expert > 1 and (launch.data // parallel.replicate * parallel.context * parallel.tensor) % parallel.expert:
         raise SpecError("torchtitan takes expert ranks from the tensor, context and data ranks of one replica")
     if parallel.tensor > 1 and not parallel.sequence_parallel:
-        raise SpecError("torchtitan's tensor ranks split sequences as well")
+        raise SpecError("torchtitan's tensor ranks always split sequences; use sequence_parallel: true")
     if parallel.context > 1 and name[0] in _FLEX:
-        raise SpecError(f"torchtitan's {' '.join(name)} has flex attention, which no context ranks share")
+        raise SpecError(f"torchtitan's {' '.join(name)} uses flex attention, which does not support context ranks")
     if parallel.wrap is not None:
-        raise SpecError("torchtitan gathers whole blocks, no other wraps")
+        raise SpecError("torchtitan always wraps whole blocks; leave wrap out")
     if parallel.cuts:
-        raise SpecError("torchtitan's stages begin with whole blocks, not at training.parallel.cuts")
+        raise SpecError("torchtitan's stages begin at block boundaries, not at training.parallel.cuts")
 
 
 def unmixed(launch: Launch) -> bool:
@@ -136,5 +138,5 @@ def _name(launch: Launch) -> tuple[str, str]:
     meant, own = in_full(shape), load_part(Model, launch.model, "workloads/models").transformer
     assert own is not None
     if unlike := [field for field, value in in_full(own).items() if meant[field] != value]:
-        raise SpecError(f"torchtitan's {' '.join(name)} has another {', '.join(unlike)} than this {launch.model}")
+        raise SpecError(f"torchtitan's {' '.join(name)} differs from this {launch.model} in {', '.join(unlike)}")
     return name

@@ -31,7 +31,7 @@ def read_topology(path: Path) -> Wiring:
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: {unreadable(error)}") from None
     if len(content) > MAX_BYTES:
-        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes; the topology of one machine is smaller")
+        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes, which is too large for the topology of one machine")
     try:
         text = content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig")
     except UnicodeDecodeError as error:

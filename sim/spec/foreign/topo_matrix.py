@@ -114,7 +114,7 @@ def _columns(tokens: Sequence[_Token], file: str) -> list[_Token]:
             raise _wrong(file, token.line, f"column {shorten(token.text)} appears twice; paste the output of one machine")
         columns.append(token)
         if len(columns) > MOST_DEVICES:
-            raise _wrong(file, token.line, f"more than {MOST_DEVICES} columns; a machine has fewer GPUs and NICs")
+            raise _wrong(file, token.line, f"more than {MOST_DEVICES} columns, which is too many for one machine")
     numbers = [int(match[1]) for column in columns if (match := _GPU.fullmatch(column.text))]
     if numbers != list(range(len(numbers))) or any(_GPU.fullmatch(column.text) is None for column in columns[: len(numbers)]):
         raise _wrong(file, tokens[0].line, "the columns are not GPU0, GPU1, ... followed by the NICs; paste the output unchanged")
@@ -149,7 +149,7 @@ def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], f
             raise _wrong(file, line, f"row {row.label.text} has {len(row.cells)} entries for {len(labels)} columns; paste the whole output")
         if not token.is_class:
             raise _wrong(
-                file, token.line, f"row {row.label.text}, column {label}: {shorten(token.text)} is not a path class; write {ACCEPTED}"
+                file, token.line, f"row {row.label.text}, column {label}: {shorten(token.text)} is not a path type; write {ACCEPTED}"
             )
         row.cells.append(token)
         at += 1
@@ -168,7 +168,7 @@ def _take_tail(row: _Row, tokens: Sequence[_Token], at: int, later: Sequence[str
             )
         if not _AFFINITY.fullmatch(token.text):
             due = "CPUs such as 0-23,48-71, a NUMA node, or N/A"
-            raise _wrong(file, token.line, f"row {row.label.text} ends with {shorten(token.text)}; due are {due}, then row {later[0]}")
+            raise _wrong(file, token.line, f"row {row.label.text} ends with {shorten(token.text)}; expected {due}, then row {later[0]}")
         row.tail.append(token)
         at += 1
     return at
@@ -184,14 +184,16 @@ def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) ->
         if "X" in (there.symbol, back.symbol):
             cell = there if there.symbol == "X" else back
             raise _wrong(
-                file, cell.line, f"{columns[one].text} and {columns[other].text}: X stands between two devices; X is a device itself"
+                file,
+                cell.line,
+                f"{columns[one].text} and {columns[other].text}: found X between two devices; X belongs only on the diagonal",
             )
         if there.symbol != back.symbol:
             raise _wrong(
                 file,
                 back.line,
-                f"not symmetric: row {columns[other].text}, column {columns[one].text} says {back.text}, but line {there.line} says "
-                f"{there.text} the other way; both must agree",
+                f"not symmetric: row {columns[other].text}, column {columns[one].text} is {back.text}, but line {there.line} has "
+                f"{there.text} for the reverse; both must agree",
             )
 
 
@@ -258,9 +260,9 @@ def _notes(tree: Tree, nvlinks: dict[Pair, int], gpus: int) -> list[str]:
     torn = [f"{one}-{other}" for one, other in tree.torn if other < gpus]
     if torn:
         shown = ", ".join(torn[:4]) + (" and more" if len(torn) > 4 else "")
-        notes.append(f"Path classes and NUMA affinity disagree on the socket of GPUs {shown}; the classes were followed.")
+        notes.append(f"Path types and NUMA affinity disagree on the sockets of GPUs {shown}; used the path types.")
     if nvlinks:
-        notes.append("NVLink hides the PCIe path of its pairs: GPUs without a nearer device hang straight off their socket.")
+        notes.append("NVLink hides the PCIe path of its pairs: GPUs without a nearer device are attached directly to their socket.")
     if not nvlinks and gpus > 1 and all(not branch.gpus for branch in tree.branches):
-        notes.append("No PCIe switch shows between GPUs; inside a virtual machine switches and sockets may be hidden.")
+        notes.append("No PCIe switch is visible between GPUs; a virtual machine may hide switches and sockets.")
     return notes

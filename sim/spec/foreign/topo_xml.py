@@ -57,10 +57,10 @@ def read_xml(text: str, file: str) -> Wiring:
         _visit(reading, cpu, f"socket{index}")
     if not reading.gpus:
         raise reading.wrong(
-            system, "no GPU in it: no <gpu>, and no <pci> of class 0x03; dump it with NCCL_TOPO_DUMP_FILE from a job on all GPUs"
+            system, "no GPU found: no <gpu>, and no <pci> of class 0x03; dump it with NCCL_TOPO_DUMP_FILE from a job on all GPUs"
         )
     if len(reading.gpus) + len(reading.nics) > MOST_DEVICES:
-        raise reading.wrong(system, f"more than {MOST_DEVICES} GPUs and NICs; give the file of one machine")
+        raise reading.wrong(system, f"more than {MOST_DEVICES} GPUs and NICs; pass the file of one machine")
     _number_gpus(reading)
     _keep_fastest(reading)
     nvlinks, switch_links = _nvlinks(reading)
@@ -90,9 +90,10 @@ def read_xml(text: str, file: str) -> Wiring:
 
 def _system(root: Element, file: str) -> Element:
     if root.tag != "system":
-        hint = {"graphs": " (this is NCCL_GRAPH_DUMP_FILE's)", "topology": " (this is hwloc's)"}.get(root.tag, "")
+        hint = {"graphs": " (this file is from NCCL_GRAPH_DUMP_FILE)", "topology": " (this file is from hwloc)"}.get(root.tag, "")
         raise SpecError(
-            f"{file}:{root.line}: <{shorten(root.tag)}> is not NCCL's topology{hint}; give the file of NCCL_TOPO_DUMP_FILE, <system>"
+            f"{file}:{root.line}: <{shorten(root.tag)}> is not NCCL's topology{hint}; pass the file written to NCCL_TOPO_DUMP_FILE, "
+            "which begins with <system>"
         )
     return root
 
@@ -103,7 +104,7 @@ def _whole(reading: _Reading, element: Element, name: str) -> int | None:
     if text is None:
         return None
     if not _WHOLE.fullmatch(text):
-        raise reading.wrong(element, f"{element.tag} {name}={shorten(text)} is not a whole number; NCCL writes one")
+        raise reading.wrong(element, f"{element.tag} {name}={shorten(text)} is not a whole number; pass the file as NCCL wrote it")
     return int(text)
 
 
@@ -112,7 +113,7 @@ def _whole(reading: _Reading, element: Element, name: str) -> int | None:
 
 def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) -> None:
     if not cpus:
-        raise reading.wrong(system, "no <cpu> in it; give the whole file of NCCL_TOPO_DUMP_FILE")
+        raise reading.wrong(system, "no <cpu> found; pass the whole file written to NCCL_TOPO_DUMP_FILE")
     hosts = {cpu.attributes.get("host_hash", "") for cpu in cpus}
     if len(hosts) > 1:
         raise reading.wrong(system, f"{len(hosts)} machines in one file (host_hash); dump the topology of a job on one machine")
@@ -120,7 +121,7 @@ def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) ->
     twice = next((cpu for cpu in reversed(cpus) if numbers[cpu.attributes.get("numaid", "")] > 1), None)
     if twice is not None:
         raise reading.wrong(
-            twice, f"NUMA node {shorten(twice.attributes.get('numaid', ''))} appears twice; each <cpu> has a numaid of its own"
+            twice, f"NUMA node {shorten(twice.attributes.get('numaid', ''))} appears twice; each <cpu> needs its own numaid"
         )
 
 
@@ -232,12 +233,12 @@ def _number_gpus(reading: _Reading) -> None:
     device_numbers = [number for number in numbers if number is not None]
     twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
     if twice is not None:
-        raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
+        raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; pass the file of one machine")
     order = range(len(numbers))
     if len(device_numbers) == len(numbers):
         reading.gpus = [reading.gpus[index] for index in sorted(order, key=device_numbers.__getitem__)]
         if sorted(device_numbers) != list(order):
-            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(device_numbers)))} only, numbered from 0 here.")
+            reading.notes.append(f"The file contains only GPUs {', '.join(map(str, sorted(device_numbers)))}; they are renumbered from 0.")
     else:
         reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
 
@@ -268,14 +269,14 @@ def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
             else:
                 astray += count
     if astray:
-        reading.notes.append(f"{astray} NVLink ends lead to nothing in the file and are left out.")
+        reading.notes.append(f"{astray} NVLink ends have no target in the file and are left out.")
     if not any(switched):
         return _checked_pairs(reading, direct), 0
     if len(set(switched)) > 1:
         least = switched.index(min(switched))
         gpu = reading.gpus[least][1] or reading.gpus[least][0]
         raise reading.wrong(
-            gpu, f"GPU {least} has {min(switched)} NVLinks to NVSwitches, others {max(switched)}; see 'nvidia-smi nvlink -s'"
+            gpu, f"GPU {least} has {min(switched)} NVLinks to NVSwitches, others have {max(switched)}; see 'nvidia-smi nvlink -s'"
         )
     return {}, switched[0]
 
@@ -293,7 +294,9 @@ def _checked_pairs(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, 
         if direct.get((other, one), 0) != count:
             back = direct.get((other, one), 0)
             gpu = reading.gpus[one][1] or reading.gpus[one][0]
-            raise reading.wrong(gpu, f"GPU {one} has {count} NVLinks to GPU {other}, but GPU {other} {back} to GPU {one}; both must agree")
+            raise reading.wrong(
+                gpu, f"GPU {one} has {count} NVLinks to GPU {other}, but GPU {other} has {back} to GPU {one}; both must agree"
+            )
         counts[min(one, other), max(one, other)] = count
     return dict(sorted(counts.items()))
 
@@ -309,7 +312,7 @@ def _compute_capability(reading: _Reading) -> str:
     capabilities = {number for _, gpu, _ in reading.gpus if gpu is not None and (number := _whole(reading, gpu, "sm")) is not None}
     if len(capabilities) > 1:
         raise reading.wrong(
-            reading.gpus[0][0], f"GPUs of several kinds (sm {', '.join(map(str, sorted(capabilities)))}); a node has one GPU model"
+            reading.gpus[0][0], f"GPUs of several kinds (sm {', '.join(map(str, sorted(capabilities)))}); a node must have one GPU model"
         )
     return f"{(number := capabilities.pop()) // 10}.{number % 10}" if capabilities else ""
 

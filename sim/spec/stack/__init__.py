@@ -58,10 +58,10 @@ class Stack(StackKernels, UpdateWork, Library, Exchange):
         gloo = self.backend == "gloo"
         yield (
             self.cuda_graphs and (self.strategy == "horovod" or gloo or self.uses_servers or self.blocking_scalar_all_reduces > 0),
-            "cuda_graphs cannot capture work of the host: horovod, gloo, parameter servers and blocking_scalar_all_reduces; "
-            "leave them out, or write cuda_graphs: false",
+            "cuda_graphs cannot capture work on the host: horovod, gloo, parameter servers and blocking_scalar_all_reduces; leave them "
+            "out, or write cuda_graphs: false",
         )
         yield (
             self.uses_servers and gloo,
-            "backend gloo is for ranks that meet each other; leave it out, or write another strategy than parameter servers",
+            "backend gloo is for all-reduces between ranks; leave it out, or use a strategy without parameter servers",
         )

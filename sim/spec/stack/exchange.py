@@ -46,9 +46,9 @@ class Compression(Spec):
     def _belongs(self) -> Compression:
         wanted, other = ("density", "rank") if self.method == "top_k" else ("rank", "density")
         if not getattr(self, wanted):
-            raise ValueError(f"method {self.method} needs a {wanted}; write it, for example {wanted}: {0.01 if wanted == 'density' else 4}")
+            raise ValueError(f"method {self.method} needs {wanted}; add it, for example {wanted}: {0.01 if wanted == 'density' else 4}")
         if getattr(self, other) is not None:
-            raise ValueError(f"{other} belongs to the other method, not to {self.method}; leave it out")
+            raise ValueError(f"{other} does not apply to method {self.method}; leave it out")
         return self
 
 
@@ -103,10 +103,10 @@ class Exchange(Spec):
 
     def _exchange_contradictions(self) -> Iterator[Contradiction]:
         horovod = self.strategy == "horovod"
-        yield horovod and not self.fusion, "strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21"
+        yield horovod and not self.fusion, "strategy horovod needs a fusion block (threshold, cycle_time); add it, or extend horovod-0.21"
         yield (
             self.fusion is not None and not horovod,
-            f"fusion is Horovod's, but the strategy is {self.strategy}; leave it out, or write strategy: horovod",
+            f"fusion is a Horovod option, but strategy is {self.strategy}; leave it out, or write strategy: horovod",
         )
         yield (
             self.uses_servers and not self.servers,
@@ -118,12 +118,12 @@ class Exchange(Spec):
         )
         yield (
             self.uses_servers and self.own_exchange is not None,
-            f"own_exchange {self.own_exchange}: forms the buckets of all-reduces, but the strategy is {self.strategy}; leave it out",
+            f"own_exchange {self.own_exchange} forms buckets of all-reduces, but strategy is {self.strategy}; leave it out",
         )
         yield (
             bool(self.uses_servers and (self.sync_batch_norm or self.compression or self.sparse_embeddings)),
-            "sync_batch_norm, compression and sparse_embeddings are for ranks that meet each other; "
-            "leave them out, or write another strategy than parameter servers",
+            "sync_batch_norm, compression and sparse_embeddings need collectives between ranks; leave them out, or use a strategy "
+            "without parameter servers",
         )
 
     @property

@@ -56,12 +56,12 @@ class Library(Spec):
         yield gloo and not self.gloo_transport, "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow"
         yield (
             self.gloo_transport is not None and not gloo,
-            "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
+            "gloo_transport is a gloo option, but backend is nccl; leave it out, or write backend: gloo",
         )
         forced = [name for name in ("nccl_algo", "nccl_proto", "channels") if getattr(self, name) is not None]
-        yield gloo and bool(forced), f"{', '.join(forced)}: NCCL's, but the backend is gloo; leave it out, or write backend: nccl"
+        yield gloo and bool(forced), f"{', '.join(forced)}: an NCCL option, but backend is gloo; leave it out, or write backend: nccl"
         other = other_algorithm(self.nccl_algo)
         yield (
             bool(other and self.nccl_proto),
-            f"nccl_proto {self.nccl_proto}: NCCL's protocols carry NCCL's algorithms; {other} has none, so leave it out",
+            f"nccl_proto {self.nccl_proto}: protocols apply to NCCL's own algorithms, not to {other}; leave it out",
         )

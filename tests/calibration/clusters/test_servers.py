@@ -61,9 +61,9 @@ def test_a_second_server_does_not_help_shake_shake_big(fitted: ServerFit) -> Non
 def test_the_table_says_why_a_second_server_does_not_help(fitted: ServerFit) -> None:
     """By hand: every convolution of Shake-Shake makes as many variables as two servers divide, so that one has all kernels."""
     (line,) = (line for line in server_table(fitted).splitlines() if "shake-shake-big" in line and "a second server" in line)
-    assert "8 workers: a second server adds 0.3%, predicted" in line and line.endswith("leave 99.9% of the bytes to one of the two")
+    assert "8 workers: a second server adds 0.3%, predicted" in line and line.endswith("one of the two holds 99.9% of the bytes")
     (line,) = (line for line in server_table(fitted).splitlines() if "resnet15-cifar" in line and "a second server" in line)
-    assert "adds 66.9%" in line and line.endswith("54.7% of the bytes to one of the two")
+    assert "adds 66.9%" in line and line.endswith("one of the two holds 54.7% of the bytes")
 
 
 @pytest.mark.nightly
@@ -77,7 +77,7 @@ def test_the_stack_carries_the_fitted_costs(fitted: ServerFit) -> None:
 def test_models_alike_cannot_tell_the_costs_apart(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(line for line in MEASURED.read_text().splitlines() if "shake-shake-big" not in line))
-    with pytest.raises(SpecError, match="of two or more models, with mean bytes per variable that differ by half or more"):
+    with pytest.raises(SpecError, match="of two or more models whose mean bytes per variable differ by at least half"):
         fit_servers([path])
 
 
@@ -85,7 +85,7 @@ def test_a_stack_without_servers_is_refused(tmp_path: Path, capsys: pytest.Captu
     path = tmp_path / "runs.csv"
     path.write_text("hardware,workload,role,throughput_samples_per_s,stack\np3.16xlarge,vgg16,network,5,torch-1.13-ddp\n")
     assert main(["servers", str(path)]) == 2
-    assert capsys.readouterr().err == f"{path}:2: the stack has no parameter servers; leave the row out, or name another stack\n"
+    assert capsys.readouterr().err == f"{path}:2: the stack has no parameter servers; remove the row, or use another stack\n"
 
 
 @pytest.mark.nightly

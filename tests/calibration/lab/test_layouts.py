@@ -59,7 +59,7 @@ def test_a_rank_sends_the_bytes_that_its_program_says(kind: str) -> None:
     [
         ({"tensor": 2, "pipeline": 2}, "one axis"),
         ({}, "one axis"),
-        ({"tensor": 2, "micro_batches": 4}, "micro_batches belong to a pipeline"),
+        ({"tensor": 2, "micro_batches": 4}, "micro_batches require a pipeline"),
     ],
 )
 def test_a_layout_of_the_laboratory_has_one_axis(given: dict[str, int], said: str) -> None:

@@ -59,14 +59,14 @@ def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
         ("rate: [100 Mbps", "rate: [100 MB", r"plan\.yaml:6:\d+: .*rate.*expected a bandwidth"),
         ("rate: [100 Mbps", "rate: [100", r"plan\.yaml:6:\d+: .*rate"),
         ("hosts: [1, 2]", "hosts: [1, 99]", rf"plan\.yaml:6:5: points\.0: 99 hosts are more than the {MOST_HOSTS}"),
-        ("rate: [100 Mbps, 1 Gbps], ", "", r"plan\.yaml:6:5: points\.0: several hosts need a network; write its rate"),
+        ("rate: [100 Mbps, 1 Gbps], ", "", r"plan\.yaml:6:5: points\.0: several hosts need a network; set its rate"),
         ("disk: 2 MB/s, workers", "workers", r"plan\.yaml:8:5: points\.2: workers read from a disk"),
         ("batch: [8, 16]", "batchs: [8, 16]", r"plan\.yaml:6:\d+: .*did you mean 'batch'\?"),
         ("role: network", "role: train", "role"),
         ("hosts: [1, 2]", "hosts: []", r"plan\.yaml:6:\d+: points\.0\.hosts: is empty"),
-        ("hardware: lab-two-cores", "hardware: nosuch", r"plan\.yaml:2:1: hardware: nosuch is not in the catalogue"),
-        ("hardware: lab-two-cores", "hardware: lab-two-core", "in the given folders: lab-two-cores"),
-        ("workload: lab-mlp", "workload: lab-mpl", r"plan\.yaml:4:\d+: models\.mlp\.workload: lab-mpl is not in the catalogue.*lab-mlp"),
+        ("hardware: lab-two-cores", "hardware: nosuch", r"plan\.yaml:2:1: hardware: nosuch is not in the catalog"),
+        ("hardware: lab-two-cores", "hardware: lab-two-core", "in the folders given: lab-two-cores"),
+        ("workload: lab-mlp", "workload: lab-mpl", r"plan\.yaml:4:\d+: models\.mlp\.workload: lab-mpl is not in the catalog.*lab-mlp"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, was: str, now: str, said: str) -> None:

@@ -57,7 +57,7 @@ def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     assert record.step_time == pytest.approx(line["step_time_s"], rel=1e-5)
     assert left_of(os.getpid()) == []
     assert run_plan(found, rows, said.append)[0]["step_time_s"] == line["step_time_s"]
-    assert said[-1] == "1 points, 1 of them measured before"
+    assert said[-1] == "1 points, 1 of them already measured"
 
 
 @pytest.mark.nightly
@@ -157,7 +157,7 @@ def test_what_a_plan_names_wrongly_is_said_before_the_first_point(
 def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
     rows = tmp_path / "lab.csv"
     rows.write_text("mine\n")
-    with pytest.raises(SpecError, match=r"is there already, without its lab\.jsonl"):
+    with pytest.raises(SpecError, match=r"already exists, but its lab\.jsonl does not"):
         run_plan(read_plan(plan(tmp_path)), rows, lambda text: None)
     rows.with_suffix(".jsonl").write_text('{"schema": 7}\n')
     with pytest.raises(SpecError, match=r"lab\.jsonl:1: is not a point of schema 1"):
@@ -167,7 +167,7 @@ def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
 
 @needs_laboratory
 def test_nothing_is_measured_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="there is no folder"):
+    with pytest.raises(SpecError, match="does not exist"):
         run_plan(read_plan(plan(tmp_path)), tmp_path / "none" / "lab.csv", lambda text: pytest.fail(text))
 
 

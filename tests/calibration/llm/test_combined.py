@@ -27,7 +27,7 @@ def test_the_geometric_mean_of_both(tmp_path: Path) -> None:
 
 def test_what_the_simulator_refuses_is_the_closed_forms(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="H200 NVL")
-    with pytest.raises(SpecError, match="no machine with it is described"):
+    with pytest.raises(SpecError, match="no machine in the catalog has it"):
         engine.predict(case, AT)
     assert combined.predict(case, AT).step_time == closed_form.predict(case, AT).step_time
     assert list(combined.predict(case, AT).parts) == [combined.REFUSED]

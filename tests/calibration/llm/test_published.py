@@ -67,7 +67,7 @@ def test_the_table_votes_by_source(tmp_path: Path) -> None:
     text = step_table(rows)
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "10.0 / 10.0" in lines["a/a"] and "30.0 / 30.0" in lines["b/b"]
-    assert "20.0 / 20.0" in lines["one vote a source"]
+    assert "20.0 / 20.0" in lines["one vote per source"]
     assert max(map(len, text.splitlines())) < 110
 
 

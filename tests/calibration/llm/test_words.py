@@ -54,7 +54,7 @@ def test_a_recipe_is_the_rows_or_the_stacks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["float32", "tf32", "int8", "unknown"])
 def test_other_precisions_are_no_guess(text: str) -> None:
-    with pytest.raises(NoCase, match="is not described; bf16, fp16"):
+    with pytest.raises(NoCase, match="is not supported; use bf16, fp16"):
         precision_of(text)
 
 
@@ -184,10 +184,10 @@ def test_a_gpu_of_another_memory_is_another() -> None:
 
 def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
     said = [describe(read_table(table(tmp_path, [{"offload": word}]))[0]) for word in ("cpu", "optimizer (NVMe)", "none", "no", "")]
-    assert said[0] == "offload 'cpu' is not described; none, with all on the GPU, is"
+    assert said[0] == "offload 'cpu' is not supported; only none, with all data on the GPU, is"
     assert isinstance(said[1], str) and all(isinstance(each, Case) for each in said[2:])
     four_bits, adapters = (describe(read_table(table(tmp_path, [{"class": word}]))[0]) for word in ("QLoRA", "LoRA"))
-    assert four_bits == "QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is"
+    assert four_bits == "QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is"
     assert isinstance(adapters, Case) and adapters.lora
 
 

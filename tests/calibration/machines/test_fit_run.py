@@ -73,8 +73,8 @@ def test_a_known_gpu_keeps_its_data_sheet(tmp_path: Path) -> None:
 def test_several_gpus_take_their_links_from_a_known_machine(tmp_path: Path, capsys: Capture) -> None:
     write_record(tmp_path / "record.json", gpu_record(8))
     record, output = str(tmp_path / "record.json"), str(tmp_path / "box.yaml")
-    assert "--hardware names the machine" in refused(capsys, record, "-o", output)
-    assert "has 4 GPUs, and the record 8" in refused(capsys, record, "-o", output, "--hardware", "p3.8xlarge")
+    assert "name the machine with --hardware" in refused(capsys, record, "-o", output)
+    assert "has 4 GPUs, but the record 8" in refused(capsys, record, "-o", output, "--hardware", "p3.8xlarge")
     assert not (tmp_path / "box.yaml").exists()
     assert main(["fit", record, "-o", output, "--hardware", "p3.16xlarge"]) == 0
     node = load_hardware(output).spec.groups[0].node
@@ -108,7 +108,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     write_record(record, broken)
     assert "machine.physical_cores is missing" in refused(capsys, str(record), "-o", str(output))
     record.write_text("{}")
-    assert "is not a record of a machine" in refused(capsys, str(record), "-o", str(output))
+    assert "is not a machine record" in refused(capsys, str(record), "-o", str(output))
     write_record(record, cpu_record())
     assert "cannot be written" in refused(capsys, str(record), "-o", str(tmp_path / "absent" / "box.yaml"))
     told = refused(capsys, str(record), "-o", str(output), "--plot", str(tmp_path / "x.foo"))

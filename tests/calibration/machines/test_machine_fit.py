@@ -53,7 +53,7 @@ def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
 def test_records_of_one_machine_are_one_sample(tmp_path: Path) -> None:
     one, both = found(tmp_path, cpu_record(0.1, 1)), found(tmp_path, cpu_record(0.1, 1), cpu_record(0.1, 2))
     assert len(both["gemm fp32"].times) == 2 * len(one["gemm fp32"].times)
-    with pytest.raises(SpecError, match=r"vcpus 8, and .* has 4; fit each machine alone"):
+    with pytest.raises(SpecError, match=r"vcpus 8, but .* has 4; fit each machine separately"):
         found(tmp_path, cpu_record(), cpu_record(vcpus=8))
 
 

@@ -33,7 +33,7 @@ def test_every_subject_of_several_points_is_drawn(tmp_path: Path, record: Machin
 
 
 def test_no_points_are_no_picture() -> None:
-    with pytest.raises(SpecError, match="--plot: the records hold no points to show"):
+    with pytest.raises(SpecError, match="--plot: the records contain no points to plot"):
         residual_picture({})
 
 

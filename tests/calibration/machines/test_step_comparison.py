@@ -74,7 +74,7 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
     assert alone.layers / alone.kernels == pytest.approx(2.0, rel=0.1)
     assert alone.predicted == alone.layers  # there is no other model to learn from
     assert all(row.measured == pytest.approx(0.2) for row in rows)  # of 0.2, 0.2, 0.5
-    assert "median error, no step of its own model was fitted" in comparison_table(rows)
+    assert "median error, own model left out of the fit" in comparison_table(rows)
 
 
 def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

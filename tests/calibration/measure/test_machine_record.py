@@ -36,10 +36,10 @@ def test_numbers_keep_five_digits() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (record_text(RECORD)[:-30], ":12:78: the JSON is cut short or broken"),
-        ("[]", "is not a record of a machine"),
-        ('{"schema": 1}', "is not a record of a machine"),
-        (record_text(RECORD).replace('"schema": 1', '"schema": 2'), "schema 2, and this version reads schema 1"),
+        (record_text(RECORD)[:-30], ":12:78: the JSON is truncated or invalid"),
+        ("[]", "is not a machine record"),
+        ('{"schema": 1}', "is not a machine record"),
+        (record_text(RECORD).replace('"schema": 1', '"schema": 2'), "schema 2, but this version reads schema 1"),
         (record_text(RECORD).replace('"versions"', '"version"'), "versions: is missing"),
         (
             record_text(RECORD).replace('"state": "done"', '"state": "fine"'),

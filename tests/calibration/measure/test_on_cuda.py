@@ -145,7 +145,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     failing = replace(probe, answer=lambda here, asked: answer(here, {"bytes": 4**14}))
     fresh = MachineRecord("box", {"vcpus": 8}, {})
     [told] = measure(MeasuringPlan(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), ProfileProgress())
-    assert told == "host_copy: no question fits into memory, not even 268435456"
+    assert told == "host_copy: no case fits into memory, not even 268435456"
 
 
 @pytest.mark.parametrize(

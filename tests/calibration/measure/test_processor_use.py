@@ -37,5 +37,5 @@ def test_a_process_counts_with_the_children_it_has_waited_for() -> None:
 def test_a_record_says_which_probes_were_disturbed() -> None:
     probes = {"gemm": ProbeRecord("done", "", others_cores=DISTURBED * 8 + 0.1), "disk": ProbeRecord("done", "", others_cores=0.1)}
     told = MachineRecord("box", {"vcpus": 8}, {}, "complete", probes).disturbed()
-    assert told == "of 8 cores other programs kept busy 0.9 beside gemm; once they rest: profile --again --only gemm"
+    assert told == "other programs used, of 8 cores, 0.9 during gemm; when they are idle, run: profile --again --only gemm"
     assert MachineRecord("box", {"vcpus": 16}, {}, "complete", probes).disturbed() == ""

@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
     path = tmp_path / "r.json"
     monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=interrupted),))
     assert main(["profile", "-o", str(path), "--only", "disk"]) == 130
-    assert f"stopped; {path} keeps 1 answers, marked partial: the same command goes on" in capsys.readouterr().err
+    assert f"stopped; {path} has 1 answers, marked partial: repeat the command to continue" in capsys.readouterr().err
     assert (read_record(path).state, read_record(path).probes["disk"].reason) == ("partial", "interrupted")
 
 
@@ -89,8 +89,8 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
     path = tmp_path / "r.json"
     monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=ended),))
     said = refused(capsys, "-o", str(path), "--only", "disk")
-    assert "told to end (SIGTERM or SIGHUP)" in said
-    assert f"stopped; {path} keeps 1 answers, marked partial: the same command goes on" in said
+    assert "terminated (SIGTERM or SIGHUP)" in said
+    assert f"stopped; {path} has 1 answers, marked partial: repeat the command to continue" in said
     assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 
@@ -110,9 +110,9 @@ def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
 def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("torch")
     path = str(tmp_path / "r.json")
-    assert "there is no such probe; choose from" in refused(capsys, "-o", path, "--only", "gem")
+    assert "no such probe; choose from" in refused(capsys, "-o", path, "--only", "gem")
     assert "write cpu or cuda" in refused(capsys, "-o", path, "--device", "tpu")
-    assert "--model and --input belong together" in refused(capsys, "-o", path, "--model", "a:b")
+    assert "--model and --input must be used together" in refused(capsys, "-o", path, "--model", "a:b")
     assert "absent.py: no such file" in refused(capsys, "-o", path, "--model", "absent.py:net", "--input", "3x5")
     assert "write [NAME=]SHAPE[:TYPE]" in refused(capsys, "-o", path, "--model", "math:sqrt", "--input", "3,5")
     assert "no such folder" in refused(capsys, "-o", path, "--only", "disk", "--folder", str(tmp_path / "absent"))
@@ -132,11 +132,11 @@ def test_more_ranks_than_gpus_are_refused(tmp_path: Path, capsys: Capture, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     said = refused(capsys, "-o", str(tmp_path / "r.json"), "--ranks", "2", "--only", "launch")
-    assert "2 ranks for 1 GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu" in said
+    assert "2 ranks for 1 GPU(s): NCCL supports one rank per GPU; start fewer, or write --device cpu" in said
 
 
 def test_a_full_disk_is_told_and_the_record_kept(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "QUICK_SIZE", 2**60)
     path = tmp_path / "r.json"
-    assert "--folder names another disk" in refused(capsys, "-o", str(path), "--only", "disk", "--quick")
+    assert "name a folder on another disk with --folder" in refused(capsys, "-o", str(path), "--only", "disk", "--quick")
     assert read_record(path).probes["disk"].state == "failed" and read_record(path).state == "partial"

@@ -102,4 +102,4 @@ def test_a_job_of_two_ranks_over_gloo_is_read(tmp_path: Path, capsys: pytest.Cap
     assert main(["import-trace", *map(str, paths)]) == 0
     assert capsys.readouterr().out.startswith("2 CPU ranks on 1 node, 2 steps profiled")
     assert main(["import-trace", str(paths[0])]) == 2
-    assert "of 2 ranks 1 are given; missing: 1" in capsys.readouterr().err
+    assert "only 1 of 2 ranks given; missing: 1" in capsys.readouterr().err

@@ -200,5 +200,5 @@ def written(folder: Path, layout: str = "{shard: parameters}", training: str = "
 
 
 def test_what_a_profile_cannot_tell_is_said() -> None:
-    with pytest.raises(SpecError, match="no backward followed by an optimizer"):
+    with pytest.raises(SpecError, match="no backward pass followed by an optimizer"):
         own_passes(imported(replace(trace(0), backward=[])))

@@ -187,7 +187,7 @@ def without(*categories: str) -> list[Event]:
 BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
     "missing rank": (
         lambda folder: [profile(folder, 0, 4), profile(folder, 2, 4)],
-        r"rank0\.json: of 4 ranks 2 are given; missing: 1, 3",
+        r"rank0\.json: only 2 of 4 ranks given; missing: 1, 3",
     ),
     "rank twice": (lambda folder: [profile(folder, 0, 2)] * 2, "rank 0 stands in .* already"),
     "missing step": (lambda folder: [profile(folder, events=[*step(3), *step(5)])], "ProfilerStep#4 is missing between #3 and #5"),
@@ -204,7 +204,7 @@ BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
     "no rank": (lambda folder: [profile(folder, distributedInfo={"backend": "nccl"})], "distributedInfo names no rank"),
     "odd event": (
         lambda folder: [profile(folder, events=[*step(3), {"ph": "X", "cat": "kernel", "name": "k"}])],
-        "lacks what it takes: ts: expected a time",
+        "is invalid: ts: expected a time",
     ),
 }
 
@@ -223,8 +223,8 @@ def test_what_is_missing_is_said(case: str, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"traceEvents": [{"ph": "X", "cat"', r"trace\.json:1:\d+: the JSON is cut short or broken"),
-        (gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:30], "the gzip file is cut short"),
+        (b'{"traceEvents": [{"ph": "X", "cat"', r"trace\.json:1:\d+: the JSON is truncated or invalid"),
+        (gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:30], "the gzip file is truncated"),
         (b'{"events": []}', "is not a trace of PyTorch's profiler"),
         (b"[]", "is not a trace of PyTorch's profiler"),
         (b'{"traceEvents": [], "stallsim": 5}', "is not a trace that stallsim wrote"),
@@ -266,7 +266,7 @@ ODD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "distributedInfo is text": (_keys(distributedInfo="x"), "distributedInfo names no rank"),
     "too many ranks": (_keys(distributedInfo={"rank": 0, "world_size": 10**12}), "distributedInfo names no rank"),
     "deviceProperties is an object": (_keys(deviceProperties={"name": "x"}), "deviceProperties: expected a list"),
-    "a layout": (_keys(stallsim={"hardware": "hgx-h100"}), "is the trace of a simulated layout, which is not read back"),
+    "a layout": (_keys(stallsim={"hardware": "hgx-h100"}), "is the trace of a simulated layout, which cannot be imported"),
     "no ranks": (_keys(stallsim={"ranks": []}), "is not a trace that stallsim wrote: stallsim: ranks"),
     "stands_for of text": (
         _keys(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": "8"}]}),
@@ -306,7 +306,7 @@ def test_what_would_take_all_memory_is_refused(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.json.gz"
         path.write_bytes(gzip.compress(text, 1))
         tracemalloc.start()
-        with pytest.raises(SpecError, match=r"nested too deep|values, the most that are read"):
+        with pytest.raises(SpecError, match=r"nested too deep|values, which is the limit"):
             import_traces([path])
         assert tracemalloc.get_traced_memory()[1] < 1e8
         tracemalloc.stop()
@@ -356,7 +356,7 @@ def test_a_record_needs_names_and_its_own_columns(tmp_path: Path, capsys: pytest
     records.write_text("name,value\na,1\n")
     named = ["--hardware", "dgx-a100", "--workload", "resnet50"]
     assert main(["import-trace", trace, "--record", str(records), *named, "--batch", "8"]) == 2
-    assert "its columns are not those of a run record" in capsys.readouterr().err
+    assert "its columns differ from those of a run record" in capsys.readouterr().err
     assert records.read_text() == "name,value\na,1\n"
 
 
@@ -373,11 +373,11 @@ def recorded(trace: Path, records: Path, *more: str, **other: str) -> int:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("hardware", "nosuch", "nosuch is not in the catalogue (hardware/)"),
-        ("workload", "nope", "nope is not in the catalogue (workloads/)"),
-        ("stack", "nostack", "nostack is not in the catalogue (workloads/stacks/)"),
+        ("hardware", "nosuch", "nosuch is not in the catalog (hardware/)"),
+        ("workload", "nope", "nope is not in the catalog (workloads/)"),
+        ("stack", "nostack", "nostack is not in the catalog (workloads/stacks/)"),
         ("precision", "fp99", "precision: 'fp99' is unknown"),
-        ("batch", "", "the trace does not tell the record's batch_per_gpu; add --batch"),
+        ("batch", "", "the trace does not contain the record's batch_per_gpu; add --batch"),
     ],
 )
 def test_a_record_that_nothing_could_be_asked_for_is_not_written(
@@ -411,7 +411,7 @@ def test_the_same_trace_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixt
     before = records.read_text()
     capsys.readouterr()
     assert recorded(trace, records) == 2
-    assert capsys.readouterr().err == f"{records}:2: is this job already, to the last digit; a trace is added once\n"
+    assert capsys.readouterr().err == f"{records}:2: already has an identical row for this job; a trace can be added only once\n"
     assert records.read_text() == before
     assert recorded(profile(tmp_path, late=4000.0), records) == 0
     assert len(read_records(records).records) == 2

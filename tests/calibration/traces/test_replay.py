@@ -176,13 +176,13 @@ def refused(files: Sequence[Path], tmp_path: Path, *more: str) -> str:
 
 def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> None:
     whole = [torch_profile(tmp_path)]
-    assert "add --hardware, the one on which it was profiled" in refused(whole, tmp_path)
-    assert "V1000 is not in the catalogue" in refused(whole, tmp_path, "V1000")
-    assert "does not tell the samples per GPU; add --batch" in refused(whole, tmp_path, "a2-highgpu-1g", "", "no batch")
+    assert "add --hardware with the machine that was profiled" in refused(whole, tmp_path)
+    assert "V1000 is not in the catalog" in refused(whole, tmp_path, "V1000")
+    assert "does not contain the samples per GPU; add --batch" in refused(whole, tmp_path, "a2-highgpu-1g", "", "no batch")
     bare = [torch_profile(tmp_path, shapes=False)]
     assert "profile with record_shapes=True, or add --workload" in refused(bare, tmp_path, "a2-highgpu-1g")
     assert "keeps 0 gradients in 0 backward passes" in refused([profile(tmp_path)], tmp_path, "a2-highgpu-1g")
-    assert "of 2 ranks 1 are given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
+    assert "only 1 of 2 ranks given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
     forgotten = refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
     assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
 
@@ -192,9 +192,9 @@ def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Pat
         events = [found for number in range(3, 6) for found in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
-        assert f"shows {name}, so that ranks divide the model among them; add --workload" in message
+        assert f"shows {name}, so ranks share the model; add --workload" in message
         told = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
-        assert "gpt2: training.parallel does not say how the 1 ranks" in told
+        assert "gpt2: training.parallel does not describe how the 1 ranks" in told
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
@@ -290,10 +290,13 @@ def test_a_doubt_is_said_where_the_trace_is_not_sure(tmp_path: Path, capsys: pyt
     (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: known-to-nobody\n")
     trace = simulated(tmp_path, "p3.16xlarge", str(tmp_path / "mine.yaml"), 16)
     assert main(["import-trace", str(trace), "--workload", "resnet18"]) == 0
-    assert "warning: " in (said := capsys.readouterr().err) and "shows workload known-to-nobody, which is not known here" in said
+    assert "warning: " in (said := capsys.readouterr().err) and "shows workload known-to-nobody, which is unknown" in said
     real = torch_profile(tmp_path)
     device = import_traces([real]).traces[0].gpu
     assert main(["import-trace", str(real), "--hardware", "p3.2xlarge", "--batch", "16"]) == 0
-    assert f"was made on {device}, but p3.2xlarge has V100-SXM2-16GB: is it the machine of the trace?" in capsys.readouterr().err
+    assert (
+        f"was recorded on {device}, but p3.2xlarge has V100-SXM2-16GB; check that this is the machine of the trace"
+        in capsys.readouterr().err
+    )
     assert main(["import-trace", str(real), "--hardware", "a2-highgpu-1g", "--batch", "16"]) == 0
     assert "warning" not in capsys.readouterr().err

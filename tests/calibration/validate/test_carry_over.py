@@ -73,5 +73,5 @@ def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:
 
 def test_what_can_be_left_out() -> None:
     assert kinds_of("source, nodes") == ["source", "nodes"]
-    with pytest.raises(SpecError, match="'gpus' is unknown; write some of source,nodes,small-batches,large-batches"):
+    with pytest.raises(SpecError, match="'gpus' is unknown; choose from source,nodes,small-batches,large-batches"):
         kinds_of("gpus")

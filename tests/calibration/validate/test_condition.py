@@ -27,7 +27,7 @@ def test_a_bound_holds_or_not(text: str, holds: bool) -> None:
 
 
 def test_a_number_of_no_rows_is_blank() -> None:
-    with pytest.raises(SpecError, match=r"overall\.calibrated\.kendall_tau is blank: no row was scored"):
+    with pytest.raises(SpecError, match=r"overall\.calibrated\.kendall_tau has no value: no row was scored"):
         read_condition("overall.calibrated.kendall_tau<0.5").holds(DOCUMENT)
 
 

@@ -32,7 +32,7 @@ def test_groups_have_signs() -> None:
 
 def test_unknown_keys_are_named() -> None:
     assert keys_of("nodes, stack") == ["nodes", "stack"] and keys_of("") == []
-    with pytest.raises(SpecError, match="'batch' is unknown; write some of workload,nodes,gpus,stack,precision"):
+    with pytest.raises(SpecError, match="'batch' is unknown; choose from workload,nodes,gpus,stack,precision"):
         keys_of("nodes,batch")
 
 

@@ -63,7 +63,7 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     assert document["left_out"]["nodes"]["overall"]["calibrated"]["points"] == 8 and document["groups"][0]["value"] == "3"
     check_predictions(tmp_path / "out" / "predictions.csv", runs)
     text = (tmp_path / "out" / "validation.txt").read_text()
-    assert "by what is new" in text and "3+ nodes left out: overall" in text
+    assert "by novelty" in text and "3+ nodes left out: overall" in text
     assert "tau: Kendall's rank correlation" in text and "that change nothing" not in text
 
 
@@ -78,7 +78,7 @@ def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path
         writer.writerows(kept)
     assert main(["validate", str(few), "-j", "1"]) == 0
     said = capsys.readouterr().out
-    assert "network rows that change nothing" in said and "  g4dn.12xlarge: 1 network row\n" in said
+    assert "network rows without effect" in said and "  g4dn.12xlarge: 1 network row\n" in said
 
 
 def check_predictions(path: Path, runs: Path) -> None:
@@ -140,22 +140,22 @@ CHANGES: list[tuple[dict[str, str], str | None]] = [
     ({"framework": "n/a"}, None),
     ({"num_nodes": "3", "global_batch_size": "384"}, None),
     ({"comment": "any text at all"}, None),
-    ({"global_batch_size": "255"}, "255 samples cannot be shared alike by 8 GPUs"),
+    ({"global_batch_size": "255"}, "255 samples do not divide evenly over 8 GPUs"),
     ({"global_batch_size": "64 per GPU"}, "global_batch: '64 per GPU' is not a whole number"),
     ({"step_time_ms": "900 ms"}, "step_time_s: '900 ms' is not a number above 0"),
     ({"step_time_ms": "0"}, "step_time_s: '0' is not a number above 0"),
     ({"step_time_ms": "n/a"}, "give step_time_s or throughput_samples_per_s"),
     ({"num_nodes": "two"}, "nodes: 'two' is not a whole number"),
     ({"gpus_per_node": "8"}, "8 ranks on node 0, which has 4 GPUs"),
-    ({"machine": "nowhere"}, "nowhere is not in the catalogue (hardware/)"),
+    ({"machine": "nowhere"}, "nowhere is not in the catalog (hardware/)"),
     ({"machine": "broken"}, "broken.yaml:2:14: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?"),
     ({"machine": ""}, "hardware is blank"),
-    ({"model": "resnet-5000"}, "resnet-5000 is not in the catalogue (workloads/)"),
-    ({"framework": "pytorch"}, "pytorch is not in the catalogue (workloads/stacks/)"),
-    ({"framework": "tf-parameter-server"}, "my-box has 0 hosts of role 'server'"),
+    ({"model": "resnet-5000"}, "resnet-5000 is not in the catalog (workloads/)"),
+    ({"framework": "pytorch"}, "pytorch is not in the catalog (workloads/stacks/)"),
+    ({"framework": "tf-parameter-server"}, "my-box has 0; write"),
     ({"dtype": "half"}, "precision: 'half' is unknown; write one of"),
     ({"role": "test"}, "role: 'test' is unknown; write one of compute, network, prediction"),
-    ({"comment": "a, comma"}, "11 values for 10 columns; put quotes around"),
+    ({"comment": "a, comma"}, "11 values for 10 columns; put values that"),
 ]
 """What differs from `GOOD` in a row of a stranger's table, and why it cannot be predicted; None where it can."""
 

@@ -86,7 +86,8 @@ def test_what_travels_together_matters_and_results_say_that_it_is_not_validated(
     assert at_once > overlapped
     assert late == pytest.approx(at_once + 0.1, rel=1e-6)
     assert (
-        "exchange mine is your own: it is not validated, and the expected error is that of other exchanges" in runs[1].document["warnings"]
+        "exchange mine is user-defined and not validated; the expected error shown is that of the built-in exchanges"
+        in runs[1].document["warnings"]
     )
 
 
@@ -124,7 +125,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
         ({"exchange": "lost"}, "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or one of your own (docs/"),
         (
             {"exchange": Own(whole), "stack": "tf-parameter-server"},
-            "own_exchange mine: forms the buckets of all-reduces, but the strategy is",
+            "own_exchange mine forms buckets of all-reduces, but strategy is",
         ),
     ],
 )

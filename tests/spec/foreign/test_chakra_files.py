@@ -36,13 +36,13 @@ def test_a_workload_is_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda folder: (folder / "toy.1.et").unlink(), "toy.2.et: is of rank 2, but rank 1 is missing"),
+        (lambda folder: (folder / "toy.1.et").unlink(), "toy.2.et: belongs to rank 2, but rank 1 is missing"),
         (lambda folder: (folder / "toy.1.et").write_bytes(b"\x30"), "toy.1.et: is not a Chakra trace"),
         (lambda folder: (folder / "comm_group.json").write_text("{"), "comm_group.json: is not JSON"),
         (lambda folder: (folder / "comm_group.json").write_text("[]"), "comm_group.json: expected communicators with their ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": []}'), "communicator 1: expected a list of ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": [0, 3]}'), "communicator 1: rank 3, but the trace has ranks 0 to 2"),
-        (lambda folder: (folder / "comm_group.json").write_text('{"1": [0, 0]}'), "communicator 1: a rank stands twice"),
+        (lambda folder: (folder / "comm_group.json").write_text('{"1": [0, 0]}'), "communicator 1: a rank appears twice"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, spoil: object, what: str) -> None:
@@ -53,7 +53,7 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, spoil: object, wha
 
 
 def test_nothing_there_and_too_much(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"nothing.et: no such trace; expected files such as .*nothing\.0\.et"):
+    with pytest.raises(SpecError, match=r"nothing.et: no such trace; expected files named .*nothing\.0\.et"):
         read_trace(str(tmp_path / "nothing.et"))
     write(tmp_path, NODE, name="one")
     write(tmp_path, NODE, name="two")

@@ -88,7 +88,7 @@ def test_sizes_that_a_nested_block_leaves_out_are_the_class_s() -> None:
         found = decoder_of({"model_type": "around", "text_config": inside}, "config.json")
         if (count := parameter_count(Transformer.model_validate(found.shape))) != parameters:
             wrong[kind] = (count, parameters)
-        assert "text_config leaves out hidden_size" in found.notes[0] or "n_embd" in found.notes[0], found.notes
+        assert "text_config does not set hidden_size" in found.notes[0] or "n_embd" in found.notes[0], found.notes
     assert not wrong
     assert set(DEFAULTS) == set(FAMILIES)
 
@@ -121,7 +121,7 @@ def test_gemma_3_as_published(tmp_path: Path, layers: int, parameters: int, insi
     found = load_workload(str(made.path)).spec.model
     assert found.transformer is not None
     assert (found.parameters, found.transformer.layers, found.transformer.global_every) == (parameters, layers, 6)
-    assert "text_config leaves out " in made.left_out[0]
+    assert "text_config does not set " in made.left_out[0]
     assert "vocab_size 262208" in (tmp_path / "gemma.yaml").read_text()
 
 
@@ -129,7 +129,7 @@ def test_messages_say_where_a_key_goes() -> None:
     inside = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
     with pytest.raises(SpecError, match=r"config\.json: text_config\.hidden_size: 'wide' is not a whole number"):
         decoder_of({"model_type": "gemma3", "text_config": inside | {"hidden_size": "wide"}}, "config.json")
-    with pytest.raises(SpecError, match=r"vocab_size \(1000\) stands beside text_config, .* \(it takes 262208\); move it into text_config"):
+    with pytest.raises(SpecError, match=r"vocab_size \(1000\) is outside text_config, .* \(it uses 262208\); move it into text_config"):
         decoder_of({"model_type": "gemma3", "vocab_size": 1000, "text_config": inside}, "config.json")
 
 
@@ -144,15 +144,18 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
     """Oracle: the file's own keys; a family that is suggested reads it as the model it is, of 30.5 billion parameters."""
     routed, plain = ROUTED_FILE, {"model_type": "llama", **SMALL}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"model_type": "foo_moe", **routed}, "foo_moe is not known; if its layers are like those of qwen3_moe, write"),
-        ({"model_type": "llama", **routed}, "num_experts 128, .*moe_intermediate_size 768.*: layers of llama have no .* qwen3_moe, write"),
-        (plain | {"layer_types": ["full_attention", "conv"]}, "layer_types full_attention/conv: layers of llama have no"),
-        (plain | {"ssm_state_size": 16}, "ssm_state_size 16: layers of llama have no such thing"),
+        ({"model_type": "foo_moe", **routed}, "foo_moe; if its layers are like those of qwen3_moe, set"),
+        (
+            {"model_type": "llama", **routed},
+            "num_experts 128, .*moe_intermediate_size 768.*: layers of llama do not support this.* qwen3_moe, set",
+        ),
+        (plain | {"layer_types": ["full_attention", "conv"]}, "layer_types full_attention/conv: layers of llama do not support this"),
+        (plain | {"ssm_state_size": 16}, "ssm_state_size 16: layers of llama do not support this"),
         (
             plain | {"model_type": "zebra", "ssm_state_size": 16},
-            "zebra is not known; no known family has layers with ssm_state_size 16; or",
+            "zebra; no supported family has layers with ssm_state_size 16; or",
         ),
-        ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no known family has layers with linear_num_key_heads 16"),
+        ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no supported family has layers with linear_num_key_heads 16"),
         ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
     ]
     for said, sentence in cases:
@@ -199,7 +202,7 @@ def test_keys_that_change_nothing_are_read_over_and_other_sizes_are_named() -> N
     inert: dict[str, Any] = {"num_experts": 1, "moe_intermediate_size": 640, "max_window_layers": 4, "pad_token_id": 9}
     inert |= {"layer_types": ["full_attention"] * 4}
     assert decoder_of({"model_type": "llama", **SMALL, **inert}, "config.json") == plain
-    assert decoder_of({"model_type": "llama", **SMALL, "bottleneck_dim": 32}, "config.json").notes == ("not read: bottleneck_dim 32",)
+    assert decoder_of({"model_type": "llama", **SMALL, "bottleneck_dim": 32}, "config.json").notes == ("ignored: bottleneck_dim 32",)
 
 
 def test_configurations_that_transformers_writes_are_read_without_a_word() -> None:
@@ -240,5 +243,5 @@ def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> No
     given = parse_arguments(command[4::2])
     assert given["hidden_size"] == config["hidden_size"] and given["num_hidden_layers"] == config["num_hidden_layers"]
     assert all(config[name] == size for name, size in given.items())
-    named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalogue has ")[1])
+    named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalog has ")[1])
     assert named and all(name in catalogue("workloads") for name in named)

@@ -101,9 +101,12 @@ REFUSED: dict[str, tuple[Callable[[], Told], str]] = {
     "letters without end": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
     "too few letters": (
         lambda: megatron(SIZES + "--pipeline-model-parallel-layout Et|t|t|tL", "m"),
-        "has 4 blocks, --num-layers",
+        "has 4 blocks, but --num-layers",
     ),
-    "odd parts": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Et*16|t*8|t*8L", "m"), "3 parts, which 4 stages"),
+    "odd parts": (
+        lambda: megatron(SIZES + "--pipeline-model-parallel-layout Et*16|t*8|t*8L", "m"),
+        "3 parts, which do not divide evenly over 4 stages",
+    ),
     "an uneven rest": (lambda: megatron(SIZES + "--decoder-first-pipeline-num-layers 6", "m"), "do not divide over 4 stages"),
     "a stage of text": (lambda: deepspeed({"zero_optimization": {"stage": "3"}}, "d"), "write the number 0, 1, 2 or 3"),
     "two precisions": (

@@ -208,7 +208,7 @@ def test_gpus_are_numbered_by_dev_or_address():
     """By hand: dev wins over the order of the file; without it the PCI address does, as CUDA numbers equal GPUs."""
     swapped = parse_topology(XML_H100.replace('dev="0" sm', 'dev="5" sm'))
     assert swapped.domains[1].gpus == () and swapped.branches[1].gpus == (0,)
-    assert any("GPUs 1, 5 only" in note for note in swapped.notes)
+    assert any("only GPUs 1, 5" in note for note in swapped.notes)
     assert parse_topology(XML_P4D.replace("0000:10:1c", "0000:ff:1c")).branches[0].gpus == (0, 3)
 
 
@@ -236,15 +236,15 @@ BAD_MATRICES = [
     (DGX_1V.replace("\tGPU7\t", "\tGPU7\tGPU8\t"), "2: row GPU0 has 8 entries for 9 columns"),
     (DGX_1V.replace("\tGPU6", "\tGPU9"), "1: the columns are not GPU0, GPU1"),
     (DGX_1V.replace("\tGPU7\t", "\tGPU6\t"), "1: column 'GPU6' appears twice"),
-    (DGX_1V.replace("NV2", "NVX", 1), "2: row GPU0, column GPU3: 'NVX' is not a path class; write X, NV1"),
-    (DGX_1V.replace("NV2", "NV0", 1), "2: row GPU0, column GPU3: 'NV0' is not a path class"),
-    (DGX_1V.replace("NV1", "NV2", 1), "3: not symmetric: row GPU1, column GPU0 says NV1, but line 2 says NV2"),
+    (DGX_1V.replace("NV2", "NVX", 1), "2: row GPU0, column GPU3: 'NVX' is not a path type; write X, NV1"),
+    (DGX_1V.replace("NV2", "NV0", 1), "2: row GPU0, column GPU3: 'NV0' is not a path type"),
+    (DGX_1V.replace("NV1", "NV2", 1), "3: not symmetric: row GPU1, column GPU0 is NV1, but line 2 has NV2"),
     (DGX_1V.replace(" X ", "SYS", 1), "2: row GPU0, column GPU0: found SYS, expected X"),
-    (DGX_1V.replace("SYS", " X "), "2: GPU0 and GPU5: X stands between two devices"),
-    (DGX_1V.replace("0-13,28-41\n", "lots\n", 1), "2: row GPU0 ends with 'lots'; due are CPUs"),
+    (DGX_1V.replace("SYS", " X "), "2: GPU0 and GPU5: found X between two devices"),
+    (DGX_1V.replace("0-13,28-41\n", "lots\n", 1), "2: row GPU0 ends with 'lots'; expected CPUs"),
     (DGX_1V + "GPU8\tSYS\tSYS\n", "10: row 'GPU8' has no column"),
     ("\t" + "\t".join(f"GPU{k}" for k in range(200)), "1: more than 128 columns"),
-    ("GPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tPIX\nGPU2\tSYS\tPIX\tX\n", "2: GPU0 and GPU2 are SYS, but must be PIX, since"),
+    ("GPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tSYS\nGPU1\tPIX\tX\tPIX\nGPU2\tSYS\tPIX\tX\n", "2: GPU0 and GPU2 are SYS, but must be PIX, because"),
     ("GPU0\tGPU1\tGPU2\nGPU0\tX\tPXB\tNODE\nGPU1\tPXB\tX\tPIX\nGPU2\tNODE\tPIX\tX\n", "2: GPU0 and GPU2 are NODE, but must be PXB"),
     ("GPU0\tGPU1\tGPU2\nGPU0\tX\tSYS\tNODE\nGPU1\tSYS\tX\tPHB\nGPU2\tNODE\tPHB\tX\n", "2: GPU0 and GPU1 are SYS, but must be NODE"),
     ("a\n\x00\x01", "2: not plain text"),
@@ -261,16 +261,16 @@ BOMB = '<?xml version="1.0"?>\n<!DOCTYPE system [<!ENTITY a "ha"><!ENTITY b "&a;
 GPU1 = 'dev="1" sm="90"'
 
 BAD_FILES = [
-    (BOMB, "2: this is a document type"),
-    ('<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology/>', "2: this is a document type.* hwloc"),
-    ("<graphs version='1'/>", "1: <'graphs'> is not NCCL's topology .this is NCCL_GRAPH_DUMP_FILE's"),
+    (BOMB, "2: found a document type"),
+    ('<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology/>', "2: found a document type.* hwloc"),
+    ("<graphs version='1'/>", "1: <'graphs'> is not NCCL's topology .this file is from NCCL_GRAPH_DUMP_FILE"),
     ("<html><body>404</body></html>", "1: <'html'> is not NCCL's topology"),
-    ("\n<system>\n<cpu>", "3: not whole XML .no element found."),
-    ("<system>\n<cpu></system>", "2: not whole XML .mismatched tag."),
-    ("<system>&b;</system>", "1: not whole XML .undefined entity."),
-    ("<<<", "1: not whole XML"),
-    ("<system/>", "1: no <cpu> in it"),
-    ("<system><cpu><pci busid='0000:00:16.0'/></cpu></system>", "1: no GPU in it"),
+    ("\n<system>\n<cpu>", "3: incomplete XML .no element found."),
+    ("<system>\n<cpu></system>", "2: incomplete XML .mismatched tag."),
+    ("<system>&b;</system>", "1: incomplete XML .undefined entity."),
+    ("<<<", "1: incomplete XML"),
+    ("<system/>", "1: no <cpu> found"),
+    ("<system><cpu><pci busid='0000:00:16.0'/></cpu></system>", "1: no GPU found"),
     ("<system>" + "<cpu>" * 50, "1: more than 20000 elements or 40 levels"),
     ("<system>" + "<cpu/>" * 20_001 + "</system>", "1: more than 20000 elements"),
     (XML_H100.replace('host_hash="0xa5"', 'host_hash="0xa6"', 1), "1: 2 machines in one file"),
@@ -278,10 +278,10 @@ BAD_FILES = [
     (XML_H100.replace(GPU1, 'dev="0" sm="90"'), "23: GPU dev=0 appears twice"),
     (XML_H100.replace(GPU1, 'dev="one" sm="90"'), "24: gpu dev='one' is not a whole number"),
     (XML_H100.replace(GPU1, 'dev="1" sm="80"'), r"7: GPUs of several kinds .sm 80, 90."),
-    (XML_H100.replace('count="18"', 'count="9"'), "24: GPU 1 has 9 NVLinks to NVSwitches, others 18"),
+    (XML_H100.replace('count="18"', 'count="9"'), "24: GPU 1 has 9 NVLinks to NVSwitches, others have 18"),
     (XML_H100.replace('count="18"', 'count="-1"'), "24: nvlink count='-1'; write the number of links"),
     (XML_H100.replace('speed="200000"', 'speed="fast"', 1), "5: net speed='fast' is not a whole number"),
-    (XML_DGX_1V_QUAD.replace('0b:00.0" count="2"', '0b:00.0" count="1"', 1), "5: GPU 0 has 1 NVLinks to GPU 3, but GPU 3 2 to GPU 0"),
+    (XML_DGX_1V_QUAD.replace('0b:00.0" count="2"', '0b:00.0" count="1"', 1), "5: GPU 0 has 1 NVLinks to GPU 3, but GPU 3 has 2 to GPU 0"),
     (XML_H100.replace('<gpu dev="1"', '<gpu dev="2" sm="90"/><gpu dev="1"'), "24: a second <gpu> at one PCI address"),
 ]
 

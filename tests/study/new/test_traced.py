@@ -82,7 +82,7 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
         (["net.py"], "net.py: say which of its callables returns the torch model, and what it takes, such as net.py:Net --input 3x224x224"),
         (["net.py:Net"], "net.py:Net: the shape of its inputs is missing; write for example --input 3x224x224"),
         (["nett.py:Net", "--input", "3x8x8"], "nett.py: no such file"),
-        (["net.py:Net", "--input", "3x8x8", "--dataset", "imagenet1k"], "imagenet1k is not in the catalogue (workloads/datasets/)"),
+        (["net.py:Net", "--input", "3x8x8", "--dataset", "imagenet1k"], "imagenet1k is not in the catalog (workloads/datasets/)"),
         (["net.py:Net", "--input", "3x8x8", "--name", "a/b"], "--name a/b: write letters"),
         (["net.py:Net", "--input", "3x8x8", "--sequence", "8"], "a torch model is traced with its inputs; write --input"),
         (

@@ -202,38 +202,38 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "mamba"}),
-            "model_type mamba is not known; if its layers are like those of llama, write that for model_type",
+            "unknown model_type mamba; if its layers are like those of llama, set model_type to that",
         ),
         (
             "a.json",
             json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
-            "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
+            "or, with transformers installed, trace it: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
         ),
         ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is not a multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
         ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is not a whole number"),
-        ("e.json", "{", "JSON is cut short or broken"),
+        ("e.json", "{", "JSON is truncated or invalid"),
         ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "nothing here describes a model"),
         ("g.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 4", "add --padded-vocab-size"),
-        ("h.sh", MEGATRON.replace("TP=8\n", ""), "what this variable is"),
+        ("h.sh", MEGATRON.replace("TP=8\n", ""), "does not set this variable"),
         ("i.sh", MEGATRON.replace("size 1536", "size 1535"), "not a multiple of the micro-batch of 2; write 1536"),
-        ("j.toml", TORCHTITAN.replace("70B", "7B"), "llama3 7B is not in the catalogue"),
+        ("j.toml", TORCHTITAN.replace("70B", "7B"), "llama3 7B is not in the catalog"),
         ("k.txt", "hello", "is not a config.json"),
-        ("l.json", json.dumps({**llama, "hidden_act": "mystery"}), "activation mystery is not known"),
-        ("m.json", json.dumps({"model_type": "mpt", **MPT, "attn_config": [1]}), "attn_config is a single value; write a block of keys"),
+        ("l.json", json.dumps({**llama, "hidden_act": "mystery"}), "unknown activation mystery"),
+        ("m.json", json.dumps({"model_type": "mpt", **MPT, "attn_config": [1]}), "attn_config is a single value; expected a block of keys"),
         ("n.json", json.dumps({"model_type": "mpt", **MPT, "expansion_ratio": "four"}), "expansion_ratio: 'four' is not a number above 0"),
         ("o.toml", TORCHTITAN.replace("batch_size = 4", 'batch_size = "four"'), r"training\.local_batch_size four: write a whole number"),
         ("p.toml", TORCHTITAN.replace("seq_len = 4096", "seq_len = 0.5"), r"training\.seq_len 0\.5: write a whole number, 1 or more"),
         ("q.toml", TORCHTITAN.replace("l_degree = 8", "l_degree = -1"), r"parallelism\.tensor_parallel_degree -1: write a whole number"),
-        ("r.toml", TORCHTITAN.replace('"full"', '"sometimes"'), "activation_checkpoint.mode sometimes is not known; known are none, full"),
+        ("r.toml", TORCHTITAN.replace('"full"', '"sometimes"'), "unknown activation_checkpoint.mode sometimes; supported: none, full"),
         ("s.toml", TORCHTITAN + "[", "is not TOML"),
         ("t.sh", MEGATRON + "--hidden-dropout much", "--hidden-dropout much: write a number of 0 or more"),
-        ("u.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern makes layers of another kind"),
-        ("v.sh", MEGATRON + "--window-size wide", "--window-size wide: write the tokens to look back on"),
+        ("u.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern selects layers that are not supported"),
+        ("v.sh", MEGATRON + "--window-size wide", "--window-size wide: write the number of previous tokens"),
         (
             "w.sh",
             MEGATRON + "--use-megatron-fsdp --data-parallel-sharding-strategy all",
-            "sharding-strategy all is not known; known are no_shard",
+            "sharding-strategy all; supported: no_shard",
         ),
     ]
     for name, text, sentence in cases:
@@ -376,9 +376,9 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
         return made.left_out
 
     optimizer, offloaded, plus = said("zero.json")
-    assert optimizer == "optimizer OneBitAdam is not modeled: the workload has adam"
+    assert optimizer == "optimizer OneBitAdam is not modeled: the workload uses adam"
     assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
-    assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload is plain ZeRO"
+    assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload uses plain ZeRO"
     assert [note.split(" is ")[0] for note in said("accelerate.yaml")] == ["fsdp_config.fsdp_offload_params (cpu)"]
     assert said("plain.json") == ()
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
@@ -435,7 +435,7 @@ def test_what_no_usual_layout_holds_is_searched(tmp_path: Path) -> None:
 def test_a_script_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
     """Python reads no more than 4300 digits, and no float has more than 308."""
     (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes="9" * 400))
-    with pytest.raises(SpecError, match=r"job\.sbatch: '9{36}\.\.\. nodes or GPUs are more than any cluster has; write 1,000,000 at most$"):
+    with pytest.raises(SpecError, match=r"job\.sbatch: '9{36}\.\.\. nodes or GPUs exceed any cluster; write at most 1,000,000$"):
         new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
 
 
@@ -503,14 +503,14 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
     assert (found.training.optimizer.name, found.training.activation_checkpointing) == ("adam", "none")
     assert found.training.recompute_modules == ("mlp", "layernorm")
     assert notes == (
-        "--optimizer lion is not modeled: the workload has adam",
-        "--recompute-modules shared_experts is not modeled: it is not recomputed",
+        "--optimizer lion is not modeled: the workload uses adam",
+        "--recompute-modules shared_experts is not modeled and not recomputed",
     )
     sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
     alone = f"{sizes} --seq-length 128 --max-position-embeddings 128"
     found, notes = told(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
     assert (found.training.recompute_modules, found.training.activation_checkpointing) == ((), "none")
-    assert notes == ("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer",)
+    assert notes == ("--recompute-modules is ignored: recomputing parts of blocks is modeled only in layouts, such as --shard optimizer",)
     shape = told(f"{MEGATRON.rstrip()} --window-size 127,0 --window-attn-skip-freq 4 --hidden-dropout 0\n", tmp_path)[0].model.transformer
     assert shape is not None and (shape.window, shape.global_every, shape.dropout) == (127, 4, 0.0)
 
@@ -518,10 +518,10 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
 def test_arguments_of_megatron_that_are_not_read_are_named(tmp_path: Path) -> None:
     more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe custom --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
     assert told(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
-        "--rampup-batch-size 64 64 100000 is left out: for a budget of tokens write "
+        "--rampup-batch-size 64 64 100000 is ignored: for a token budget, write "
         "pretraining: {batch_ramp: {start: 64, step: 64, tokens: 204800000}}",
-        "--fp8-recipe custom is not modeled: the workload has delayed",
-        "--micro-batch-sise is not known; did you mean --micro-batch-size?",
+        "--fp8-recipe custom is not modeled: the workload uses delayed",
+        "unknown option --micro-batch-sise; did you mean --micro-batch-size?",
     )
     assert told(MEGATRON, tmp_path)[1] == ()
 
@@ -555,8 +555,8 @@ def test_recipes_of_torchtitan_are_read(converter: str, block: str, recipe: str,
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ('[quantize.linear.float8]\nrecipe_name = "columnwise"', "recipe_name columnwise is not known; known are tensorwise, rowwise and"),
-        ("[quantize]\nlinear = 3", "linear is a single value; write a block of keys"),
+        ('[quantize.linear.float8]\nrecipe_name = "columnwise"', "recipe_name columnwise; supported: tensorwise, rowwise and"),
+        ("[quantize]\nlinear = 3", "linear is a single value; expected a block of keys"),
     ],
 )
 def test_recipes_that_torchtitan_has_not_are_refused(block: str, said: str, tmp_path: Path) -> None:
@@ -571,6 +571,6 @@ def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -
     assert (found.training.precision, notes) == ("fp8", ())
     text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Muon"\n'
     assert told(text, tmp_path, "run.toml")[1] == (
-        "activation_checkpoint.selective_ac_option 2 is not modeled: the workload has op",
-        "optimizer Muon is not modeled: the workload has adam",
+        "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
+        "optimizer Muon is not modeled: the workload uses adam",
     )

@@ -432,7 +432,7 @@ def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
     assert {each.shard for each in split} == {"none"}
     written = launch_files_of(launch_of(alone, outcome_of(setting, split[0])), "")
     assert 'dtype = "bfloat16"' in written.files["torchtitan.toml"]  # nothing mixes precisions without data ranks
-    assert "less memory than is said here" in written.notes[0]
+    assert "less memory than predicted here" in written.notes[0]
 
 
 def test_arguments_of_megatron_say_the_whole_model() -> None:

@@ -140,7 +140,7 @@ def test_a_run_with_it_is_that_with_the_built_in_one_and_says_that_it_is_not_val
     known = stallsim.run("p3.16xlarge", "resnet50", nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"}).document
     assert own["step_time_s"] == pytest.approx(known["step_time_s"], rel=1e-9)
     assert own["stalls_s"] == pytest.approx(known["stalls_s"], rel=1e-6, abs=1e-9)
-    told = "collective MyHalvingDoubling is your own: it is not validated, and the expected error is that of other algorithms"
+    told = "collective MyHalvingDoubling is user-defined and not validated; the expected error shown is that of the built-in algorithms"
     assert told in own["warnings"] and told not in known["warnings"]
     table = collective_table("hgx-h100", "all_reduce", [2**20], tuning=Tuning("2.30", "MyRing"))
     assert collective_error(table) is None and "no measurements of MyRing" in unmeasured(table)[0]
@@ -153,7 +153,7 @@ def test_layouts_take_it_too() -> None:
     left = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2)
     assert own.step_time == pytest.approx(known.step_time, rel=1e-9)
     assert own.step_time > left.step_time
-    assert [text for text in own.document["warnings"] if text.startswith("collective MyHalvingDoubling is your own: it is not validated")]
+    assert [text for text in own.document["warnings"] if text.startswith("collective MyHalvingDoubling is user-defined and not validated")]
 
 
 @pytest.mark.parametrize("algorithm", [Ring(), HalvingDoubling(), Star()])
@@ -231,7 +231,7 @@ def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, told: st
             None,
             "the collective 7: does not follow CollectiveAlgorithm: it lacks name and all_reduce; docs/develop/own-collective.md shows one",
         ),
-        (type("Taken", (Star,), {"name": "ring"}), None, "collective ring: this is the name of a collective that is built in"),
+        (type("Taken", (Star,), {"name": "ring"}), None, "collective ring: a built-in collective has this name"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(collective: object, gpus: int | None, told: str) -> None:
