@@ -105,7 +105,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", tp=2), "tp: unknown option; write parallel={'tp': 2}"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
         (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),
-        (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of texts, such as ['p3.16xlarge']"),
+        (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of strings, such as ['p3.16xlarge']"),
         (lambda: stallsim.compare("vgg16", ["p3.16xlarge"], nodes=[0]), "nodes=[0]: expected whole numbers of 1 or more"),
         (lambda: stallsim.sweep("p3.16xlarge", "vgg16", ["batch"]), "vary=['batch']: expected a mapping"),
         (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "--budget-hours or --budget-usd: write one of the two"),
@@ -169,7 +169,7 @@ def test_a_layout_of_the_workloads_own_is_run(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
     (tmp_path / "laid-out.yaml").write_text(LAID_OUT)
-    with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but is asked for here in data parallelism"):
+    with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but this runs plain data parallelism only"):
         simulate("hgx-h100", tmp_path / "laid-out.yaml")
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text('jobs:\n  - {workload: resnet18, placement: "4"}\n  - {workload: laid-out.yaml, placement: "4"}\n')

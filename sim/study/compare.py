@@ -55,13 +55,11 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     listed = {str(row["name"]) for row in rows}
     unknown = next((name for name in names if name not in listed), None)
     if unknown:
-        raise SpecError(f"--where: {unknown} is not a name of the catalogue; write names of `python -m sim list`, or paths without --where")
+        raise SpecError(f"--where: {unknown} is not in the catalog; write names that `python -m sim list` shows, or paths without --where")
     matching = [str(row["name"]) for row in select(rows, where, HARDWARE)]
     kept = [name for name in names if name in matching] if names else matching
     if not kept:
-        raise SpecError(
-            f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `python -m sim list` shows what there is"
-        )
+        raise SpecError(f"--where {' --where '.join(where)}: no catalog machine matches; `python -m sim list` shows all machines")
     return kept
 
 

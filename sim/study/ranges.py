@@ -29,7 +29,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
         raise SpecError(f"{option} {text}: write 1 or more")
     most = MOST.get(option, 10**9)
     if max(low, high or low) > most:
-        raise SpecError(f"{option} {text}: the largest number is {most:,}; {_meant(max(low, high or low), most)}")
+        raise SpecError(f"{option} {text}: the maximum is {most:,}; {_meant(max(low, high or low), most)}")
     if high is None:
         return [low]
     if high < low:
@@ -40,7 +40,8 @@ def whole_numbers(text: str, option: str) -> list[int]:
         raise SpecError(f"{option} {text}: write 1 or more values after ':'")
     if min(count, high - low + 1) > MOST_VALUES:
         raise SpecError(
-            f"{option} {text}: {min(count, high - low + 1):,} runs, the most are {MOST_VALUES:,}; did you mean {low}..{high}:10?"
+            f"{option} {text}: {min(count, high - low + 1):,} runs are more than the {MOST_VALUES:,} allowed; did you mean "
+            f"{low}..{high}:10?"
         )
     step = (high - low) / max(count - 1, 1)
     return list(dict.fromkeys(round(low + index * step) for index in range(count)))

@@ -31,7 +31,7 @@ def plan_of(
     """Return the whole job that the options of a command request; None if they request none. Raise SpecError for invalid options."""
     if epochs is None and hours is None and tokens is None:
         if evaluation or not checkpoints:
-            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
+            raise SpecError("--evaluation and --no-checkpoints apply to a whole job: add --epochs or --hours")
         return None
     return plan_due(epochs, hours, evaluation, checkpoints, tokens)
 
@@ -50,7 +50,7 @@ def plan_due(
         if value is not None and not 0 < value < inf:
             raise SpecError(f"{option} {value:g}: write more than 0")
     if not 0 <= evaluation <= 1:
-        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, 0 to 1, such as 0.04")
+        raise SpecError(f"--evaluation {evaluation:g}: write a fraction of the training samples from 0 to 1, such as 0.04")
     if hours is not None:
         return JobPlan(None, evaluation, checkpoints, time=3600.0 * hours)
     return JobPlan(1.0 if epochs is None else epochs, evaluation, checkpoints)
@@ -70,10 +70,10 @@ def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
         return plan
     sequence = workload.sequence
     if sequence is None:
-        raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
+        raise SpecError(f"--tokens: {workload.model.name} has no token sequences; write --epochs, or use a model with a transformer")
     if plan.tokens < samples * sequence:
         raise SpecError(
-            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
+            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write at least that many"
         )
     return plan._replace(epochs=plan.tokens // sequence / workload.dataset.samples)  # whole sequences
 

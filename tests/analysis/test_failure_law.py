@@ -87,7 +87,7 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     told = [note for note in own.attrs.pop("notes") if note not in plain.attrs["notes"]]
     assert plain.attrs.pop("notes") and own.attrs == plain.attrs
     assert told == [
-        "times between failures follow mine, a law of your own that is not validated; the closed form, the formulas and the best "
+        "times between failures follow mine, your own law, which is not validated; the closed form, the formulas and the best "
         "interval assume exponential times"
     ]
 

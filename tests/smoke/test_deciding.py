@@ -36,14 +36,14 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
     assert main(["compare", "vgg16", "p3.2xlarge", "p2.xlarge", "--batch", "100000"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("No machine can run vgg16.") and "  - p2.xlarge: " in said
-    assert "largest batch that fits" in said and "Nor can the machine with the largest GPUs" in said
+    assert "largest batch that fits" in said and "The catalog machine with the largest GPUs cannot either" in said
     assert main(["compare", "vgg16", "p2.xlarge", "--batch", "150"]) == 1
     assert "Nearest that can: " in capsys.readouterr().out
 
 
 def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--market", "spot"]) == 0
-    assert "No spot price is known of g5.xlarge; --set price.spot=" in capsys.readouterr().out
+    assert "No spot price is known of g5.xlarge;  --set price.spot=" in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "expected one number, such as --nodes 4"),
         (["profile", "p3.16xlarge", "resnet18-and-vgg16"], "resnet18-and-vgg16: lists several jobs; the Stash procedure profiles one"),
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p2.8xlarge"], "--twin p2.8xlarge: has K80, p3.16xlarge V100-SXM2-16GB"),
-        (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),
+        (["compare", "resnet18", "--where", "gpus=3"], "no catalog machine matches"),
         (["compare", "resnet18", "p3.2xlarge", "--sort", "colour"], "write one of time, cost"),
         (["compare", "resnet18", "p3.2xlarge", "p3.16xlrge"], "did you mean p3.16xlarge"),
         (["compare", "resnet18", "nowhere.yaml"], "nowhere.yaml: no such file"),
@@ -144,8 +144,8 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
         (["recommend", "resnet18", "--budget-hours", "1", "--hours", "2"], "--hours and --budget-hours"),
         (["run", "p3.8xlarge", "resnet18", "--hours", "2", "--epochs", "2"], "--epochs and --hours"),
-        (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "says this for each job"),
-        (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "write --epochs or --hours as well"),
+        (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "sets this for each job"),
+        (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "add --epochs or --hours"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
@@ -190,7 +190,7 @@ def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (["p2.xlarge"], "no spot price is known; give one, for example --set price.spot="),
+        (["p2.xlarge"], "has no spot price; add one, for example --set price.spot="),
         (["p4d.24xlarge"], "no interruption data for spot machines with A100-SXM4-40GB; add a mean, for example --mean-lifetime"),
         (["--policy", "hope"], "write one of shrink, replace, wait"),
         (["--steps", "5"], "--epochs or --steps"),

@@ -155,7 +155,7 @@ WRONG = {
     "run p3.2xlarge missing.yaml": "missing.yaml: no such file",
     "run p3.2xlarge vgg61": "did you mean vgg",
     "run p3.2xlarge vgg16 --stack fsdp": "use --shard parameters",
-    "run p3.2xlarge vgg16 --batch many": "write the samples of each GPU",
+    "run p3.2xlarge vgg16 --batch many": "write the samples per GPU",
     "run p3.2xlarge vgg16 --nodes 0": "write 1 or more",
     "run p3.2xlarge vgg16 --nodes 1..1000000000": "",
     "run p3.2xlarge vgg16 --set training.bach=3": "did you mean 'batch'",

@@ -17,7 +17,7 @@ OPTIONS = {
     "nodes zero": (["--nodes", "0"], "--nodes 0: write 1 or more"),
     "nodes a word": (["--nodes", "four"], "--nodes four: write a number such as 4"),
     "nodes down": (["--nodes", "4..1"], "--nodes 4..1: a range goes up; write 1..4"),
-    "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: the largest number is 100,000; did you mean 900?"),
+    "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: the maximum is 100,000; did you mean 900?"),
     "nodes against placement": (["--nodes", "4", "--placement", "1+2"], "leave --nodes out"),
     "gpus empty": (["--gpus", ""], "--gpus '': write a number such as 4"),
     "gpus too many": (["--gpus", "9"], "--gpus 9: 1 x p3.16xlarge has 8 GPUs; write at most 8, or --nodes 3"),
@@ -37,7 +37,7 @@ OPTIONS = {
     "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
     "set empty": (["--set", ""], "--set '': write KEY=VALUE"),
     "set without value": (["--set", "node.nic.bandwidth"], "--set node.nic.bandwidth: write KEY=VALUE"),
-    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; a key starts with one of coordinated_prep, dataset"),
+    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; keys start with one of coordinated_prep, dataset"),
     "set nearly known": (["--set", "trainings.batch=1"], "did you mean 'training'?"),
     "set without unit": (["--set", "node.nic.bandwidth=100"], "no unit"),
     "set in another case": (["--set", "node.nic.bandwidth=25 gbps"], "unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth"),
@@ -156,10 +156,10 @@ def test_a_wrong_jobs_file_is_named_with_its_place(capsys: pytest.CaptureFixture
 
 def test_options_that_a_jobs_file_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--batch", "8")
-    assert "--batch 8: a file of several jobs says this for each job" in said
+    assert "--batch 8: a jobs file sets this for each job" in said
 
 
 def test_numbers_of_nodes_that_would_repeat_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     """What is placed by hand stays where it is, so a scaling table would have the same row again and again."""
     message = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--fast", "--nodes", "1..4")
-    assert "--nodes: the jobs stay where their placement puts them" in message
+    assert "--nodes: the placement fixes the jobs' nodes" in message

@@ -52,20 +52,20 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
 @pytest.mark.parametrize(
     ("hardware", "op", "options", "words"),
     [
-        ("p3.2xlarge", "all_reduce", {}, "a collective needs 2 ranks or more, there is 1; --nodes 2 adds a node"),
+        ("p3.2xlarge", "all_reduce", {}, "a collective needs at least 2 ranks, not 1; --nodes 2 adds a node"),
         ("p3.16xlarge", "allreduce", {}, "--op allreduce: write one of all_reduce"),
         ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
-        ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: NCCL's protocols carry NCCL's"),
-        ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: NCCL sends and receives"),
-        ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: NCCL sends and receives"),
+        ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: protocols apply only to NCCL's"),
+        ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: point-to-point transfers have no algorithm"),
+        ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: point-to-point transfers have no algorithm"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree leaves no way to run reduce"),
-        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce, not reduce"),
-        ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: belongs to --op all_to_all"),
-        ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need a row of 8 numbers"),
+        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce algorithm, not one for reduce"),
+        ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: applies only to --op all_to_all"),
+        ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need one row of 8 numbers"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,x"}, "write numbers"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,1,1,1,1,1,1,-1"}, "zero or more"),
         ("p3.16xlarge", "all_to_all", {"shares": "0,0,0,0,0,0,0,0"}, "nobody sends anything"),
-        ("p3.2xlarge", "send_recv", {}, "a collective needs 2 ranks or more"),
+        ("p3.2xlarge", "send_recv", {}, "a collective needs at least 2 ranks"),
     ],
 )
 def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, Any], words: str) -> None:

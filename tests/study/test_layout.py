@@ -385,7 +385,7 @@ def test_the_imbalance_of_experts_says_what_is_possible() -> None:
     assert "all tokens at 8; write at most that" in refused(scenario(MIXTRAL, ep=8, shard="parameters", expert_imbalance=9))
 
 
-@pytest.mark.parametrize(("gpus", "text"), [(4096, "in more than 256 ways"), (4104, "more than 4,096 ranks are not looked at")])
+@pytest.mark.parametrize(("gpus", "text"), [(4096, "more than 256 kinds of ranks"), (4104, "more than 4,096 ranks are not simulated individually")])
 def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
     assert text in _too_many(gpus)
 

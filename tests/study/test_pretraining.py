@@ -90,7 +90,7 @@ def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pretraining", "training", "says"),
     [
-        (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining take 2.1e[+]10 already"),
+        (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining already need 2.1e[+]10"),
         ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: 4 data-parallel ranks"),
         ({"batch_ramp": {"start": 4, "step": 5, "tokens": "1B"}}, {}, "pretraining.batch_ramp: from 4 in steps of 5 the batch never is 16"),
         ({"last": [{"tokens": "1B", "sequence": 10**6}]}, {}, r"pretraining.last\[0\]: .*beyond the model's"),
@@ -158,17 +158,17 @@ def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytes
         (
             {"batch_ramp": {"start": 4, "step": 4, "tokens": 1000}},
             "10B",
-            r"pretraining\.batch_ramp, global batch 4: 333 tokens do not make a step, which takes 32,768 \(4 samples of 8,192\)",
+            r"pretraining\.batch_ramp, global batch 4: 333 tokens are less than one step of 32,768 \(4 samples of 8,192\)",
         ),
         (
             {"last": [{"tokens": 30_000, "sequence": 4096, "global_batch": 8}]},
             "10B",
-            r"pretraining\.last\[0\]: 30,000 tokens do not make a step, which takes 32,768 \(8 samples of 4,096\); write that many or more",
+            r"pretraining\.last\[0\]: 30,000 tokens are less than one step of 32,768 \(8 samples of 4,096\); write at least that many",
         ),
         (
             {"last": [{"tokens": "1B", "global_batch": 8}]},
             "1000100000",
-            r"leave 100,000 for the workload's own steps, of which one takes 131,072; write 1e\+09, or 1\.00013e\+09 and more",
+            r"leave 100,000 for the workload's own steps of 131,072 each; write 1e\+09, or 1\.00013e\+09 and more",
         ),
     ],
 )

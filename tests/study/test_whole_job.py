@@ -61,7 +61,7 @@ def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
         ({"epochs": 0, "hours": None}, "--epochs 0: write more than 0"),
         ({"epochs": None, "hours": float("nan")}, "--hours nan"),
         ({"epochs": 1, "hours": None, "evaluation": -0.1}, "--evaluation -0.1"),
-        ({"epochs": None, "hours": None, "checkpoints": False}, "write --epochs or --hours"),
+        ({"epochs": None, "hours": None, "checkpoints": False}, "add --epochs or --hours"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:

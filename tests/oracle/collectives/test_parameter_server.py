@@ -120,7 +120,7 @@ def test_one_worker_with_a_server_elsewhere():
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda: host_bytes(2, 3, 8, True), "3 colocated servers do not fit on 2 worker hosts: take up to 2"),
+        (lambda: host_bytes(2, 3, 8, True), "3 colocated servers do not fit on 2 worker hosts: use at most 2"),
         (lambda: host_bytes(2, 0, 8, False), "at least one worker and one server, not 2 and 0"),
         (lambda: parameter_server([0, 1], [1, 2], 8), r"servers \[2\] are not workers"),
         (lambda: parameter_server([0, 1], [], 8), "each of its ranks once"),

@@ -65,7 +65,7 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     said = capsys.readouterr().out
     assert "for a global batch of 16 samples (--global-batch), which --batch 2 makes on all GPUs" in said
     assert re.search(r"layouts are (proven best|at most [\d.]+% of a step above the best)", said)
-    assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
+    assert "--batch N sets the batch per GPU instead" not in said and "global batches range" not in said
 
 
 def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
