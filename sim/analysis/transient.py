@@ -84,7 +84,7 @@ def kaplan_meier(revoked: Sequence[float], watched: Sequence[float], cap: float 
     """Return the survival of machines of which some were *revoked* (s) and others *watched* (s) until then, alive. Empty is an error."""
     machines = len(revoked) + len(watched)
     if not machines:
-        raise ValueError("no machine was watched, so no lifetime is known")
+        raise ValueError("no machine was observed, so there are no lifetimes")
     share, times, alive = 1.0, [], []
     for time in sorted(set(revoked)):
         at_risk = sum(life >= time for life in revoked) + sum(life >= time for life in watched)

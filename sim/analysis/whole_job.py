@@ -83,10 +83,10 @@ def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
     """Return the epochs of a job of *plan*: as given, or how far it comes in its time."""
     if (plan.epochs is None) == (plan.time is None):
-        raise ValueError("a job has a number of epochs or a time")
+        raise ValueError("a job needs a number of epochs or a time")
     if plan.epochs is not None:
         if plan.epochs <= 0:
-            raise ValueError(f"{plan.epochs} epochs: a job has more than 0")
+            raise ValueError(f"{plan.epochs} epochs: a job needs more than 0")
         return plan.epochs
     left, done, beside = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
     rested = max(1.0, pace.tired_from - 1.0)

@@ -139,7 +139,7 @@ def test_a_file_may_import_what_stands_beside_it(tmp_path: Path, monkeypatch: py
     shutil.copy(UNUSUAL, package / "blocks.py")
     (tmp_path / "plain.py").write_text("def net():\n    from plain_blocks import LowRank\n    return LowRank()\n")
     (package / "nets.py").write_text("from .blocks import LowRank\n\ndef net():\n    return LowRank()\n")
-    with pytest.raises(SpecError, match="a file that imports relatively needs an"):
+    with pytest.raises(SpecError, match="relative imports need an"):
         extract(f"{package}/nets.py:net", ["32"], "net")
     (package / "__init__.py").touch()
     due = extract(f"{UNUSUAL}:LowRank", ["32"], "net").layers

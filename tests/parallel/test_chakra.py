@@ -68,8 +68,8 @@ def test_durations_in_microseconds_and_in_seconds(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "type": (TraceNode(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not played"),
-    "dependency": (compute(3, 1e-6, 99), r"toy.0.et: node 3 \(kernel 3\): waits for node 99, which the file does not have"),
+    "type": (TraceNode(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not supported"),
+    "dependency": (compute(3, 1e-6, 99), r"toy.0.et: node 3 \(kernel 3\): waits for node 99, which is not in the file"),
     "comm_type": (
         collective(1, "ALL_REDUCE", 8, comm_type=77),
         r"\(ALL_REDUCE\): comm_type 77 is unknown; expected one of 0 ALL_REDUCE",

@@ -43,7 +43,7 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
 
 def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--market", "spot"]) == 0
-    assert "No spot price is known of g5.xlarge;  --set price.spot=" in capsys.readouterr().out
+    assert "No spot price is known of g5.xlarge; --set price.spot=" in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:

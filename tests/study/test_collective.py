@@ -59,7 +59,12 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
         ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: point-to-point transfers have no algorithm"),
         ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: point-to-point transfers have no algorithm"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree leaves no way to run reduce"),
-        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce algorithm, not one for reduce"),
+        (
+            "p3.16xlarge",
+            "reduce",
+            {"tuning": Tuning("2.30", "HalvingDoubling")},
+            "HalvingDoubling is an all-reduce algorithm, not one for reduce",
+        ),
         ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: applies only to --op all_to_all"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need one row of 8 numbers"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,x"}, "write numbers"),

@@ -59,7 +59,10 @@ def test_without_nodes_a_placement_counts_from_the_first() -> None:
         ([{"placement": "5"}], "placement 5: 5 GPUs of node 0; it has GPUs 0 to 3"),
         ([{"nodes": 1, "gpus": [4]}], "there is no GPU 4 on node 1; it has GPUs 0 to 3"),
         ([{"gpus": [1, 1]}], "gpus: GPU 1 appears twice; name each GPU once"),
-        ([{"nodes": "0..2"}, {"nodes": 2, "gpus": [3]}], "GPU 3 of node 2 belongs to an earlier job, jobs.0; give each job its own 'nodes'"),
+        (
+            [{"nodes": "0..2"}, {"nodes": 2, "gpus": [3]}],
+            "GPU 3 of node 2 belongs to an earlier job, jobs.0; give each job its own 'nodes'",
+        ),
         ([{"nodes": "0..2"}, {"nodes": "2..3", "placement": "1"}], "placement 1 needs 1 GPUs of node 2, of which 0 are free"),
     ],
 )

@@ -82,7 +82,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario("resnet50", tp=1, shard="parameters"),
     ),
     (
-        scenario("resnet50", cp=2), "training.parallel.context: resnet50 has no attention whose sequence could be split; use context: 1",
+        scenario("resnet50", cp=2), "training.parallel.context: resnet50 has no attention to split by sequence; use context: 1",
         scenario("resnet50", cp=1, shard="parameters"),
     ),
     (
@@ -385,7 +385,9 @@ def test_the_imbalance_of_experts_says_what_is_possible() -> None:
     assert "all tokens at 8; write at most that" in refused(scenario(MIXTRAL, ep=8, shard="parameters", expert_imbalance=9))
 
 
-@pytest.mark.parametrize(("gpus", "text"), [(4096, "more than 256 kinds of ranks"), (4104, "more than 4,096 ranks are not simulated individually")])
+@pytest.mark.parametrize(
+    ("gpus", "text"), [(4096, "more than 256 kinds of ranks"), (4104, "more than 4,096 ranks are not simulated individually")]
+)
 def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
     assert text in _too_many(gpus)
 

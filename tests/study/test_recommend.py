@@ -198,7 +198,9 @@ def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
     found = recommend(ASKED, several, JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
     assert {candidate.nodes for candidate in found.ranked} == {1} and not found.left_out
     assert [
-        note for note in found.notes if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide evenly over 16 GPUs")
+        note
+        for note in found.notes
+        if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide evenly over 16 GPUs")
     ]
 
 

@@ -107,5 +107,7 @@ def test_plain_data_parallelism_recomputes_no_parts_of_blocks(setting: str) -> N
     """They would change nothing there: a step with them took as long as one without."""
     overrides = ("training.activation_checkpointing=blocks", f"training.{setting}")
     name = setting.partition("=")[0]
-    with pytest.raises(SpecError, match=rf"^training\.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out$"):
+    with pytest.raises(
+        SpecError, match=rf"^training\.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out$"
+    ):
         answer(Scenario("hgx-h100", "llama-3.2-1b", overrides=overrides))

@@ -33,7 +33,7 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
 
 @pytest.mark.parametrize("text", ["training.parallel={tensor: 4}", "training.parallel.layers_per_stage=[8,8]"])
 def test_what_no_plan_keeps_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="cannot be kept fixed; leave it out"):
+    with pytest.raises(SpecError, match="cannot be fixed here, where a layout is chosen for each machine; leave it out"):
         written_layout(Scenario("", "llama-3.2-1b", (text,)))
 
 
@@ -69,7 +69,7 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
 
 
 def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
-    with pytest.raises(SpecError, match="--fp8-recipe rowwise: changes nothing in bf16; add --precision fp8, or leave it out"):
+    with pytest.raises(SpecError, match="--fp8-recipe rowwise: has no effect in bf16; add --precision fp8, or leave it out"):
         planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), layout_document)
 
 
