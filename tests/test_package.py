@@ -97,7 +97,7 @@ def test_dir_shows_the_public_names() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: stallsim.run(1, "vgg16"), "hardware=1: expected a name"),
+        (lambda: stallsim.run(1, "vgg16"), "hardware=1: expected a catalog name"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", nodes="2"), "nodes='2': expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", gpus=2.5), "gpus=2.5: expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", batch=True), "batch=True: expected a whole number or 'max'"),
@@ -114,7 +114,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "--spares -1: write 0 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "--trials 1: write 2 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days="3"), "days='3': expected a number"),
-        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected text"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected a string"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, elastic="no"), "elastic='no': expected True or False"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, failure_rate="1 /d"), "failure_rate: write rate, as fields of Weeks are"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", tokens=[1]), "--tokens [1]: write a number of tokens above 0"),

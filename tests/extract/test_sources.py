@@ -41,7 +41,7 @@ def test_an_exported_program_costs_what_its_model_costs(tmp_path: Path, net: Cal
 
 
 def test_an_exported_program_needs_a_dynamic_batch(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"exported for a batch of 4 alone.*dynamic_shapes=\{'input': \{0: torch.export.Dim\('batch'\)\}\}"):
+    with pytest.raises(SpecError, match=r"exported for a batch of 4 only.*dynamic_shapes=\{'input': \{0: torch.export.Dim\('batch'\)\}\}"):
         extract(str(exported(tmp_path / "net.pt2", False)), [], "net")
 
 

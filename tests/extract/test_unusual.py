@@ -119,8 +119,12 @@ def test_models_of_transformers_are_torchs(name: str, inputs: list[str], argumen
 @pytest.mark.parametrize(
     ("name", "inputs", "told"),
     [
-        ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, given 2x16 with the batch)"),
-        ("detector", ["@{unusual}:labelled_images"], "needs the value of a tensor in layer transform (GeneralizedRCNNTransform, given"),
+        ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, called with 2x16, including the batch)"),
+        (
+            "detector",
+            ["@{unusual}:labelled_images"],
+            "needs the value of a tensor in layer transform (GeneralizedRCNNTransform, called with",
+        ),
     ],
 )
 def test_what_depends_on_values_is_refused(name: str, inputs: list[str], told: str) -> None:

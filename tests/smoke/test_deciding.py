@@ -101,7 +101,7 @@ def test_a_sweep_loses_nothing_of_another_that_was_stopped(tmp_path: Path, capsy
     sweep(Scenario("p3.2xlarge", "resnet18"), grid([axis("batch=8,16")]), row, journal=journal, processes=1)
     kept = journal.read_bytes()
     assert main([*asked, "batch=32,64"]) == 2
-    assert "keeps 2 points of another sweep" in capsys.readouterr().err
+    assert "holds 2 points of another, unfinished sweep" in capsys.readouterr().err
     assert journal.read_bytes().strip() == kept.strip() and not file.exists()
     assert main([*asked, "batch=8,16"]) == 0  # the one that was stopped ends
     assert not journal.exists()
@@ -148,7 +148,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "add --epochs or --hours"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
-        (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
+        (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name at least one field"),
         (["diff", "nowhere.json", "nowhere.json"], "no such file"),
         (["diff", ".", "."], "has no run.json; write one with: python -m sim run HW WL -o ."),
     ],

@@ -135,7 +135,7 @@ JOBS = {
     "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: cannot be combined with 'placement'"),
     "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),
     "no such GPU": ("jobs:\n  - {workload: vgg16, gpus: [8]}\n", "jobs.0: there is no GPU 8 on node 0; it has GPUs 0 to 7"),
-    "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 GPUs of node 0, of which 0 are free"),
+    "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 free GPU on node 0, which has 0"),
     "no pattern": ("jobs:\n  - {workload: vgg16, placement: all}\n", "jobs.0: placement all: write the GPUs of each node"),
     "memory": (
         "jobs:\n  - {workload: {extends: vgg16, training: {batch: 512}}}\n",

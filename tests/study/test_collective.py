@@ -68,8 +68,8 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
         ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: applies only to --op all_to_all"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need one row of 8 numbers"),
         ("p3.16xlarge", "all_to_all", {"shares": "1,x"}, "write numbers"),
-        ("p3.16xlarge", "all_to_all", {"shares": "1,1,1,1,1,1,1,-1"}, "zero or more"),
-        ("p3.16xlarge", "all_to_all", {"shares": "0,0,0,0,0,0,0,0"}, "nobody sends anything"),
+        ("p3.16xlarge", "all_to_all", {"shares": "1,1,1,1,1,1,1,-1"}, "finite and at least 0"),
+        ("p3.16xlarge", "all_to_all", {"shares": "0,0,0,0,0,0,0,0"}, "no rank sends data"),
         ("p3.2xlarge", "send_recv", {}, "a collective needs at least 2 ranks"),
     ],
 )

@@ -44,7 +44,7 @@ def test_where_chooses_from_the_catalogue() -> None:
         machines(["p3.2xlarge", "anything"], [])
     assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
     assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]
-    with pytest.raises(SpecError, match="no machine"):
+    with pytest.raises(SpecError, match="no catalog machine"):
         machines([], ["gpus=3"])
     with pytest.raises(SpecError, match="is not in the catalog"):
         machines(["nowhere"], ["gpus=8"])

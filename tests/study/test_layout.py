@@ -123,7 +123,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
     ),
     (
         scenario("vgg16", pp=2),
-        r"stages are cut between numbered blocks .*, of which vgg16 has none; say .*cuts: \[features.15\], or use pipeline: 1",
+        r"stages are cut between numbered blocks .*, but vgg16 has none; specify .*cuts: \[features.15\], or use pipeline: 1",
         scenario("vgg16", pp=2, cuts="features.15"),
     ),
     (
@@ -135,7 +135,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario("resnet18", pp=4, cuts="layer2.0+layer3.0.conv2+layer4.1"),
     ),
     (
-        scenario(LLAMA, pp=2, cuts="layers.8.ffn_norm"), "ffn_norm is inside of layers.8; decoders are cut between blocks: write layers.8",
+        scenario(LLAMA, pp=2, cuts="layers.8.ffn_norm"), "ffn_norm is inside layers.8; decoders are cut between blocks: write layers.8",
         scenario(LLAMA, pp=2, cuts="layers.8"),
     ),
     (

@@ -91,7 +91,7 @@ def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
     ("pretraining", "training", "says"),
     [
         (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining already need 2.1e[+]10"),
-        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: 4 data-parallel ranks"),
+        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: is not divisible by 4 data-parallel ranks"),
         ({"batch_ramp": {"start": 4, "step": 5, "tokens": "1B"}}, {}, "pretraining.batch_ramp: from 4 in steps of 5 the batch never is 16"),
         ({"last": [{"tokens": "1B", "sequence": 10**6}]}, {}, r"pretraining.last\[0\]: .*beyond the model's"),
         ({"first": [{"tokens": "1B", "set": ["nothing.batch=2"]}]}, {}, r"pretraining.first\[0\]: --set nothing.batch=2: unknown key"),
@@ -106,7 +106,7 @@ def test_slips_are_told_in_one_sentence(tmp_path: Path, pretraining: dict[str, A
 def test_plain_data_parallelism_refuses_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
     assert main(["run", "hgx-h100", path, "--tokens", "10B"]) == 2
-    assert "simulated for layouts" in capsys.readouterr().err
+    assert "simulated only for layouts" in capsys.readouterr().err
 
 
 def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,7 @@ def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureF
     assert found["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
     assert any("5 parts" in note for note in found["notes"])
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--days", "2", *quiet]) == 0
-    assert any("--tokens includes ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
+    assert any("--tokens adds ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
 
 
 def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytes
 def test_weeks_of_plain_data_parallelism_refuse_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--tokens", "10B"]) == 2
-    assert "simulated for layouts" in capsys.readouterr().err
+    assert "simulated only for layouts" in capsys.readouterr().err
 
 
 def test_a_plan_says_what_it_plans_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,9 +51,9 @@ def test_a_grid_has_every_combination_once() -> None:
     points = grid([axis("a=1,2"), axis("b=x,y,z")])
     assert len(points) == len(set(points)) == 6
     assert points[0] == (("a", "1"), ("b", "x"))
-    with pytest.raises(SpecError, match="given twice"):
+    with pytest.raises(SpecError, match="appears twice"):
         grid([axis("a=1"), axis("a=2")])
-    with pytest.raises(SpecError, match="name one field"):
+    with pytest.raises(SpecError, match="name at least one field"):
         grid([])
 
 

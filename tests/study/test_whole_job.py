@@ -85,5 +85,5 @@ def test_tokens_are_epochs_of_the_data_set() -> None:
             token_count(text)
     with pytest.raises(SpecError, match="one of the three"):
         plan_of(1.0, None, tokens="3B")
-    with pytest.raises(SpecError, match="has no sequence"):
+    with pytest.raises(SpecError, match="has no token sequences"):
         in_epochs(plan, 8, load_workload("vgg16").spec)

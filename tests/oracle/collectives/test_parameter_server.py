@@ -127,7 +127,7 @@ def test_one_worker_with_a_server_elsewhere():
         (lambda: parameter_server([0, 1], [2], 0), "more than 0 bytes"),
         (lambda: parameter_server([0, 1], [2], 8, 0), "at least one piece"),
         (lambda: bandwidth_bound("central", 8, 8, 1), "one of NCS, NCC, CC, CS, not central"),
-        (lambda: bandwidth_bound("CC", 8, 8, 0), "more than 0 s of compute"),
+        (lambda: bandwidth_bound("CC", 8, 8, 0), "compute_time must be above 0"),
     ],
 )
 def test_hosts_that_cannot(ask, words):

@@ -192,7 +192,7 @@ def test_answers_on_a_terminal(tmp_path: Path) -> None:
     found = load_workload(str(made.path)).spec.model
     assert found.transformer is not None
     assert (found.transformer.layers, found.transformer.ffn, found.sequence) == (4, 1536, 1024)
-    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalogue" in question else default)
+    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalog" in question else default)
     assert like.model == "llama-3.2-1b"
 
 
@@ -241,7 +241,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=sentence):
             new_workload([str(tmp_path / name)], tmp_path / "made.yaml")
     (tmp_path / "fine.json").write_text(json.dumps(llama))
-    with pytest.raises(SpecError, match="beyond the model's 131072 positions"):
+    with pytest.raises(SpecError, match="longer than the model's 131072 positions"):
         new_workload([str(tmp_path / "fine.json")], tmp_path / "made.yaml", sequence=200_000)
     with pytest.raises(SpecError, match="no such file or folder"):
         new_workload([str(tmp_path / "nothing.json")], tmp_path / "made.yaml")

@@ -79,7 +79,7 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machines, "plan", planned.append)
     asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
     found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
-    assert "price is known" in found["left_out"]["hgx-h100"] and not ran and not planned
+    assert "price specified" in found["left_out"]["hgx-h100"] and not ran and not planned
 
 
 def test_machines_are_planned_on_several_processes() -> None:
