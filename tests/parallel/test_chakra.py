@@ -103,5 +103,5 @@ def test_a_negative_size_is_refused(tmp_path: Path) -> None:
 def test_numbers_stand_once_and_a_trace_is_not_empty(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"toy.0.et: node 1 appears twice"):
         graphs(tmp_path, [compute(1, 1e-6), compute(1, 1e-6)])
-    with pytest.raises(SpecError, match=r"toy.0.et: holds no node"):
+    with pytest.raises(SpecError, match=r"toy.0.et: has no nodes"):
         graphs(tmp_path, [])

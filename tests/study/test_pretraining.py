@@ -91,7 +91,7 @@ def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
     ("pretraining", "training", "says"),
     [
         (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining already need 2.1e[+]10"),
-        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: is not divisible by 4 data-parallel ranks"),
+        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: is not divisible by 4 data"),
         ({"batch_ramp": {"start": 4, "step": 5, "tokens": "1B"}}, {}, "pretraining.batch_ramp: from 4 in steps of 5 the batch never is 16"),
         ({"last": [{"tokens": "1B", "sequence": 10**6}]}, {}, r"pretraining.last\[0\]: .*beyond the model's"),
         ({"first": [{"tokens": "1B", "set": ["nothing.batch=2"]}]}, {}, r"pretraining.first\[0\]: --set nothing.batch=2: unknown key"),
