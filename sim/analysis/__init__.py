@@ -1,1 +1,1 @@
-"""What does the event log mean? Stalls, throughput, memory and cost; pure functions of the log and the specs."""
+"""What does the event log mean? Stalls, throughput, memory and cost as pure functions of the log and the specs."""

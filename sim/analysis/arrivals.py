@@ -1,8 +1,8 @@
-"""When does the next event strike each of many courses of a job, and of which kind is it?
+"""When does the next event strike in each of many simulated courses of a job, and what kind of event is it?
 
-Faults arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`) at each course's rate, more often while a
-fleet is new; a share of them is followed by a repeat; rare ones take several nodes; stops are planned. When nodes are revoked and join,
-`sim.analysis.crew` says, and they take the last two numbers.
+Faults arrive in wall-clock time, independently of what the job does. They follow a law (`sim.analysis.failure_law`) at the rate of each
+course, and arrive more often while a fleet is new. A share of faults is followed by a repeat. Rare events take down several nodes at once,
+and some stops are planned. `sim.analysis.crew` draws when nodes are revoked and join; those two kinds have the last two numbers.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from numpy.typing import NDArray
 from sim.analysis.long_run import MOST_REPEATS, Array, LongRun
 
 FAULT, REPEAT, SEVERAL, PLANNED, REVOKED, JOINED = range(6)
-"""Kinds of events: a first fault, one that follows another, one of several nodes, a planned stop, a node that is revoked or joins."""
+"""Kinds of events: a first fault, a fault that repeats another, a fault of several nodes, a planned stop, a node revoked, a node joined."""
 _NEVER = 1e12
-"""Seconds after which a fault counts as none."""
+"""Time (s) after which a fault counts as never happening."""
 
 
 class Arrivals:
-    """The next event of each kind in each course; every array has one value, or one row, for each course."""
+    """The next event of each kind in each course; every array has one value or one row per course."""
 
     def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], random: Mapping[str, np.random.Generator]) -> None:
         self.run, self.trials, self.rates, self.others, self.random = run, rates.size, rates, others, random
         self.again = np.minimum(run.repeats[0] * others["repeats"], MOST_REPEATS)
-        """Share of faults that are followed by one more."""
+        """Share of faults that are followed by a repeat."""
         self.early = run.new_fleet[0] * others["new_fleet"]
         pending = run.repeats[1] * float((self.again * rates / (1 - self.again)).max(initial=0.0))
         self.children = np.full((self.trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
-        """When faults come that follow others."""
+        """Times of the pending repeats."""
         self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
-        """Which of them follow a fault that did not strike, and do not strike either."""
+        """Which repeats follow a fault that did not strike; they do not strike either."""
         self.hazard = np.zeros(self.trials)
         self.next_fault = self._next_fault(np.arange(self.trials))
         self.next_several = self._exponential("correlated", run.correlated[0])
         self.next_planned = self._exponential("planned", run.planned[0])
 
     def due(self, a: NDArray[np.intp]) -> list[Array]:
-        """Return when the next event of each kind up to `PLANNED` comes in the courses *a*."""
+        """Return the time of the next event of each kind up to `PLANNED` in the courses *a*."""
         return [self.next_fault[a], self.children[a].min(axis=1), self.next_several[a], self.next_planned[a]]
 
     def idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
-        """Tell in which of the courses *a* the event *at* that time is a fault, or a revocation, that does not strike.
+        """Return in which of the courses *a* the event of this *kind* at time *at* is a fault or a revocation that does not strike.
 
-        What follows such a fault does not strike either.
+        Repeats of such a fault do not strike either.
         """
         if self.run.striking >= 1.0:
             return np.zeros(a.size, dtype=np.bool_)
@@ -56,7 +56,10 @@ class Arrivals:
         return np.asarray(passes & (at < self.run.horizon))
 
     def renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, idle: NDArray[np.bool_]) -> None:
-        """Draw when the next of each kind comes that has just struck in the courses *a* or was *idle*, and what follows faults."""
+        """Draw the successors of the events that have just occurred in the courses *a*, whether they struck or were *idle*.
+
+        This draws the next event of the same *kind*, and whether and when a fault is followed by a repeat.
+        """
         child = self.children[a].argmin(axis=1)
         again = a[kind == FAULT]
         times = self._next_fault(again)
@@ -75,7 +78,7 @@ class Arrivals:
             follows, delay = random.random(self.trials), random.exponential(after, self.trials)
             fertile = (kind <= REPEAT) & (follows[a] < self.again[a])
             parents = a[fertile]
-            place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
+            place = self.children[parents].argmax(axis=1)  # a free slot, or the latest repeat
             self.children[parents, place] = at[fertile] + delay[parents]
             self.idle_children[parents, place] = idle[fertile]
 
@@ -84,7 +87,7 @@ class Arrivals:
         return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
 
     def _next_fault(self, active: NDArray[np.intp]) -> Array:
-        """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
+        """Return when the accumulated hazard of each course reaches its next threshold, which is redrawn only for *active* courses."""
         self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
         with np.errstate(divide="ignore"):
             times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)

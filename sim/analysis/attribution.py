@@ -1,13 +1,13 @@
-"""Why does subtracting two runs find another stall than the waits of one run? What else differs between the runs, cause by cause.
+"""Why does subtracting two runs give a different stall than the waits of one run? This module explains the difference cause by cause.
 
-The causes of a step sum to it, so with x the stall's own cause and S a run's seconds by cause, exactly::
+The causes of a step sum to its time. With x the cause of the stall and S the seconds of a run by cause, this holds exactly::
 
     T(after) - T(before) = S_after(x) + sum over causes c other than x of (S_after(c) - S_before(c)) - S_before(x)
 
-The left side is the stall by subtraction (Stash, DS-Analyzer), the first term on the right what direct attribution finds. Each other
-term is a `Gap`: another cause *grows*, which subtraction counts as the stall; it is *hidden*, since it passes unseen during other
-waits, which subtraction takes off; or the stall is in the run before *as well*, where subtraction does not see it. Subtraction also takes
-all of the first run for compute, its waits included.
+The left side is the stall by subtraction (Stash, DS-Analyzer). The first term on the right is the stall by direct attribution. Each other
+term is a `Gap`: another cause *grows*, and subtraction counts the growth as the stall; another cause is *hidden* because it now overlaps
+with other waits, and subtraction deducts it; or the stall is in the first run *as well*, where subtraction does not see it. Subtraction
+also treats the whole first run as compute, including its waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GapKind = Literal["grows", "hidden", "as well"]
 
 
 class Gap(NamedTuple):
-    """A cause that keeps subtraction and direct attribution apart: its seconds per step in the run before and in the one after."""
+    """A cause that makes subtraction and direct attribution differ, with its seconds per step in the run before and in the run after."""
 
     cause: Cause
     kind: GapKind
@@ -30,12 +30,12 @@ class Gap(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return by how much it makes the stall longer by subtraction than by direct attribution."""
+        """Return how many seconds longer it makes the stall by subtraction than the stall by direct attribution."""
         return -self.before if self.kind == "as well" else self.after - self.before
 
 
 class Apart(NamedTuple):
-    """One stall (seconds per step) by both methods, and what keeps them apart: ``subtraction = direct + sum of the gaps``."""
+    """One stall (seconds per step) by both methods and the gaps between them: ``subtraction = direct + sum of the gaps``."""
 
     subtraction: float
     direct: float
@@ -43,7 +43,7 @@ class Apart(NamedTuple):
 
 
 def apart(own: Cause, before: Mapping[Cause, float], after: Mapping[Cause, float]) -> Apart:
-    """Return the stall of cause *own* between two runs, given the seconds per step of each cause in both; large gaps first."""
+    """Return the stall of cause *own* by both methods, given the seconds per step of each cause in both runs; largest gaps first."""
     gaps = [Gap(own, "as well", before[own], after[own])]
     gaps += [
         Gap(cause, "grows" if after[cause] > before[cause] else "hidden", before[cause], after[cause]) for cause in after if cause != own

@@ -1,9 +1,9 @@
-"""Which resource bounds a job? The one whose freeing saves most of the step, and the one that would bound it next.
+"""Which resource bounds a job? The resource that shortens the step most when it is freed, and the resource that bounds the job next.
 
-Pure: what was simulated with which resource freed (made infinitely fast, `sim.study.bottleneck`) goes in. Direct attribution
-(`sim.analysis.stalls`) tells whom a rank waits for; it does not tell what would help, as another resource may be next at once. Both
-are shown: the stall table is direct, the sentence counterfactual. Compute is no candidate for the first place, as every job
-computes: what is wanted is what keeps the GPUs from it.
+The functions are pure. Their input is step times simulated with a resource freed (made infinitely fast, `sim.study.bottleneck`). Direct
+attribution (`sim.analysis.stalls`) shows what a rank waits for, but not what would help, because another resource may become the
+limit at once. Reports show both: the stall table is direct, the sentence below it is counterfactual. Compute is not a candidate for the
+first bottleneck: every job computes, and the question is what keeps the GPUs from computing.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from typing import Literal
 Resource = Literal["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network", "launch", "spread", "gpu"]
 
 RESOURCES: tuple[Resource, ...] = ("disk", "cpu", "decode", "copy", "nvlink", "network", "pcie", "launch", "spread", "gpu")
-"""Narrower ones first: of two that save the same, the first is named (copies run over PCIe, but only they)."""
+"""More specific resources first: of two with equal savings, the first is named (``copy`` covers only part of the traffic on PCIe)."""
 
 SAME = 0.005
-"""Savings that differ by less of the step are the same: a fifth of the least noise of repeated measurements (2-4%)."""
+"""Savings that differ by less than this share of the step are equal: a quarter of the lowest noise of repeated measurements (2-4%)."""
 
 TIE = 0.1
-"""Share of the step below which a resource that is freed by itself saves so little that the next one binds nearly as much."""
+"""If freeing one resource in isolation saves less than this share of the step, the next resource binds nearly as much."""
 
 SECOND = 0.04
-"""Half of the share of the step that both must save: the noise of repeated measurements is 2-4%."""
+"""Two tied resources must together save more than twice this share of the step: repeated measurements have a noise of 2-4%."""
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What one job's warm step (s) takes as it is, and with resources freed."""
+    """The warm step time (s) of one job as it is, and with resources freed."""
 
     step_time: float
     freed: Mapping[Resource, float]
-    """Step time with one resource freed, of those that the job uses."""
+    """Step time with one resource freed, for each resource that the job may wait for."""
     first: Resource | None = None
-    """The resource to free first; None where the job waits for nothing but its GPUs."""
+    """The resource to free first; None if the job waits only for its GPUs."""
     then: Mapping[Resource, float] | None = None
     """Step time with *first* and one more resource freed."""
     without_broadcast: float | None = None
-    """Step time where buffers are not broadcast; None where nobody waits for that."""
+    """Step time without the broadcast of buffers; None if no rank waits noticeably for the broadcast."""
     behind: Resource | None = None
-    """What the job would wait for with its GPUs freed, where it waits for nothing now."""
+    """The resource that the job would wait for with its GPUs freed, if it waits only for them now."""
     doubled: float | None = None
-    """Step time with twice as much of both of `tied`."""
+    """Step time with both resources of `tied` twice as fast."""
     phases: tuple[float, ...] = ()
-    """Step times where the loaders' work falls into other moments of the step; none where no loader works ahead."""
+    """Step times with the loaders' work shifted to other moments of the step; empty if no loader works ahead."""
 
     @property
     def saved_broadcast(self) -> float:
-        """Return the share of the step that is saved where buffers are not broadcast."""
+        """Return the share of the step that is saved by not broadcasting buffers."""
         return 1.0 - self.without_broadcast / self.step_time if self.without_broadcast is not None else 0.0
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Return the least and the greatest step time (s) over all moments that were tried."""
+        """Return the shortest and the longest step time (s) over all simulated shifts of the loaders' work."""
         times = (self.step_time, *self.phases)
         return min(times), max(times)
 
@@ -65,7 +65,7 @@ class Bottleneck:
 
     @property
     def following(self) -> Resource | None:
-        """Return what bounds the job once *first* is freed, its GPUs where they save as much as anything; None where nothing helps."""
+        """Return what bounds the job once *first* is freed: its GPUs if they save as much as any resource; None if nothing helps."""
         if not self.first or not self.then:
             return None
         next_bound = foremost(self.freed[self.first], self.then, self.step_time)
@@ -75,7 +75,7 @@ class Bottleneck:
 
     @property
     def second(self) -> Resource | None:
-        """Return the resource, other than compute, that saves most beside *first*."""
+        """Return the resource, other than compute, that saves most in addition to *first*."""
         if not self.first or not self.then:
             return None
         others: dict[Resource, float] = {resource: step for resource, step in self.then.items() if resource != "gpu"}
@@ -88,9 +88,9 @@ class Bottleneck:
 
     @property
     def tied(self) -> tuple[Resource, Resource] | None:
-        """Return two resources that bound the step within `TIE` of each other: one alone saves less than that, both twice as much or more.
+        """Return two resources that bound the step together: freeing *first* alone saves less than `TIE`, freeing both over twice that.
 
-        Where the job waits for nothing but its GPUs, these and what they would wait for next.
+        If the job waits only for its GPUs, these are the GPUs and the resource that the job would wait for next.
         """
         if self.first is None:
             return ("gpu", self.behind) if self.behind and self.saved("gpu") < TIE else None
@@ -99,12 +99,12 @@ class Bottleneck:
 
     @property
     def saved_by_doubling(self) -> float | None:
-        """Return the share of the step that twice as much of both of `tied` saves; None where nothing ties."""
+        """Return the share of the step saved if both resources of `tied` are twice as fast; None without a tie."""
         return None if self.doubled is None else 1.0 - self.doubled / self.step_time
 
 
 def foremost(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
-    """Return the resource in *freed* that saves most of *step_time*; of equal savings (to 0.5% of *scale*) the first of `RESOURCES`."""
+    """Return the resource in *freed* that saves most of *step_time*; of equal savings (to `SAME` of *scale*), the first in `RESOURCES`."""
     best: Resource | None = None
     most = 0.0
     for resource in RESOURCES:

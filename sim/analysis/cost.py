@@ -1,8 +1,8 @@
-"""What does a duration cost? The price of all nodes that are rented, times the time: ``cost = sum(count * price) * duration``.
+"""How much does a duration cost? The price of all rented nodes, times the duration: ``cost = sum(count * price) * duration``.
 
-Every node that a job has GPUs on is paid for whole, as long as the job runs, whether it computes or waits; jobs that share a node
-share its price by the GPUs they have there, and all jobs share the price of servers by the GPUs they have in all. Workers without
-any job are not rented. Limits: per-second billing; no start-up time, storage, traffic or discounts; prices as dated in the
+A job pays for every node on which it has GPUs, for as long as it runs, whether it computes or waits. Jobs that share a node split its
+price in proportion to their GPUs on the node. All jobs split the price of servers in proportion to their total GPUs. Workers without
+a job are not rented. Limits: per-second billing; no start-up time, storage, traffic or discounts; prices as dated in the
 hardware file.
 """
 
@@ -17,7 +17,7 @@ Market = Literal["on_demand", "spot"]
 
 
 def price(hardware: Hardware, market: Market = "on_demand") -> float | None:
-    """Return USD/s of all nodes of *hardware* together, or None where a group has no price on that *market*."""
+    """Return the price (USD/s) of all nodes of *hardware* together, or None if a group has no price on that *market*."""
     total = 0.0
     for group in hardware.groups:
         of_node = node_price(group, market)
@@ -28,14 +28,14 @@ def price(hardware: Hardware, market: Market = "on_demand") -> float | None:
 
 
 def node_price(group: Group, market: Market = "on_demand") -> float | None:
-    """Return USD/s of one node of *group*, or None where its price is unknown."""
+    """Return the price (USD/s) of one node of *group*, or None if it is unknown."""
     if group.price is None:
         return None
     return group.price.on_demand if market == "on_demand" else group.price.spot
 
 
 def cost(hardware: Hardware, duration: float, market: Market = "on_demand") -> float | None:
-    """Return USD for *duration* seconds (a step, an epoch, a job) on *hardware*, or None where a price is unknown."""
+    """Return the cost (USD) of *duration* seconds (a step, an epoch, a job) on *hardware*, or None if a price is unknown."""
     if duration < 0:
         raise ValueError(f"a duration of {duration:g} s is negative")
     rate = price(hardware, market)
@@ -43,9 +43,9 @@ def cost(hardware: Hardware, duration: float, market: Market = "on_demand") -> f
 
 
 def job_price(hardware: Hardware, mine: Mapping[int, int], everyone: Mapping[int, int], market: Market = "on_demand") -> float | None:
-    """Return USD/s that one job pays, or None where a price it shares is unknown.
+    """Return the price (USD/s) that one job pays, or None if a price that it shares is unknown.
 
-    *mine* are the GPUs it has and *everyone* those of all jobs, by number of the node among the workers that have GPUs.
+    *mine* maps each node to the job's GPUs on it, *everyone* to the GPUs of all jobs. Nodes are numbered among the workers with GPUs.
     """
     total, node = 0.0, 0
     share_of_servers = sum(mine.values()) / sum(everyone.values())

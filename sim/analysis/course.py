@@ -1,13 +1,12 @@
-"""How do weeks of training go, failures and all? Many courses of one job at once, from fault to fault, in arrays.
+"""How do weeks of training go, including failures? Many courses of one job are simulated at once, from fault to fault, in NumPy arrays.
 
-`sim.analysis.arrivals` draws what strikes, and when; rates of faults differ between fleets (log-normal between the ends of an interval)
-and nodes (gamma), and spot machines are revoked at their age (`sim.analysis.crew`). Each fault costs its detection, the wait
-for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
-node is slow or missing (`sim.analysis.spares`). A fault during a recovery begins the recovery anew. A job dies where no node can take the
-place of one that left.
-Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost.
+`sim.analysis.arrivals` draws the events and their times. Fault rates differ between fleets (log-normal, fitted to an interval) and between
+nodes (gamma). Spot machines are revoked according to their age (`sim.analysis.crew`). Each fault costs its detection, the wait for a
+spare, the restart, and the work since the last complete checkpoint. Between faults, work and saves alternate, at a lower speed while a
+node is slow or missing (`sim.analysis.spares`). A fault during a recovery restarts the recovery. A job dies if no node can replace one that
+left. If the job goes on without revoked nodes (`sim.analysis.crew`), all nodes restart when a node goes or joins, or no work is lost.
 
-Limits: a repeat hits the job whether its node is back or not; a replica whose node failed joins without a restart of its own.
+Limits: a repeat hits the job whether or not its node is back; a replica whose node failed rejoins without a restart of its own.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 
 TOGETHER = 2000
-"""Courses that are drawn in one array."""
+"""Maximum number of courses that are simulated in one array."""
 FOR_EVER = 1e13
-"""Seconds that no course reaches; a finite stand-in for no fault at all."""
+"""Time (s) that no course reaches; a finite substitute for "never"."""
 _QUIET = 100
-"""Faults of each course between two words of progress."""
+"""Events of each course between two progress reports."""
 _STREAMS = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives", "striking", "disk", "compilation")
-"""Of random numbers, each its own, so that one more draw of one thing changes no other."""
+"""Names of the independent streams of random numbers: an additional draw from one of them does not change the others."""
 JOINS = "a node joins"
 FRUITLESS, MOST = 1000, 100_000
-"""Interruptions without a checkpoint between them, and in all, after which a job with an amount of work is taken to never end."""
+"""A job with a fixed amount of work counts as endless after `FRUITLESS` interruptions without a checkpoint, or `MOST` interruptions."""
 
 
 def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None) -> Courses:
-    """Draw *trials* courses of *run*; *progress* hears now and then which share of all is drawn.
+    """Simulate *trials* courses of *run*; *progress* is called now and then with the finished share of all courses.
 
-    Raise ValueError for a job that neither ends nor is stopped, or that saves less than it persists.
+    Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
     saving = run.saving
     if run.work == math.inf and run.horizon == math.inf:
@@ -61,7 +60,7 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     of_rates, of_courses, of_others = np.random.SeedSequence(seed).spawn(3)
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
-    order = np.argsort(rates, kind="stable")  # courses of like rates end together
+    order = np.argsort(rates, kind="stable")  # courses with similar rates end at about the same event
     parts = np.array_split(order, math.ceil(trials / TOGETHER))
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
@@ -92,29 +91,29 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
 
 
 class _Fleet:
-    """Courses on their way; every array has one value for each course."""
+    """The state of courses in progress; every array has one value per course."""
 
     def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence) -> None:
         self.run, self.trials, self.others = run, rates.size, others
         self.shares = np.cumsum([cause.share * others[of_cause(cause.name)] for cause in run.causes], axis=0)
-        """Of causes, with those before."""
+        """Cumulative shares of the causes."""
         trials = rates.size
         self.random = {name: np.random.default_rng(own) for name, own in zip(_STREAMS, seed.spawn(len(_STREAMS)), strict=True)}
         zeros = np.zeros
         self.now = zeros(trials)
-        """Of the last fault."""
+        """Time of the last event."""
         self.resume = zeros(trials)
-        """When training goes on after it."""
+        """Time at which training resumes after it."""
         self.stages = {name: zeros(trials) for name in ("detection", "spare_wait", "restart", "planned")}
-        """What lies between the two."""
+        """Durations of the recovery stages between ``now`` and ``resume``."""
         self.kept = zeros(trials)
-        """Work that training resumes from."""
+        """Work from which training resumes."""
         self.stored = zeros(trials)
-        """Work that the store has."""
+        """Work saved in the checkpoint store."""
         self.part, self.hold = zeros(trials), zeros(trials)
-        """Work beyond ``kept`` that no save has begun for, and what is left of a save that has begun (s)."""
+        """Work beyond ``kept`` for which no save has begun, and the remaining time (s) of a save that has begun."""
         self.ahead = zeros((3, trials))
-        """What ``kept``, ``part`` and ``hold`` are at the fault, if nothing is lost by it."""
+        """Values of ``kept``, ``part`` and ``hold`` at the event if no work is lost."""
         self.fruitless = zeros(trials)
         """Interruptions since the last checkpoint."""
         self.lost = {name: zeros(trials) for name in LOST}
@@ -132,14 +131,14 @@ class _Fleet:
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
     def drawn(self, progress: Callable[[float], None]) -> Courses:
-        """Return all courses, each to its end; *progress* hears now and then which share of them is drawn."""
+        """Simulate all courses until they end and return them; *progress* is called now and then with the finished share."""
         active = np.arange(self.trials)
         self._begin()
         for count in itertools.count(1):
             if not active.size:
                 break
             if count % _QUIET == 0:
-                progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
+                progress(1.0 - active.size / self.trials * (1.0 - self._finished_share(active)))
             times = np.stack([*self.arrivals.due(active), *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
@@ -149,22 +148,22 @@ class _Fleet:
             ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
             going = met & ~ended
             self.arrivals.renew(active, kind, at, idle)
-            back = self._members(active, kind, idle, going)
-            quiet = self._gone_on(active, kind, at, going, back)
-            self._struck(active, kind, at, going & ~quiet)
+            back = self._change_members(active, kind, idle, going)
+            quiet = self._continue(active, kind, at, going, back)
+            self._strike(active, kind, at, going & ~quiet)
             active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
             self.crew.requested, tuple(self.events),
         )  # fmt: skip
 
-    def _done(self, active: NDArray[np.intp]) -> float:
-        """Return which share of the courses that are *active* is drawn: of their time, or of their work."""
+    def _finished_share(self, active: NDArray[np.intp]) -> float:
+        """Return the mean finished share of the *active* courses: of their time or of their work, whichever is larger."""
         shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
         return float(np.minimum(np.maximum(*shares), 1.0).mean())
 
     def _endless(self, a: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Tell which of the courses *a* would never end, and note it."""
+        """Return which of the courses *a* count as endless, and set their elapsed time to infinity."""
         if self.run.horizon < math.inf:
             return np.zeros(a.size, dtype=np.bool_)
         endless = (self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)
@@ -172,25 +171,25 @@ class _Fleet:
         return np.asarray(endless)
 
     def _begin(self) -> None:
-        """Start the job: processes, communicators, what is compiled; no checkpoint to load."""
+        """Start the job: processes, communicators and compilation, without a checkpoint to load."""
         restarted = self.run.restart_in_place + self._uniform(self.run.communicators, "recovery")
         first = restarted if self.run.start_up is None else self.run.start_up
         spent = first + self._uniform(self.run.compilation, "compilation")
         self.stages["restart"][:] = spent
         self.resume[:] = spent
 
-    def _start(self) -> Array:
-        """Draw how long it takes, once processes run, until their communicators are up and their kernels compiled."""
+    def _start_time(self) -> Array:
+        """Draw the time from running processes to working communicators and compiled kernels."""
         return self._uniform(self.run.communicators, "recovery") + self._uniform(self.run.compilation, "compilation")
 
     def _uniform(self, span: Uniform, stream: str) -> Array:
         return np.asarray(span.low + (span.high - span.low) * self.random[stream].random(self.trials))
 
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Let the courses *a* go on to *until*, where they are *stopped* or a fault strikes; tell which have ended."""
+        """Advance the courses *a* to *until*, when they are *stopped* or an event strikes; return which have ended."""
         since = self.now[a]
-        self._idled(a, until)
-        self._recovered(a, until)
+        self._wait_for_nodes(a, until)
+        self._account_recovery(a, until)
         run, saving = self.run, self.run.saving
         length = np.maximum(until - self.resume[a], 0.0)
         speed = self._speed(a, length)
@@ -202,7 +201,7 @@ class _Fleet:
             needed = hold + (left - part) / speed + blocking * saves
         done = (length > 0) & (needed <= length)
         cycle = interval / speed + blocking
-        inside = np.maximum(length - hold, 0.0) + part / speed  # since the cycle began
+        inside = np.maximum(length - hold, 0.0) + part / speed  # time since the cycle began
         cycles = np.floor(inside / cycle)
         rest = inside - cycles * cycle
         piece = np.maximum(np.minimum(interval, left - cycles * interval), 0.0)
@@ -224,8 +223,8 @@ class _Fleet:
         self._save(a, inside, length >= hold, cycle, interval, blocking)
         return np.asarray(ended)
 
-    def _idled(self, a: NDArray[np.intp], until: Array) -> None:
-        """Let those of the courses *a* wait until *until* that have too few nodes; a recovery goes on afterwards."""
+    def _wait_for_nodes(self, a: NDArray[np.intp], until: Array) -> None:
+        """Let the courses among *a* that have too few nodes wait until *until*; a recovery continues afterwards."""
         if self.run.members is None:
             return
         idle = self.crew.speed(a) <= 0
@@ -234,8 +233,8 @@ class _Fleet:
         self.resume[b] += waited
         self.now[b] = until[idle]
 
-    def _recovered(self, a: NDArray[np.intp], until: Array) -> None:
-        """Account for the recovery that ends at *until* at the latest."""
+    def _account_recovery(self, a: NDArray[np.intp], until: Array) -> None:
+        """Add the part of the recovery that passes before *until* to the lost time, stage by stage."""
         left = np.maximum(np.minimum(until, self.resume[a]) - self.now[a], 0.0)
         for name, stage in self.stages.items():
             part = np.minimum(left, stage[a])
@@ -243,7 +242,7 @@ class _Fleet:
             left = left - part
 
     def _speed(self, a: NDArray[np.intp], length: Array) -> Array:
-        """Return the mean speed of courses *a* over *length* seconds from where they resume."""
+        """Return the mean speed of the courses *a* over *length* seconds from the moment they resume."""
         rate, factor, duration = self.run.slow
         speed = np.ones(a.size)
         if rate > 0 and factor > 1:
@@ -254,13 +253,13 @@ class _Fleet:
         speed *= self.spares.speed(a, self.resume[a], length)
         if self.run.members:
             of_crew = self.crew.speed(a)
-            speed *= np.where(of_crew > 0, of_crew, 1.0)  # those without nodes have no time to work
+            speed *= np.where(of_crew > 0, of_crew, 1.0)  # with too few nodes, the length is 0 anyway
         return speed
 
     def _save(self, a: NDArray[np.intp], inside: Array, saved: NDArray[np.bool_], cycle: Array, interval: float, blocking: float) -> None:
-        """Note what is saved when *inside* seconds have passed since the cycle began; *saved*: whether the save before it is complete."""
+        """Record what is saved *inside* seconds after the cycle began; *saved*: whether the save before the cycle has finished."""
         saving = self.run.saving
-        first = cycle - blocking  # the work of one interval
+        first = cycle - blocking  # time of the work of one interval
         complete = np.maximum(np.floor((inside - first - saving.persist) / cycle + 1e-9) + 1, 0.0)
         before = self.stored[a]
         if saving.memory_interval is None:
@@ -273,8 +272,10 @@ class _Fleet:
         copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _members(self, a: NDArray[np.intp], kind: NDArray[np.intp], idle: NDArray[np.bool_], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Let revoked nodes go and others join; tell where the first node has joined again."""
+    def _change_members(
+        self, a: NDArray[np.intp], kind: NDArray[np.intp], idle: NDArray[np.bool_], going: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Remove revoked nodes and add joining ones; return in which courses the first node has rejoined."""
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
@@ -283,10 +284,10 @@ class _Fleet:
             first[going & (kind == JOINED)] = self.crew.joined(a[going & (kind == JOINED)], life)
         return first
 
-    def _gone_on(
+    def _continue(
         self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_], first: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Let the courses *a* go on from where they are where nothing is lost with a node that went or joined; tell which do."""
+        """Continue the courses *a* that lose no work when a node goes or joins; return which courses these are."""
         members = self.run.members
         quiet = np.zeros(a.size, dtype=np.bool_)
         if members is None or members.restarts:
@@ -294,14 +295,14 @@ class _Fleet:
         quiet = going & (kind >= REVOKED) & ~(first & members.chief)
         b, moment = a[quiet], at[quiet]
         self.kept[b], self.part[b], self.hold[b] = self.ahead[:, b]
-        self._passed(b, moment)
+        self._advance_recovery(b, moment)
         self.interruptions[b] += kind[quiet] == REVOKED
         self.replaced[b] += kind[quiet] == REVOKED
-        self._tell(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
+        self._record_event(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
         return quiet
 
-    def _passed(self, b: NDArray[np.intp], moment: Array) -> None:
-        """Take from the recovery of the courses *b* what has passed of it at *moment*."""
+    def _advance_recovery(self, b: NDArray[np.intp], moment: Array) -> None:
+        """Deduct from the recovery of the courses *b* the part that has passed at *moment*."""
         passed = np.maximum(np.minimum(moment, self.resume[b]) - self.now[b], 0.0)
         for stage in self.stages.values():
             spent = np.minimum(passed, stage[b])
@@ -310,8 +311,8 @@ class _Fleet:
         self.now[b] = moment
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
 
-    def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
-        """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
+    def _strike(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
+        """Apply a fault or a planned stop to the courses *a* that are still *going*, and schedule the recovery."""
         drawn = self._draw_recovery(a[kind == REVOKED])
         planned = going & (kind == PLANNED)
         self._plan_stop(a[planned], at[planned], drawn)
@@ -325,8 +326,8 @@ class _Fleet:
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
         replaced = several | (drawn["replaces"][b] > 0) & ~member
         leaves = replaced | (member & ~joins)
-        durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # one node has no peer
-        self.stored[b[leaves & self._with_its_disk(several, drawn["disk"][b])]] = 0.0
+        durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # a single node has no peer
+        self.stored[b[leaves & self._loses_checkpoint(several, drawn["disk"][b])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
         self.kept[b], self.part[b], self.hold[b] = restored, 0.0, 0.0
@@ -343,17 +344,17 @@ class _Fleet:
         restart = (
             np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["start"][b] + load
         )  # fmt: skip
-        self._lay_out(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
+        self._schedule_recovery(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
         self.interruptions[b] += ~joins
         self.fruitless[b] += 1
         self.replaced[b] += np.where(several, self.run.correlated[1], replaced | (member & ~joins))
         first = "several nodes" if several[0] else JOINS if joins[0] else self.run.causes[int(cause[0])].name
-        self._tell(b, moment, first)
+        self._record_event(b, moment, first)
 
     def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
-        """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do.
+        """Draw the cause and the times of a recovery for every course, so that the draws of one course do not depend on the others.
 
-        The cause of those *revoked* is known, and no other's where lives are drawn.
+        The courses *revoked* have the last cause (a revocation). If node lifetimes are drawn, no other course can have this cause.
         """
         causes, random = self.run.causes, self.random["cause"]
         shares = self.shares[:-1] if self.run.lives and len(causes) > 1 else self.shares
@@ -365,7 +366,7 @@ class _Fleet:
             "silent": np.array([one.silent_for for one in causes])[cause],
             "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
             "spare": self._uniform(self.run.spare, "recovery"),
-            "start": self._start(),
+            "start": self._start_time(),
             "repair": self._repair(cause),
             "together": self._uniform(self.run.correlated[2], "repair"),
             "disk": self.random["disk"].random(self.trials),
@@ -377,27 +378,27 @@ class _Fleet:
 
     def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
-        even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
+        uniform = self.random["repair"].random(self.trials)
+        drawn = np.interp(uniform, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
-                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
+                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * uniform, drawn)
         return np.asarray(drawn)
 
-    def _with_its_disk(self, several: NDArray[np.bool_], even: Array) -> NDArray[np.bool_]:
-        """Tell where a node that leaves, or one of *several*, takes a part of the checkpoints along; *even*: a number drawn for each."""
+    def _loses_checkpoint(self, several: NDArray[np.bool_], uniform: Array) -> NDArray[np.bool_]:
+        """Return whether a node that leaves, or one of *several*, takes part of the checkpoints with it; *uniform*: uniform draws."""
         stays = 1.0 - self.run.saving.on_nodes
-        return np.asarray(even >= np.where(several, stays ** self.run.correlated[1], stays))
+        return np.asarray(uniform >= np.where(several, stays ** self.run.correlated[1], stays))
 
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
-        """Return the work that training goes back to: of the store, or of the memory of peers; before a corruption began."""
+        """Return the work that training goes back to, from the store or the memory of peers, but before a silent corruption began."""
         saving = self.run.saving
         saved = np.where(durable, self.stored[b], self.kept[b]) if saving.memory_interval is not None else self.stored[b]
         sound = np.floor(np.maximum(self.work[b] - silent, 0.0) / saving.interval) * saving.interval
         return np.asarray(np.where(silent > 0, np.minimum(saved, sound), saved))
 
     def _die(self, b: NDArray[np.intp], moment: Array) -> None:
-        """End the courses *b* at *moment*, when it is known that no spare is left."""
+        """End the courses *b* at *moment*, when the fault is detected and no spare is left."""
         noticed = moment - self.elapsed[b]
         self.died[b] = self.elapsed[b] = moment
         self.work[b] = self.kept[b]
@@ -405,24 +406,24 @@ class _Fleet:
         self.crew.node_seconds[b] += self.crew.there(b) * noticed
 
     def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
-        """Stop the courses *b* as planned: all work is saved; a stop during a recovery takes place within it."""
+        """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""
         self.stops[b] += 1
         running = moment >= self.resume[b]
-        self._passed(b, moment)
+        self._advance_recovery(b, moment)
         c = b[running]
         self.kept[c] = self.stored[c] = self.work[c]
         self.part[c] = self.hold[c] = 0.0
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
         self.stages["planned"][c] = stop + drawn["start"][c] + self.run.saving.load
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
-        self._tell(b, moment, "planned stop")
+        self._record_event(b, moment, "planned stop")
 
-    def _lay_out(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
+    def _schedule_recovery(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
         for name, times in self.stages.items():
             times[b] = stages.get(name, 0.0)
         self.now[b] = moment
         self.resume[b] = moment + sum(stages.values())
 
-    def _tell(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
+    def _record_event(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
         if b.size and b[0] == 0:
             self.events.append((float(moment[0]), name, float(self.resume[0] - moment[0])))

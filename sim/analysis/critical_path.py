@@ -1,12 +1,13 @@
-"""Which work holds up a step, and whose? The chain of activities, each of which waited for the one before, back around a steady window.
+"""Which activities determine the step time? The critical path: a chain of activities, each of which waited for the one before it.
 
-Walk back from the end of a step: what ended then is on the path; go to its start, and on to what ended at that very time and so let it
-start. A steady window repeats itself, so the walk goes on until it comes by an activity again: between the two visits lies a cycle, which
-bounds the rate (Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992, chapter 3). The step time is the sum of the
-cycle's seconds by cause and resource; p of one resource more saves ``p / (1 + p)`` of its seconds, until another cycle is longer.
+The walk starts at the end of a step. The activity that ended then is on the path; the walk goes back to its start, then to the activity
+that ended at that time and so let it start. A steady window repeats, so the walk wraps around until it meets an activity again. The part
+between the two visits is a cycle, and this cycle bounds the rate (Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity,
+1992, chapter 3). The seconds of the cycle by cause and resource sum to the step time. If a resource becomes faster by a share p, the step
+saves ``p / (1 + p)`` of the resource's seconds, until another cycle is longer. Work that is not on the path is hidden.
 
-What is not on the path is hidden. Limits, which `sim.study.whatif` does not have (docs/model/stalls.md): of two equally long cycles one is
-found; a collective is its slowest part's; launches are logged where compute does not hide them; of asynchronous workers the first one's.
+Limits, which `sim.study.whatif` does not have (docs/model/stalls.md): only one of two equally long cycles is found; a collective counts as
+its slowest part; launches are logged only if compute does not hide them; of asynchronous workers, only the first is followed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _SAME = 1e-7
-"""Share of a step by which times differ that are one: states recur to 1e-9 of it."""
+"""Times that differ by less than this share of a step are treated as equal (states recur to 1e-9 of a step)."""
 
 _DECODE = "GPU decode"
 
@@ -33,8 +34,8 @@ _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
 
 
-class _Back(NamedTuple):
-    """The path goes back to *begin* over *pieces*; *before* is what ended then, None where it is the thread of *rank*."""
+class _Stretch(NamedTuple):
+    """A stretch of the path back to *begin*: its *pieces*, and the activity *before* that ended then (None: the thread of *rank*)."""
 
     begin: float
     pieces: tuple[_Piece, ...]
@@ -43,9 +44,9 @@ class _Back(NamedTuple):
 
 
 def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
-    """Return the seconds per step of *job*'s critical path by cause and resource, largest first; they sum to a step of its main window.
+    """Return the seconds per step on the critical path of *job* by cause and resource, largest first.
 
-    That is the one of *windows* that stands for most steps. ``rank`` is -1 in every row.
+    They sum to the step time in the one of *windows* that represents the most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
     blamed = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
@@ -54,24 +55,24 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
 
 
 class _Ended:
-    """Activities of one kind in the order they ended."""
+    """Activities of one kind, sorted by their end times."""
 
     def __init__(self, activities: Iterable[_Activity]) -> None:
         self.activities = sorted(activities, key=lambda activity: activity.t1)
         self.ends = [activity.t1 for activity in self.activities]
 
-    def at(self, time: float, about: float) -> list[_Activity]:
-        """Return those that ended at *time*, give or take *about*, nearest first."""
-        close = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
+    def at(self, time: float, tolerance: float) -> list[_Activity]:
+        """Return the activities that ended at *time*, to within *tolerance*, nearest first."""
+        close = self.activities[bisect_left(self.ends, time - tolerance) : bisect_right(self.ends, time + tolerance)]
         return sorted(close, key=lambda activity: abs(activity.t1 - time))
 
-    def beside(self, begin: float, end: float) -> float:
-        """Return for how long of *begin* to *end* (s) one of them was going on; they follow one another."""
+    def overlap(self, begin: float, end: float) -> float:
+        """Return how long (s) one of them was active between *begin* and *end*; the activities do not overlap."""
         later = self.activities[bisect_right(self.ends, begin) :]
         return sum(min(end, each.t1) - max(begin, each.t0) for each in takewhile(lambda each: each.t0 < end, later))
 
-    def until(self, time: float) -> _Activity | None:
-        """Return the last that ended by *time*."""
+    def last_by(self, time: float) -> _Activity | None:
+        """Return the last activity that ended by *time*."""
         place = bisect_right(self.ends, time)
         return self.activities[place - 1] if place else None
 
@@ -80,12 +81,12 @@ _NEVER = _Ended(())
 
 
 class _Walk:
-    """The way back through one window of a log."""
+    """The walk back through one window of a log."""
 
     def __init__(self, log: EventLog, window: Window, ranks: Sequence[int]) -> None:
         self._ranks, self._window = ranks, window
         self._length = window.end - window.start
-        self._about = _SAME * self._length / window.steps
+        self._tolerance = _SAME * self._length / window.steps
         self._node = [rank.node for rank in log.ranks]
         groups: dict[_Key, list[_Activity]] = defaultdict(list)
         for wait in log.waits:
@@ -100,12 +101,12 @@ class _Walk:
         self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
     def _keys(self, work: WorkSpan) -> list[_Key]:
-        """Return the groups in which *work* is looked for."""
+        """Return the keys of the groups to which *work* belongs."""
         if work.stream == "gpu":
             return [("bucket", work.rank, work.ident)]
         if work.stream == "comm":
-            return [("comm", work.rank), _kind(work)]
-        keys: list[_Key] = [_kind(work)]
+            return [("comm", work.rank), _recurring_key(work)]
+        keys: list[_Key] = [_recurring_key(work)]
         if work.resource == _DECODE:
             keys.append((_DECODE, work.rank))
         if work.stream not in _NOT_LOADER:
@@ -117,20 +118,20 @@ class _Walk:
     def _full(self, work: WorkSpan) -> _Key:
         return ("full", self._node[work.rank], work.cause)
 
-    def _of(self, *key: object) -> _Ended:
+    def _group(self, *key: object) -> _Ended:
         return self._groups.get(key, _NEVER)
 
     def cycle(self) -> dict[tuple[Cause, str], float]:
-        """Return the seconds of each cause and resource on the path, as if it went round the window once."""
+        """Return the seconds of each cause and resource on the cycle, per trip around the window."""
         trail: list[tuple[int, tuple[_Piece, ...]]] = []
         turns = 0
         seen: dict[tuple[_Activity, int], int] = {}
         here, at = self._thread(self._ranks[0], self._window.end, 0.0)
-        while (key := (here, round(at / self._about))) not in seen:
+        while (key := (here, round(at / self._tolerance))) not in seen:
             seen[key] = len(trail)
-            back = self._back(here, at)
+            back = self._stretch(here, at)
             trail.append((turns, back.pieces))
-            here, at, more = self._turned(back)
+            here, at, more = self._shifted(back)
             turns += more
         around = trail[seen[key] :]
         path: dict[tuple[Cause, str], float] = defaultdict(float)
@@ -139,92 +140,92 @@ class _Walk:
                 path[cause, resource] += seconds / (turns - around[0][0])
         return path
 
-    def _thread(self, rank: int, at: float, about: float) -> tuple[_Activity, float]:
-        """Return what the thread of *rank* waited for up to *at*, give or take *about*."""
-        waits = self._of("thread", rank)
-        if ended := waits.at(at, about):
+    def _thread(self, rank: int, at: float, tolerance: float) -> tuple[_Activity, float]:
+        """Return the wait of *rank*'s thread that ended at *at*, to within *tolerance*, or that contains *at*; and its time."""
+        waits = self._group("thread", rank)
+        if ended := waits.at(at, tolerance):
             return ended[0], ended[0].t1
         return waits.activities[min(bisect_left(waits.ends, at), len(waits.ends) - 1)], at
 
-    def _turned(self, back: _Back) -> tuple[_Activity, float, int]:
-        """Return what came before *back*, moved into the window by whole turns of it, when it ended, and how many turns."""
-        turns = max(0, floor((self._window.start + self._about - back.begin) / self._length) + 1)
+    def _shifted(self, back: _Stretch) -> tuple[_Activity, float, int]:
+        """Return the activity before *back*, shifted into the window by whole window lengths, its end, and the number of shifts."""
+        turns = max(0, floor((self._window.start + self._tolerance - back.begin) / self._length) + 1)
         at = back.begin + turns * self._length
         before = back.before
         if before is not None and turns:
-            before = next(iter(self._of(*_kind(before)).at(at, self._about)), None)
+            before = next(iter(self._group(*_recurring_key(before)).at(at, self._tolerance)), None)
         if before is None:
-            return *self._thread(back.rank, at, self._about if turns else 0.0), turns
+            return *self._thread(back.rank, at, self._tolerance if turns else 0.0), turns
         return before, before.t1, turns
 
     # --- who let it start ----------------------------------------------------------------------------------------
 
-    def _back(self, here: _Activity, at: float) -> _Back:
+    def _stretch(self, here: _Activity, at: float) -> _Stretch:
         if isinstance(here, WaitSpan):
             return self._before_wait(here, at)
         return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
 
-    def _before_wait(self, wait: WaitSpan, at: float) -> _Back:
-        """Return what *wait* waited for until *at*: somebody's work that ended then, or its own."""
+    def _before_wait(self, wait: WaitSpan, at: float) -> _Stretch:
+        """Return what *wait* waited for until *at*: the work that ended then, or the time of the wait itself."""
         cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
         if cause is Cause.INPUT:
-            ended = self._of("batch", wait.rank, wait.ident).at(at, self._about)
+            ended = self._group("batch", wait.rank, wait.ident).at(at, self._tolerance)
             cause, resource = Cause.PREP, "loader"
         elif cause is Cause.GRADIENT:
-            ended = self._of("comm", self._speaker(wait.rank)).at(at, self._about)
+            ended = self._group("comm", self._logged_rank(wait.rank)).at(at, self._tolerance)
             cause, resource = Cause.STRAGGLER, "slowest rank"
         if begun := [work for work in ended if work.t0 < at]:
-            return _Back(at, (), begun[0], wait.rank)
+            return _Stretch(at, (), begun[0], wait.rank)
         done = (cause, resource, at - wait.t0)
         if cause is Cause.COMPUTE:
-            return _Back(wait.t0, self._halved(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
-        return _Back(wait.t0, (done,), None, wait.rank)
+            return _Stretch(wait.t0, self._split_shared(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
+        return _Stretch(wait.t0, (done,), None, wait.rank)
 
-    def _halved(self, done: _Piece, beside: str, other: tuple[Cause, str], here: _Activity, at: float) -> tuple[_Piece, ...]:
-        """Return what was *done* on a GPU: half of the time that it shared with the group *beside* is the *other*'s."""
-        shared = self._of(beside, here.rank).beside(here.t0, at) / 2
+    def _split_shared(self, done: _Piece, group: str, other: tuple[Cause, str], here: _Activity, at: float) -> tuple[_Piece, ...]:
+        """Split *done* on a GPU: half of the time during which *group* was active as well is attributed to *other*."""
+        shared = self._group(group, here.rank).overlap(here.t0, at) / 2
         return (*done[:2], done[2] - shared), (*other, shared)
 
-    def _speaker(self, rank: int) -> int:
-        """Return with which rank the collectives of *rank* are written."""
+    def _logged_rank(self, rank: int) -> int:
+        """Return the rank under which the collectives of *rank* are logged."""
         return rank if ("comm", rank) in self._groups else self._ranks[0]
 
-    def _before_collective(self, piece: WorkSpan, at: float) -> _Back:
-        """Return the collective before *piece*, or the rank that came to it last."""
+    def _before_collective(self, piece: WorkSpan, at: float) -> _Stretch:
+        """Return the collective before *piece*, or the rank that arrived at it last."""
         done = (piece.cause, piece.resource, at - piece.t0)
-        if ended := [before for before in self._of("comm", piece.rank).at(piece.t0, self._about) if before.t0 < piece.t0]:
-            return _Back(piece.t0, (done,), ended[0], piece.rank)
-        ranks = [rank for rank in self._ranks if self._speaker(rank) == piece.rank]
+        if ended := [before for before in self._group("comm", piece.rank).at(piece.t0, self._tolerance) if before.t0 < piece.t0]:
+            return _Stretch(piece.t0, (done,), ended[0], piece.rank)
+        ranks = [rank for rank in self._ranks if self._logged_rank(rank) == piece.rank]
         arrived, last = max((self._arrived(rank, piece), rank) for rank in ranks)
-        return _Back(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
+        return _Stretch(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
 
     def _arrived(self, rank: int, piece: WorkSpan) -> float:
-        """Return when *rank* had what *piece* exchanges: at the end of its bucket's backward, or when it began to wait."""
+        """Return when *rank* was ready for *piece*: at the end of its bucket's backward pass, or when it began to wait."""
         if piece.ident >= 0:
-            bucket = self._of("bucket", rank, piece.ident).until(piece.t0 + self._about)
+            bucket = self._group("bucket", rank, piece.ident).last_by(piece.t0 + self._tolerance)
             return bucket.t1 if bucket else piece.t0
-        waits = self._of("meets", rank)
-        place = bisect_right(waits.ends, piece.t0 + self._about)
+        waits = self._group("meets", rank)
+        place = bisect_right(waits.ends, piece.t0 + self._tolerance)
         return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
 
-    def _before_build(self, work: WorkSpan, at: float) -> _Back:
-        """Return who held up a loader's *work*: at a full resource whoever left it last."""
+    def _before_build(self, work: WorkSpan, at: float) -> _Stretch:
+        """Return what delayed a loader's *work*; at a full resource, the last work that left it."""
         resource = work.resource.removesuffix(FULL)
         if resource != work.resource:
-            left = self._of(*self._full(work)).until(at - self._about)
-            if left is not None and left.t1 > work.t0 + self._about:
-                return _Back(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
+            left = self._group(*self._full(work)).last_by(at - self._tolerance)
+            if left is not None and left.t1 > work.t0 + self._tolerance:
+                return _Stretch(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
         done: tuple[_Piece, ...] = ((work.cause, resource, at - work.t0),)
-        if resource == _DECODE and (computed := self._of("compute", work.rank).activities):
-            done = self._halved(done[0], "compute", (Cause.COMPUTE, computed[0].resource), work, at)
+        if resource == _DECODE and (computed := self._group("compute", work.rank).activities):
+            done = self._split_shared(done[0], "compute", (Cause.COMPUTE, computed[0].resource), work, at)
         for key in (("batch", work.rank, work.ident), ("stream", work.rank, work.stream)):
-            if ended := [before for before in self._of(*key).at(work.t0, self._about) if before.t0 < work.t0]:
-                return _Back(work.t0, done, ended[0], work.rank)
-        return _Back(work.t0, done, None, work.rank)
+            if ended := [before for before in self._group(*key).at(work.t0, self._tolerance) if before.t0 < work.t0]:
+                return _Stretch(work.t0, done, ended[0], work.rank)
+        return _Stretch(work.t0, done, None, work.rank)
 
 
-def _kind(activity: _Activity) -> _Key:
-    """Return what two activities have in common that are one, whole turns of the window apart."""
+def _recurring_key(activity: _Activity) -> _Key:
+    """Return the key shared by two occurrences of the same activity that are whole window lengths apart."""
     if isinstance(activity, WaitSpan):
         return ("thread", activity.rank)
     if activity.stream == "comm":

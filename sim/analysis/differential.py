@@ -1,14 +1,14 @@
-"""What do Stash and DS-Analyzer make of the times of their runs? Their formulas, pure.
+"""Which stalls do Stash and DS-Analyzer derive from the times of their runs? This module has their formulas as pure functions.
 
-RUN0 trains on synthetic data on one GPU, RUN1 on all, RUN2 on real data with a cold page cache, RUN3 with a warm one; every GPU
-does the same number of steps. With T0..T3 the times of one epoch's steps (`analyze.py` of aakash-sharma/DS-Analyzer, the code
+RUN0 trains on synthetic data on one GPU, RUN1 on all GPUs, RUN2 on real data with a cold page cache, RUN3 with a warm one. Every GPU
+does the same number of steps. T0..T3 are the times of the steps of one epoch (`analyze.py` of aakash-sharma/DS-Analyzer, the code
 behind Stash, arXiv 2208.14344)::
 
     interconnect = T1 - T0            % of T1            network = T1(two nodes) - T1(one node, as many GPUs)   % of T1(one node)
     prep (CPU)   = T3 - T1            % of T3            fetch (disk) = T2 - T3                                 % of T2
 
-Upstream runs RUN0 and RUN1 for the k-th part of an epoch (k = 2) and divides the prep stall by the unscaled T3, and computes
-fetch as ``T2 - prep``, which counts the whole ingestion time as a disk stall; `literal` does the same. DS-Analyzer (arXiv
+Upstream runs RUN0 and RUN1 for 1/k of an epoch (k = 2) and divides the prep stall by the unscaled T3. It computes fetch as
+``T2 - prep``, which counts the whole ingestion time as a disk stall. With `literal`, the functions do the same. DS-Analyzer (arXiv
 2007.06775) defines fetch as above. Negative differences are reported as zero, as upstream does.
 """
 
@@ -17,15 +17,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SYNTHETIC_DIVISOR = 2.0
-"""Part of an epoch's steps that upstream's synthetic runs do (harness.py, ``synthetic_div_factor``)."""
+"""Upstream's synthetic runs do the steps of an epoch divided by this number (harness.py, ``synthetic_div_factor``)."""
 
 
 NO_READING = 1e-3
-"""Share of the cold epoch below which it does not differ from a warm one: the first batch, which nothing hides, takes that long."""
+"""A cold epoch that is longer than a warm one by less than this share counts as equal: the first batch, never hidden, takes that long."""
 
 
 class RunTimes(NamedTuple):
-    """Seconds that the steps of one epoch take in RUN0, RUN1, RUN2 and RUN3, and in RUN1 of the two-node twin, if there is one."""
+    """Times (s) of the steps of one epoch in RUN0, RUN1, RUN2 and RUN3, and in RUN1 of the two-node twin, if there is one."""
 
     one_gpu: float
     synthetic: float
@@ -35,19 +35,19 @@ class RunTimes(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """*time* (s per epoch), and the same as a share (1 = 100%) of the run it is measured against."""
+    """A stall: *time* (s per epoch), and *share* (1 = 100%) of the time of the run that it is measured against."""
 
     time: float
     share: float
 
 
 def interconnect(times: RunTimes) -> Stall:
-    """Return what exchanging gradients inside the machine adds: never above 100%."""
+    """Return the stall that the exchange of gradients inside the machine adds; never above 100%."""
     return stall(times.synthetic - times.one_gpu, times.synthetic)
 
 
 def prep(times: RunTimes, literal: bool = False) -> Stall:
-    """Return what decoding and augmentation add once the page cache is warm; *literal* gives upstream's per-cent basis."""
+    """Return the stall that decoding and augmentation add with a warm page cache; *literal* uses upstream's basis for the share."""
     lost = times.warm - times.synthetic
     if literal:
         return stall(lost / SYNTHETIC_DIVISOR, times.warm)
@@ -55,35 +55,35 @@ def prep(times: RunTimes, literal: bool = False) -> Stall:
 
 
 def fetch(times: RunTimes, literal: bool = False) -> Stall:
-    """Return what reading from disk adds in the cold epoch; *literal* gives upstream's formula, ingestion time and all."""
+    """Return the stall that reading from disk adds in the cold epoch; *literal* uses upstream's formula, which includes ingestion time."""
     if literal:
         return stall(times.cold / SYNTHETIC_DIVISOR - (times.warm - times.synthetic) / SYNTHETIC_DIVISOR, times.cold)
     return stall(times.cold - times.warm, times.cold)
 
 
 def network(times: RunTimes) -> Stall | None:
-    """Return what two nodes lose against one with as many GPUs, without bound (a slowdown of 5 is 400%); None without a twin."""
+    """Return the stall of two nodes compared with one node of as many GPUs, unbounded (a slowdown of 5 is 400%); None without a twin."""
     return None if times.twin is None else stall(times.twin - times.synthetic, times.synthetic)
 
 
 def stall(lost: float, total: float) -> Stall:
-    """Return *lost* seconds as a stall of a run that takes *total*; below zero there is none."""
+    """Return *lost* seconds as a stall of a run of *total* seconds; negative values count as zero."""
     kept = max(0.0, lost)
     return Stall(kept, kept / total)
 
 
 class Rates(NamedTuple):
-    """DS-Analyzer's samples per second of the whole machine, by the times of its runs.
+    """DS-Analyzer's rates (samples/s of the whole machine), from the times of its runs.
 
-    RUN2's rate is none of them: ``1 / (1 / prep + 1 / fetch)``, which is below both.
+    The rate of RUN2 is not included. It is ``1 / (1 / prep + 1 / fetch)``, below both.
     """
 
     ingestion: float
-    """samples / RUN1, with data in GPU memory: what the GPUs could take."""
+    """samples / RUN1, with data in GPU memory: the rate at which the GPUs can consume samples."""
     prep: float
-    """samples / RUN3, with data in the page cache; near `ingestion` where no preparation is waited for."""
+    """samples / RUN3, with data in the page cache; close to `ingestion` if the GPUs do not wait for preparation."""
     fetch: float | None
-    """samples / (RUN2 - RUN3): what reading adds to an epoch, not what the disk gives; None where it adds nothing."""
+    """samples / (RUN2 - RUN3): from the time that reading adds to an epoch, not the rate of the disk; None if it adds nothing."""
 
 
 def rates(times: RunTimes, samples: float) -> Rates:

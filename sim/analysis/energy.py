@@ -1,12 +1,13 @@
-"""How much energy does training take, and how much carbon? Power by what GPUs do, of the host and the network; PUE; the grid's intensity.
+"""How much energy does training use, and how much CO2 does it emit? Power of GPUs, host and network, times PUE and grid intensity.
 
-A GPU draws a share of its TDP: most while products bound its kernels, less while memory does or a communication kernel spins, least while
-it has nothing to do, which it has while kernels start (`sim.spec.energy`). A node adds its host, and its NICs with their switch ports where
-there are several nodes. Energy of the site is that of the computers times PUE; CO2 is that times the grid's intensity in the mean of a
-year. A power cap slows compute alone, by a measured curve over the share of the uncapped draw that the cap allows.
+A GPU draws a share of its TDP. The share is highest while matrix products bound its kernels, lower while memory bandwidth bounds them or a
+communication kernel spins, and lowest while the GPU is idle, which includes the time while kernels start (`sim.spec.energy`). A node adds
+its host and, in a job of several nodes, its NICs and switch ports. The energy of the site is the energy of the computers times PUE. CO2 is
+the energy of the site times the grid's mean intensity over a year. A power cap slows only compute, according to a measured curve over the
+ratio of the cap to the uncapped draw.
 
-Limits: a mean over the step, no peaks; kernels of all sizes draw alike; GPUs that nobody measured draw alike whatever bounds their
-kernels; storage and cooling are in host and PUE.
+Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; unmeasured GPUs draw the same power whatever bounds
+their kernels; storage and cooling are included in host power and PUE.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from sim.spec.library import catalogue, load_part
 from sim.spec.yaml import SpecError
 
 WAITING = ("interconnect", "network", "straggler", "pipeline")
-"""Stalls in which a communication kernel spins; in the others but compute the GPU has nothing to do."""
+"""Stalls during which a communication kernel spins; the GPU is idle during all other stalls except compute."""
 WORLD = "WORLD"
-"""The region that stands in for an unknown one."""
+"""The region used in place of an unknown one."""
 KWH = 3.6e6
 """J in a kWh."""
 
 
 class GridIntensity(NamedTuple):
-    """Carbon of a *region*: *intensity* (kg/J), of which year, and whose figure it is."""
+    """Carbon intensity (kg/J) of the grid of a *region*, with its year and source."""
 
     region: str
     intensity: float
     year: str
     source: str
     assumed: bool = False
-    """Whether the region is unknown, and the world's mean stands in."""
+    """Whether the region is unknown and the mean of the world is used."""
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Return it as documents have it."""
+        """Return the intensity as it appears in documents."""
         return {
             "region": self.region, "kg_per_kwh": self.intensity * KWH, "year": self.year, "source": self.source, "assumed": self.assumed,
         }  # fmt: skip
 
 
 class NodePower(NamedTuple):
-    """Mean power of one node (W): of all its GPUs, the rest of the machine, and its part of the network."""
+    """Mean power (W) of one node: all its GPUs, the rest of the machine, and its part of the network."""
 
     gpus: float
     host: float
@@ -56,7 +57,7 @@ class NodePower(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Return all of it."""
+        """Return the sum of the parts (W)."""
         return self.gpus + self.host + self.network
 
 
@@ -66,7 +67,7 @@ def power_model() -> PowerModel:
 
 
 def draw_of(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
-    """Return what *model* says of *gpu*, the block that names it, else the one that names none, for kernels of *mix*."""
+    """Return the block of *model* that names *gpu*, or else the block that names no GPU, with the compute share for kernels of *mix*."""
     named = next((block for block in model.gpus if gpu.name in block.gpus), None)
     block = named or next(block for block in model.gpus if not block.gpus)
     if mix is None or block.products is None or block.memory is None:
@@ -76,21 +77,21 @@ def draw_of(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPow
 
 
 def grid_of(region: str | None, provider: str = "") -> GridIntensity:
-    """Return the intensity of *region* (of a provider, or a country); of the world where it is None or not in the catalogue.
+    """Return the intensity of *region* (a provider's region or a country), or of the world if it is None or not in the catalogue.
 
-    A *region* of which nobody wrote a provider is looked up in every file.
+    The file of *provider* is searched first, then all other files.
     """
     grids = [load_part(Grid, name, "hardware/parts/grids") for name in catalogue("hardware/parts/grids")]
     grids.sort(key=lambda grid: grid.name != provider)
     for grid in grids:
         if region in grid.regions:
-            return GridIntensity(str(region), grid.regions[str(region)], grid.year, _text(grid))
+            return GridIntensity(str(region), grid.regions[str(region)], grid.year, _source_text(grid))
     world = next(grid for grid in grids if WORLD in grid.regions)
-    return GridIntensity(WORLD, world.regions[WORLD], world.year, _text(world), assumed=True)
+    return GridIntensity(WORLD, world.regions[WORLD], world.year, _source_text(world), assumed=True)
 
 
 def named_grid(region: str) -> GridIntensity:
-    """Return the intensity of the *region* that a user wrote. Raise SpecError for one that the catalogue does not have."""
+    """Return the intensity of a *region* specified by a user. Raise SpecError if it is not in the catalogue."""
     named = grid_of(region)
     if named.assumed and region != WORLD:
         raise SpecError(
@@ -99,12 +100,12 @@ def named_grid(region: str) -> GridIntensity:
     return named._replace(assumed=False)
 
 
-def _text(grid: Grid) -> str:
+def _source_text(grid: Grid) -> str:
     return grid.source if isinstance(grid.source, str) else grid.source.get("*", "")
 
 
 def shares_of(stalls: Mapping[str, float]) -> tuple[float, float, float]:
-    """Return which shares of a step GPUs compute, spin in communication, and have nothing to do, given seconds by stall."""
+    """Return the shares of a step during which GPUs compute, spin in communication, and are idle, given the seconds of each stall."""
     total = sum(stalls.values()) or 1.0
     compute, waiting = stalls.get("compute", 0.0), sum(stalls.get(name, 0.0) for name in WAITING)
     return compute / total, waiting / total, max(0.0, 1 - (compute + waiting) / total)
@@ -120,10 +121,10 @@ def node_power(
     mix: KernelMix | None = None,
     cap: float = math.inf,
 ) -> NodePower | None:
-    """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* on computing, spinning and nothing.
+    """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* of the time computing, spinning and idle.
 
-    *several*: whether the job has more nodes, so that the network counts; *working*: whether the host does; *mix*: what bounds its
-    kernels, if that is known; *cap*: limit of each GPU (W). None without a TDP.
+    *several*: whether the job has more nodes, so that the network counts; *working*: whether the host is busy; *mix*: what bounds the
+    kernels, if available; *cap*: power limit of each GPU (W). Return None if the TDP is unknown.
     """
     if node.gpu.power is None or not node.gpu_count:
         return None
@@ -138,10 +139,10 @@ def node_power(
 
 
 class Capped(NamedTuple):
-    """What a power cap does to a step."""
+    """Step time and power under a power cap."""
 
     cap: float
-    """W of one GPU."""
+    """Limit of one GPU (W)."""
     step_time: float
     power: NodePower
 
@@ -150,7 +151,7 @@ def capped(
     node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None,
     gpus: int | None = None,
 ) -> Capped | None:  # fmt: skip
-    """Return the step and the power of *node* with its *gpus* (all) limited to *cap* (W), given the *stalls* (s) of the uncapped step."""
+    """Return step time and power of *node* with each of its *gpus* (default: all) limited to *cap* (W); *stalls* (s): the uncapped step."""
     if node.gpu.power is None:
         return None
     draw = draw_of(node.gpu, model, mix)
@@ -163,7 +164,7 @@ def capped(
 
 
 class NodesOfKind(NamedTuple):
-    """Nodes of one kind in a job: *nodes* of them with *gpus* of the job's on each; *mix*: what bounds their kernels, if that is known."""
+    """Nodes of one kind in a job: *nodes* of them, each with *gpus* GPUs of the job; *mix*: what bounds their kernels, if available."""
 
     node: Node
     nodes: int
@@ -174,7 +175,7 @@ class NodesOfKind(NamedTuple):
 def mean_power(
     kinds: Sequence[NodesOfKind], shares: tuple[float, float, float], model: PowerModel, working: bool = True, cap: float = math.inf
 ) -> NodePower | None:
-    """Return the power of the mean node of *kinds*, as `node_power` has it of each; None where the TDP of a GPU is unknown."""
+    """Return the mean over the nodes of *kinds* of their power (`node_power`), or None if the TDP of a GPU is unknown."""
     nodes, total = sum(kind.nodes for kind in kinds), NodePower(0.0, 0.0, 0.0)
     for kind in kinds:
         power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix, cap)
@@ -187,25 +188,26 @@ def mean_power(
 def energy_figures(
     kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
 ) -> dict[str, Any] | None:
-    """Return power, energy and carbon of a run as its document has them: *per_step* samples of *tokens* tokens in the *stalls* (s).
+    """Return power, energy and carbon of a run as they appear in its document.
 
-    Power of a node and of a GPU is that of the mean one of all *kinds*; power caps are worked out where there is one kind.
+    A step consists of the *stalls* (s) and trains on *per_step* samples of *tokens* tokens. The power of a node and of a GPU is the mean
+    over all *kinds*. Power caps are computed only if all nodes are the same. Return None if a TDP is unknown or the step is empty.
     """
     model, step, nodes = power_model(), sum(stalls.values()), sum(kind.nodes for kind in kinds)
     power = mean_power(kinds, shares_of(stalls), model)
     if power is None or not step:
         return None
     site = nodes * power.total * model.pue
-    each = site * step / per_step
+    energy_per_sample = site * step / per_step
     return {
         "gpu_power_w": power.gpus * nodes / sum(kind.nodes * kind.node.gpu_count for kind in kinds),
         "node_power_w": power.total,
         "parts_w": power._asdict(),
         "pue": model.pue,
         "site_power_w": site,
-        "energy_per_sample_j": each,
-        "energy_per_token_j": each / tokens if tokens else None,
-        "co2_per_sample_kg": each * grid.intensity,
+        "energy_per_sample_j": energy_per_sample,
+        "energy_per_token_j": energy_per_sample / tokens if tokens else None,
+        "co2_per_sample_kg": energy_per_sample * grid.intensity,
         "grid": grid.figures,
         "power_caps": _caps(kinds[0]._replace(nodes=nodes), stalls, per_step, model)
         if all(kind.node == kinds[0].node for kind in kinds) else [],
@@ -213,7 +215,7 @@ def energy_figures(
 
 
 def _caps(kind: NodesOfKind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
-    """Return the step and the energy of a sample with GPUs limited to shares of what they draw while they compute."""
+    """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute."""
     full = (kind.node.gpu.power or 0.0) * draw_of(kind.node.gpu, model, kind.mix).compute
     caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix, kind.gpus) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
     return [

@@ -1,8 +1,8 @@
-"""How do the times between failures scatter? Exponential, Weibull, or a law of the user's own; how often is the rate's business.
+"""How are the times between failures distributed? By an exponential law, a Weibull law, or a law supplied by the user.
 
-A law draws times in units of their mean, so that one law serves every fleet: the rate of a course stretches them. Schroeder and Gibson
-(DSN 2006) fit times between failures of whole clusters by a Weibull law of shape 0.7 to 0.8: failures come in crowds.
-A job begins as behind a failure. Limit: repeats, events that take several nodes and planned stops keep laws of their own.
+A law draws times in units of their mean; the failure rate of a course scales them, so one law serves every fleet. Schroeder and Gibson
+(DSN 2006) fit the times between failures of whole clusters with Weibull shapes of 0.7 to 0.8: failures cluster. A job begins as if a
+failure had just occurred. Limit: repeats, events that take down several nodes, and planned stops have distributions of their own.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from sim.spec.extensions import FAILURE_LAWS, called, extension
 from sim.spec.yaml import SpecError
 
 EXAMINED: Final = 20_000
-"""Draws that the mean of a law of the user's own is checked on."""
+"""Number of draws used to check the mean of a user's law."""
 _TOLERANCE: Final = 5.0
-"""Standard errors that the mean of these draws may be off; a law of mean 1 is beyond once in a million."""
+"""Maximum deviation of the mean of these draws, in standard errors; a law of mean 1 exceeds it about once in a million checks."""
 SHAPES: Final = (0.2, 20.0)
 BUILT_IN: Final = ("exponential", "weibull:SHAPE")
 
 
 class FailureLaw(Protocol):
-    """How times between failures scatter; docs/develop/own-failure-law.md has one as an example."""
+    """The distribution of the times between failures; docs/develop/own-failure-law.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``--failure-law`` says."""
+        """Return the name of the law for ``--failure-law``."""
 
     def gaps(self, count: int, random: np.random.Generator) -> Any:
         """Return an array of *count* times between failures, relative to their mean: drawn with *random*, with a mean of 1."""
 
 
 class Exponential:
-    """Failures that know nothing of each other."""
+    """Failures that are independent of each other."""
 
     name = "exponential"
 
@@ -48,13 +48,13 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Weibull:
-    """Weibull's law: a shape below 1 lets failures come in crowds, above 1 in even steps; 1 is exponential."""
+    """Weibull distribution: with a shape below 1 failures cluster, above 1 they are more evenly spaced; 1 is exponential."""
 
     shape: float
 
     @property
     def name(self) -> str:
-        """Return what ``--failure-law`` says."""
+        """Return the name of the law for ``--failure-law``."""
         return f"weibull:{self.shape:g}"
 
     def gaps(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
@@ -67,16 +67,16 @@ EXPONENTIAL: Final = Exponential()
 
 @dataclass(frozen=True)
 class Own:
-    """A law of the user's, each draw of which is checked."""
+    """A law supplied by the user; every draw is checked."""
 
     law: FailureLaw
     name: str
 
     def gaps(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
-        """Return *count* draws. Raise SpecError for what are no times."""
-        given: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
+        """Return *count* draws. Raise SpecError if they are not valid times."""
+        returned: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
         try:
-            drawn = np.asarray(given, dtype=np.float64)
+            drawn = np.asarray(returned, dtype=np.float64)
         except (TypeError, ValueError):
             raise SpecError(f"failure law {self.name}: does not return an array of numbers; return {count} times") from None
         if drawn.shape != (count,):
@@ -88,9 +88,9 @@ class Own:
 
 
 def failure_law(text: str) -> FailureLaw:
-    """Return the law that *text* names: ``exponential``, ``weibull:0.7``, or one of the user's. Raise SpecError for what is none.
+    """Return the law that *text* names: ``exponential``, ``weibull:0.7``, or a user's law. Raise SpecError for any other text.
 
-    The mean of a law of the user's is checked on draws.
+    The mean of a user's law is checked with draws.
     """
     if text == EXPONENTIAL.name:
         return EXPONENTIAL
@@ -103,8 +103,8 @@ def failure_law(text: str) -> FailureLaw:
         raise SpecError(f"--failure-law {text}: {error}") from None
     own = Own(cast(FailureLaw, law), text)
     drawn = own.gaps(EXAMINED, np.random.default_rng(0))
-    mean, off = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
-    if abs(mean - 1) > _TOLERANCE * off + 1e-3:
+    mean, standard_error = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
+    if abs(mean - 1) > _TOLERANCE * standard_error + 1e-3:
         raise SpecError(
             f"--failure-law {text}: the mean of {EXAMINED} times is {mean:.3g}, not 1; divide them by their mean (the failure rate "
             "scales them)"

@@ -1,6 +1,6 @@
-"""What does a rank of a layout hold from step to step? Weights, gradients and states, by the stack's data types and the sharding.
+"""How much memory does a rank of a layout hold from step to step? Weights, gradients and optimizer states, by data types and sharding.
 
-The stages of sharding are ZeRO's (arXiv 1910.02054).
+The levels of sharding are the stages of ZeRO (arXiv 1910.02054).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from sim.spec.workload import Workload
 
 
 class HeldMemory(NamedTuple):
-    """Bytes that a rank of a stage holds from step to step, and those of the optimizer's step."""
+    """Bytes that a rank of a stage holds from step to step, and bytes used by the optimizer's step."""
 
     weights: float
     gradients: float
     states: float
     casts: float
-    """Gradients in 32 bits that the step makes of others."""
+    """32-bit copies of gradients that the optimizer's step makes."""
     stepping: float
-    """Blocks of the step that nothing else fits in."""
+    """Memory blocks of the optimizer's step that nothing else can reuse."""
 
 
 def held_by(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> HeldMemory:
-    """Return what one rank of *stage*, a *gpu*, holds: experts and the rest, each over the ranks that it is sharded over."""
+    """Return what one rank of *stage* on a *gpu* holds: experts and other parameters, each divided by the ranks that shard it."""
     units = layout.units_of(stage)
     each = (_held_of(layout, units, workload, gpu, experts) for experts in (False, True))
     return HeldMemory(*map(math.fsum, zip(*each, strict=True)))
@@ -59,11 +59,11 @@ def _held_of(layout: Layout, held: Sequence[int], workload: Workload, gpu: Gpu, 
 
 
 def _narrow_width(workload: Workload, options: MeshOptions, gpu: Gpu) -> float:
-    """Return the bytes of an element of blocks' weights in few bits, less those that it does not have in the type of ``weights`` then.
+    """Return the bytes per element that quantized copies add to the weights of blocks; negative if they replace the type of ``weights``.
 
-    Copies are kept for the whole step, sharded where weights are (TransformerEngine pytorch/module/base.py, get_weight_workspace). Weights
-    that the optimizer writes in 8 bits are there in no others, also those in MX blocks, which are gathered in 16; Megatron-Bridge keeps
-    those in blocks of 128 in 16 bits (``fp8_param_gather`` is off).
+    Copies are kept for the whole step, and sharded if weights are (TransformerEngine pytorch/module/base.py, get_weight_workspace). If the
+    optimizer writes weights in 8 bits, they exist in no other type. This also holds for MX blocks, which are gathered in 16 bits.
+    Megatron-Bridge keeps weights in blocks of 128 in 16 bits as well (``fp8_param_gather`` is off).
     """
     own = quantizing(workload.training.precision, workload.training.asked_recipe, gpu)
     if own is None or not options.keeps_8bit_weights:
@@ -73,11 +73,11 @@ def _narrow_width(workload: Workload, options: MeshOptions, gpu: Gpu) -> float:
 
 
 def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
-    """Return the bytes of an element's weight, gradient, and states (of any element at least)."""
+    """Return the bytes per element of weight, gradient, and states (the minimum over elements)."""
     states = min(_state_width(workload, options, in_block) for in_block in (False, True))
     return WIDTHS[options.weights], WIDTHS[options.gradients], states
 
 
 def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
-    """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
+    """Return the bytes of optimizer states and master weight of one element, *in_block* or in embedding and head."""
     return workload.training.optimizer.state_width(WIDTHS[options.states], in_block) + (4.0 if options.master else 0.0)

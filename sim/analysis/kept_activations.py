@@ -1,4 +1,4 @@
-"""What does the forward of a unit keep for its backward? By the stack's kernels, and by what is computed again."""
+"""Which activations does the forward pass of a unit keep for its backward pass? It depends on the stack's kernels and on recomputation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sim.spec.workload import Layer, Training, Workload
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
+    """Return the bytes that the forward pass of *unit* keeps for one micro-batch; if blocks differ, of the blocks that keep least."""
     if unit.kind == "block" and workload.training.activation_checkpointing in ("blocks", "operators"):
         return checkpointed_bytes(unit, workload)
     return sum(saved_bytes(piece.layer, workload) for piece in unit.pieces) - again_bytes(unit, workload)
 
 
 def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that a checkpointed block keeps of one micro-batch: what enters it, and outputs that are not made again."""
+    """Return the bytes that a checkpointed block keeps of one micro-batch: its input, and the outputs that are not recomputed."""
     outputs = sum(activation_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(workload.training, unit))
     return activation_bytes(unit.pieces[0].layer, unit.boundary, workload) + outputs
 
 
 def again_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that a block does not keep since modules of it are recomputed."""
+    """Return the bytes that a block does not keep because some of its modules are recomputed."""
     modules = workload.training.recompute_modules
     if unit.kind != "block" or not modules:
         return 0.0
@@ -31,7 +31,7 @@ def again_bytes(unit: Unit, workload: Workload) -> float:
 
 
 def saved_bytes(layer: Layer, workload: Workload) -> float:
-    """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
+    """Return the bytes that *layer* keeps for the backward pass under the stack of *workload*."""
     training = workload.training
     if layer.op == "loss":
         return min(activation_bytes(layer, layer.saved, workload), loss_bytes(layer, workload))
@@ -40,26 +40,26 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
         factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
-        factor += 1.0  # clamping keeps what it clamps (fusions/fused_bias_geglu.py)
+        factor += 1.0  # clamping also keeps its input (fusions/fused_bias_geglu.py)
     return activation_bytes(layer, layer.saved, workload) * factor
 
 
 def kept_width(training: Training) -> float:
-    """Return the bytes of an element that a product keeps for backward: one copy, by columns, with its scales."""
+    """Return the bytes per element that a matrix product keeps for the backward pass: one column-wise copy with its scales."""
     if training.precision == "fp8" and training.asked_recipe is not None:
         return RECIPES[training.asked_recipe].activation
     return MEANING[training.precision].matrix
 
 
 def _clamped(layer: Layer, workload: Workload) -> bool:
-    """Return whether *layer* is an activation of experts that is clamped, and not computed again."""
+    """Return whether *layer* is a clamped activation of experts that is not recomputed."""
     transformer = workload.model.transformer
     clamped = transformer is not None and transformer.clamped and layer.name.endswith("experts.activation")
     return clamped and "moe_act" not in workload.training.recompute_modules
 
 
 def loss_bytes(layer: Layer, workload: Workload) -> float:
-    """Return the bytes of logits at the fullest moment of the *layer* that is the loss."""
+    """Return the peak bytes of logits in the loss *layer*."""
     training = workload.training
     stack, split = training.stack, training.parallel.tensor > 1
     each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
@@ -67,6 +67,6 @@ def loss_bytes(layer: Layer, workload: Workload) -> float:
 
 
 def activation_bytes(layer: Layer, amount: float, workload: Workload) -> float:
-    """Return the bytes of a micro-batch for *amount* of one sample in 32 bits, in the type that *layer* has them."""
+    """Convert *amount*, the 32-bit bytes of one sample, to the bytes of a micro-batch in the data type of *layer*'s activations."""
     width = 4.0 if layer.op in ("softmax", "loss") else MEANING[workload.training.precision].activation
     return amount * width / 4.0 * workload.training.batch

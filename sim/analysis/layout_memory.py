@@ -1,11 +1,12 @@
-"""How much GPU memory does each stage of a layout need at its fullest? Its program replayed: what each instruction allocates and frees.
+"""How much GPU memory does each stage of a layout need at its peak? The stage's program is replayed with all allocations and frees.
 
-What a rank holds from step to step (`held_memory`) stays; a forward keeps its activations (`kept_activations`) until the backward of the
-same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
-block keeps its input, and outputs that are saved by name. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out
-of another; one of each is in flight beside the unit that computes.
-Blocks of the allocator belong to a stream: what a side stream frees nothing else can use, so that streams count at the fullest of each.
-Limits: no other fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
+A rank keeps weights, gradients and optimizer states from step to step (`held_memory`). A forward pass keeps its activations
+(`kept_activations`) until the backward pass of the same chunk and micro-batch, so the first stage of a pipeline holds as many micro-batches
+as its schedule has in flight. A checkpointed block keeps its input and the outputs that are saved by name. FSDP gathers weights into a
+buffer, copies them out of it, and reduce-scatters gradients out of another buffer. One of each is in flight along with the computing unit.
+
+The allocator's blocks belong to a stream. Other streams cannot reuse what a side stream frees, so each stream counts with its own peak.
+Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
 """
 
 from __future__ import annotations
@@ -37,45 +38,45 @@ FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 THRASHING: Final = 0.875
-"""Share of the memory from which on the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
+"""Share of the memory above which the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
 _FSDP1_SCATTERS: Final = 2
-"""Reduce-scatters of FSDP1, which holds no reference to their inputs, that still read them: the gather of the next block but one is behind
-them in their communicator's queue. Where backward gathers nothing (SHARD_GRAD_OP) they are taken to keep up with it as well."""
+"""Number of FSDP1 reduce-scatters whose inputs are still in use. FSDP1 holds no reference to the inputs, and the all-gather of the next
+block but one is queued behind them on the same communicator. Without gathers in backward (SHARD_GRAD_OP), the same number is assumed."""
 COMMUNICATOR: Final = 0.3 * 2.0**30
 """Bytes of one NCCL communicator: estimate (1 to 3 GB for a process with several, NVIDIA/Megatron-Bridge performance guide)."""
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes of one rank of a stage at its fullest moment, by use."""
+    """Peak memory (bytes) of one rank of a stage, by use."""
 
     stage: int
     weights: float
     gradients: float
-    """Gradients of shards, whole ones before they are reduced, and inputs of reduce-scatters."""
+    """Sharded gradients, full gradients before they are reduced, and inputs of reduce-scatters."""
     optimizer_state: float
     activations: float
     gathered: float
-    """Weights gathered from shards, and the buffers they are gathered into."""
+    """Weights gathered from shards, and the output buffers of the gathers."""
     workspace: float
     cached: float
-    """Blocks that the allocator keeps though nothing is in them at this moment: of other streams, of the loss, of the optimizer's step."""
+    """Blocks that the allocator keeps although they are empty at this moment: of other streams, the loss, or the optimizer's step."""
     communication_buffers: float
     context: float
 
     @property
     def allocated(self) -> float:
-        """Return what torch's allocator holds (``max_memory_allocated``)."""
+        """Return the bytes allocated by torch's allocator (``max_memory_allocated``)."""
         return self.total - self.cached - self.communication_buffers - self.context
 
     @property
     def reserved(self) -> float:
-        """Return what torch's allocator keeps from the driver (``max_memory_reserved``)."""
+        """Return the bytes that torch's allocator reserves from the driver (``max_memory_reserved``)."""
         return (self.allocated + self.cached) * ROUNDING
 
     @property
     def total(self) -> float:
-        """Return all bytes."""
+        """Return the bytes of all uses."""
         return math.fsum(value for name, value in asdict(self).items() if name != "stage")
 
     def verdict(self, gpu: Gpu) -> FitVerdict:
@@ -85,43 +86,43 @@ class StageMemory:
         return "thrashes" if self.reserved > THRASHING * gpu.memory else "fits"
 
     def by_use(self) -> dict[str, float]:
-        """Return the bytes by use and in all."""
+        """Return the bytes by use, with ``allocated``, ``reserved`` and ``total``."""
         uses = {name: value for name, value in asdict(self).items() if name != "stage"}
         return {**uses, "allocated": self.allocated, "reserved": self.reserved, "total": self.total}
 
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
-    """Return the memory of one rank of each stage."""
+    """Return the peak memory of one rank of each stage."""
     short = _at_full_length(shortened(layout), workload)
-    stages = (_stage(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
+    stages = (_stage_replay(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
 
 
 def shortened(layout: Layout) -> Layout:
-    """Return *layout* with no more micro-batches than it takes until what a stage holds repeats itself."""
+    """Return *layout* with only as many micro-batches as are needed until the memory of a stage repeats."""
     many, stages = layout.micro_batches, layout.mesh.stages
     if layout.own is not None:
         return layout
     if layout.schedule == "1f1b":
-        return _with(layout, stages + 2)
+        return _with_micro_batches(layout, stages + 2)
     if layout.schedule == "interleaved_1f1b":
         rounds = max(1, many // stages)
-        return _with(layout, min(rounds, 3) * (many // rounds)) if many % rounds == 0 else layout
+        return _with_micro_batches(layout, min(rounds, 3) * (many // rounds)) if many % rounds == 0 else layout
     return layout
 
 
-def _with(layout: Layout, micro_batches: int) -> Layout:
+def _with_micro_batches(layout: Layout, micro_batches: int) -> Layout:
     return layout if micro_batches >= layout.micro_batches else replace(layout, micro_batches=micro_batches)
 
 
 def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
-    """Return the memory of one rank of *stage* at the fullest moment of each instruction of its program, in order."""
-    replay, at = _stage(_at_full_length(layout, workload), stage, workload, gpu)
+    """Return the peak memory of one rank of *stage* during each instruction of its program, in order."""
+    replay, at = _stage_replay(_at_full_length(layout, workload), stage, workload, gpu)
     return tuple(map(at, replay.course()))
 
 
 def _at_full_length(layout: Layout, workload: Workload) -> Layout:
-    """Return *layout* as memory has to hold it: unpadded sequences of a decoder at their longest, which come once in a while."""
+    """Return *layout* with unpadded sequences of a decoder at their full length: they occur now and then, and memory must hold them."""
     model = workload.model
     if model.padding != "unpadded" or model.lengths is None:
         return layout
@@ -136,8 +137,8 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
     return replace(layout, units=tuple(map(longer, layout.units)), entering=entering)
 
 
-def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
-    """Return the replay of *stage*, and what makes the memory of one of its moments."""
+def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
+    """Return the replay of *stage*, and a function that converts one of its moments to a `StageMemory`."""
     options = layout.options
     held = held_by(layout, stage, workload, gpu)
     replay = _Replay(layout, stage, workload, held)
@@ -161,7 +162,7 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_R
 
 
 class _Moment(NamedTuple):
-    """Bytes that come and go within a step."""
+    """Bytes that are allocated and freed within a step."""
 
     gradients: float
     activations: float
@@ -170,7 +171,7 @@ class _Moment(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One pass over a unit, in bytes beyond those before it: what remains, and the fullest moment with the gradients made until then."""
+    """One pass over a unit, in bytes relative to the start: what remains, the peak, and the gradients *made* (included) at the peak."""
 
     net: float
     peak: float
@@ -178,7 +179,7 @@ class _Pass(NamedTuple):
 
 
 class _Replay:
-    """A stage's program played without time: what each instruction allocates and frees."""
+    """Replays the program of a stage without time: applies what each instruction allocates and frees."""
 
     def __init__(self, layout: Layout, stage: int, workload: Workload, held: HeldMemory) -> None:
         self.layout, self.workload = layout, workload
@@ -186,7 +187,7 @@ class _Replay:
         gradients = 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else held.gradients
         self.program = program(layout, stage)
         self.grows = layout.sharded_parameters and not gradients
-        """Whether gradients of shards are allocated when they are first reduced."""
+        """Whether sharded gradients are allocated when they are first reduced."""
         self.gradients = gradients
         self.activations = 0.0
         chunks = (layout.chunks[layout.chunk_of(stage, each)] for each in range(layout.mesh.parallel.chunks))
@@ -196,41 +197,41 @@ class _Replay:
         self.gathers: dict[Tag, float] = {}
         """Output buffers of gathers."""
         self.copied: Tag | None = None
-        """The gather of this forward that is freed behind the next one's copy, or with the end of forward."""
+        """The forward gather whose buffer is freed after the next gather's copy, or at the end of the forward pass."""
         self.unreduced: dict[int, float] = {}
-        """Gradients of each unit before they are scattered."""
+        """Gradients of each unit before they are reduce-scattered."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.backward: tuple[str, int] | None = None
-        """The pass whose gradients wait for its end."""
+        """The backward pass (part and micro-batch) whose gradients are kept until it ends."""
         self.waits = layout.options.gradients_wait and layout.mesh.parallel.shard not in ("gradients", "parameters")
         self.buffered = self._input_buffers()
         self.fullest_of = [0.0, 0.0, 0.0]
-        """Most bytes so far of each stream that blocks belong to: compute, gathers, scatters."""
+        """Peak bytes so far of each stream that owns blocks: compute, gathers, scatters."""
         keeps = layout.options.keeps_sent and layout.mesh.stages > 1
         self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
-        """Bytes of the output of each unit that another stage receives, where they are kept."""
+        """Bytes of outputs sent to another stage, by unit, if they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
-        self.alone = self._alone(stage) if self.waits else 0.0
+        self.table_gradients = self._table_gradients(stage) if self.waits else 0.0
         self.freed = 0.0
-        """Bytes of logits in blocks that nothing after them fits in."""
+        """Bytes of logits in freed blocks that later allocations cannot reuse."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
-        """The fullest moment so far."""
+        """The moment with the most bytes so far."""
 
     def fullest(self) -> _Moment:
-        """Return the fullest moment of the step."""
+        """Return the moment of the step with the most bytes."""
         for instruction in self.program:
             self._play(instruction)
         return self.best
 
     def course(self) -> list[_Moment]:
-        """Return the fullest moment of each instruction of the step, in order."""
+        """Return the moment with the most bytes during each instruction of the step, in order."""
         moments = []
         for instruction in self.program:
-            self.best = self._now()
+            self.best = self._current_moment()
             self._play(instruction)
-            moments.append(max(self.best, self._now(), key=sum))
+            moments.append(max(self.best, self._current_moment(), key=sum))
         return moments
 
     def _play(self, instruction: Instruction) -> None:
@@ -245,14 +246,14 @@ class _Replay:
                 for unit in units:
                     self._free(unit)
             case Update():
-                self._note(self.casts)
+                self._update_peak(self.casts)
             case Work():
                 numbers = range(instruction.first, instruction.last + 1)
                 for number in numbers if instruction.part == "F" else reversed(numbers):
                     self._work(number, instruction.part, instruction.micro_batch)
 
-    def _now(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
-        """Return this moment with *workspace* and gradients just *made* beside what is held."""
+    def _current_moment(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
+        """Return the current moment, with *workspace* and the gradients just *made* added to what is held."""
         gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
         weights, unreduced = sum(self.weights.values()), sum(self.unreduced.values()) + made
         shards = self.gradients if self.grows else 0.0
@@ -260,26 +261,26 @@ class _Replay:
         self.fullest_of = list(map(max, self.fullest_of, streams))
         return _Moment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
 
-    def _note(self, workspace: float = 0.0, made: float = 0.0) -> None:
-        self.best = max(self.best, self._now(workspace, made), key=sum)
+    def _update_peak(self, workspace: float = 0.0, made: float = 0.0) -> None:
+        self.best = max(self.best, self._current_moment(workspace, made), key=sum)
 
     def cached(self, moment: _Moment) -> float:
-        """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
+        """Return the bytes of blocks that are kept although they are empty at *moment*; call it after the whole step is replayed."""
         held = sum(moment) - (0.0 if self.grows else self.gradients)
-        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.alone
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.table_gradients
 
     def _recorded(self, stage: int) -> float:
-        """Return the bytes of outputs that tensor-parallel collectives sum up, of the blocks that the host is ahead of the GPU."""
+        """Return the bytes of outputs summed by tensor-parallel collectives, for the blocks by which the host runs ahead of the GPU."""
         layout = self.layout
         blocks = [layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block"]
         messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
-        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._element()
+        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._activation_factor()
         if not layout.options.blocks_ahead:
             return summed / layout.mesh.parallel.chunks
-        return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
+        return summed / len(blocks) * min(self._blocks_before_backward(), layout.options.blocks_ahead) if blocks else 0.0
 
-    def _alone(self, stage: int) -> float:
-        """Return the bytes of the gradient of embedding or head, one block, where those of activations are too small for it."""
+    def _table_gradients(self, stage: int) -> float:
+        """Return the bytes of gradients of embedding and head that need blocks of their own because those of activations are too small."""
         units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
         blocks = max(
             (activation_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0
@@ -288,18 +289,18 @@ class _Replay:
         tables = (self._trained(number) * width for number in self.layout.units_of(stage) if self.layout.units[number].kind != "block")
         return sum(table for table in tables if table > blocks)
 
-    def _launched(self) -> int:
-        """Return the blocks whose forward comes before the first backward."""
+    def _blocks_before_backward(self) -> int:
+        """Return the number of blocks whose forward passes precede the first backward pass."""
         works = (instruction for instruction in self.program if isinstance(instruction, Work))
         first = (range(work.first, work.last + 1) for work in takewhile(lambda work: work.part == "F", works))
         return sum(self.layout.units[unit].kind == "block" for units in first for unit in units)
 
-    def _element(self) -> float:
-        """Return the bytes of a micro-batch's activations for those of one sample in 32 bits."""
+    def _activation_factor(self) -> float:
+        """Return the factor from 32-bit activation bytes of one sample to the activation bytes of a micro-batch."""
         return MEANING[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
 
     def _input_buffers(self) -> float:
-        """Return the bytes of the buffers into which the inputs of split products are gathered."""
+        """Return the bytes of the buffers into which inputs of split matrix products are gathered."""
         layout = self.layout
         if not layout.mesh.parallel.sequence_parallel:
             return 0.0
@@ -307,7 +308,7 @@ class _Replay:
             (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "colwise"),
             default=0.0,
         )
-        return layout.options.input_buffers * entering * self._element()
+        return layout.options.input_buffers * entering * self._activation_factor()
 
     def _work(self, number: int, part: str, micro_batch: int) -> None:
         unit = self.layout.units[number]
@@ -316,24 +317,24 @@ class _Replay:
             self.passes[key] = self._pass(unit, part == "F")
         own = self.passes[key]
         if part != "F":
-            self._forward_ends()
+            self._end_forward()
         if self.waits and (part == "F" or (part, micro_batch) != self.backward):
             self.unreduced.clear()
             self.backward = part, micro_batch
-        self._note(own.peak - own.made, own.made)
-        if part != "I":  # where backward is split, products keep their inputs for the weights' half
+        self._update_peak(own.peak - own.made, own.made)
+        if part != "I":  # if backward is split, matrix products keep their inputs for the weight gradients
             self.activations = max(0.0, self.activations + own.net)
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
             self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
-            self._note()
+            self._update_peak()
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * WIDTHS[self.layout.options.weights]
-            self._note()
+            self._update_peak()
 
     def _pass(self, unit: Unit, forward: bool) -> _Pass:
-        """Return what the pieces of *unit* keep and free one after another; of blocks of which some are checkpointed, the mean of both."""
+        """Return what one pass over *unit* keeps and its peak; if only some blocks are checkpointed, the mean kept and the larger peak."""
         training = self.workload.training
         mode = training.activation_checkpointing
         if unit.kind != "block" or mode not in ("blocks", "operators"):
@@ -355,20 +356,20 @@ class _Replay:
         if forward:
             done = 0.0
             peaks = []
-            for own, beside in zip(kept, scratch, strict=True):
-                peaks.append(done + beside)
+            for own, temporary in zip(kept, scratch, strict=True):
+                peaks.append(done + temporary)
                 done += 0.0 if checkpointed else own
             return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
         left, made = (total if checkpointed else again), 0.0
         fullest = (0.0, 0.0)
-        for piece, own, beside in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
+        for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
             made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
-            fullest = max(fullest, (left + made + beside, made))
+            fullest = max(fullest, (left + made + temporary, made))
             left -= own
         return _Pass(-(entering if checkpointed else total - again), *fullest)
 
     def _scratch(self, layer: Layer) -> float:
-        """Return the bytes that one pass over *layer* holds beside what it keeps; of the loss in its backward, which needs most."""
+        """Return the temporary bytes of one pass over *layer*, beyond those it keeps; for the loss, of its backward, which needs most."""
         if layer.op != "loss":
             return activation_bytes(layer, layer.read + layer.write, self.workload)
         self.freed = self.workload.training.stack.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
@@ -383,19 +384,20 @@ class _Replay:
         return self.layout.elements(number, experts=False, trained=True) + self.layout.elements(number, experts=True, trained=True)
 
     def _wrap(self, number: int) -> Wrap:
-        """Return the units that are gathered with unit *number*."""
+        """Return the units that are gathered together with unit *number*."""
         return self.wraps.get(number, (number,))
 
     def _arrived(self, tag: Tag) -> None:
-        """Copy gathered weights out of their buffer, or free that of a reduce-scatter or of what was gathered in vain."""
+        """Copy gathered weights out of their buffer, or free the buffer of a reduce-scatter or of an unneeded gather."""
         wrap, what, experts = self._wrap(tag[1]), tag[0].removesuffix(" experts"), tag[0].endswith(" experts")
         computes = what in ("gather F", "gather U") or any(self.layout.units[number].has_backward for number in wrap)
-        first = not experts or not any(self.layout.elements(number, experts=False) for number in wrap)  # of two gathers of one wrap
+        # a wrap with experts may have two gathers; only the first allocates the weights
+        first = not experts or not any(self.layout.elements(number, experts=False) for number in wrap)
         if tag in self.gathers and computes and first:
             for number in wrap:
                 self.weights[number] = self._elements(number) * self.layout.gathered
-            self._note()
-            if what == "gather F":  # freed behind the next copy
+            self._update_peak()
+            if what == "gather F":  # freed after the next gather's copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
         self.gathers.pop(tag, None)
         self.scatters.pop(tag, None)
@@ -403,16 +405,16 @@ class _Replay:
     def _free(self, number: int) -> None:
         self.weights.pop(number, None)
 
-    def _forward_ends(self) -> None:
+    def _end_forward(self) -> None:
         if self.copied is not None:
             self.gathers.pop(self.copied, None)
             self.copied = None
 
     def _gather(self, start: Start) -> None:
-        """Gather from a rank's share, of which there is a copy in the data type that travels (torch ``foreach_all_gather``)."""
+        """Gather from a rank's shard; a copy of the shard in the communicated data type exists meanwhile (torch ``foreach_all_gather``)."""
         narrower = start.axis == "shard" and self.layout.gathered < WIDTHS[self.layout.options.weights]
         self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
-        self._note()
+        self._update_peak()
         self.gathers[start.tag] = start.nbytes
 
     def _scatter(self, start: Start) -> None:
@@ -420,16 +422,16 @@ class _Replay:
             self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
         self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
-        self._note()
+        self._update_peak()
         kept = self._last_gradient(self._wrap(start.tag[1]))
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
             self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced
-            self._note(made=kept)
+            self._update_peak(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:
-        """Return the bytes of a wrap's last gradient, which torch's ``foreach_reduce`` holds (a name in its loop) until it is done."""
+        """Return the bytes of a wrap's last gradient, which a loop variable in torch's ``foreach_reduce`` keeps alive until it returns."""
         tensors = [elements for number in wrap for piece in self.layout.units[number].pieces for elements in piece.layer.gradients]
         unreduced = sum(self.unreduced.get(number, 0.0) for number in wrap)
         return unreduced * tensors[-1] / sum(map(self._trained, wrap)) if tensors else 0.0

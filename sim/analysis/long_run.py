@@ -1,6 +1,6 @@
-"""What is a long run, and what is drawn of it? Failures, recoveries, checkpoints and spares of a job in plain numbers; times in seconds.
+"""What describes a long run, and what does a simulation of it return? Failures, recoveries, checkpoints and spares as plain numbers.
 
-`sim.analysis.course` draws it; `sim.analysis.renewal` has the closed form for what it holds of.
+All times are in seconds. `sim.analysis.course` simulates long runs; `sim.analysis.renewal` has the closed form for the cases that have one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from sim.analysis.transient import Lives
 Array = NDArray[np.float64]
 
 AT_ONCE = Uniform(0.0, 0.0)
-"""No time at all."""
+"""Zero time."""
 LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
-"""Where time goes that is no kept work."""
+"""Categories of time that is not kept work."""
 
 
 MOST_REPEATS = 0.95
-"""Share of faults at most that are followed by one more, in the fleet that is drawn worst: with all, they would never end."""
+"""Upper limit of the share of faults that are followed by a repeat, in any drawn fleet: at a share of 1, repeats would never end."""
 OTHERS = ("correlated", "repeats", "new_fleet", "slow", "planned", "repair")
-"""Rates and shares beside the main rate and those of causes, and times of repair."""
+"""Names of the rates, shares and repair times that each fleet draws, apart from the main rate and the shares of causes."""
 
 
 @dataclass(frozen=True)
 class DrawnCause:
-    """A cause of faults: its *share* of them, spans (s), the share that *replaces* its node, and how long it goes unnoticed (s)."""
+    """A cause of faults: its *share* of all faults, time spans (s), and the share of its faults that *replaces* the node.
+
+    *silent_for*: how long (s) silent corruption stays unnoticed; 0 for other causes.
+    """
 
     name: str
     share: float
@@ -42,126 +45,126 @@ class DrawnCause:
     replaces: float
     silent_for: float = 0.0
     repair: Uniform | None = None
-    """Until its node is back, where that is not drawn from the quantiles of the run."""
+    """Time until its node is back; None: drawn from the quantiles of the run."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Checkpoints: work between two (s), time that training waits, time until one is complete, and time to load it (s)."""
+    """Checkpoints: work between two checkpoints, time that training waits, time until one is complete, and time to load it (all in s)."""
 
     interval: float
     blocking: float
     persist: float
     load: float
     memory_interval: float | None = None
-    """Work between copies in the memory of peers; they survive the loss of single nodes. None: there are none."""
+    """Work between copies to the memory of peers, which survive the loss of single nodes. None: no such copies."""
     memory_blocking: float = 0.0
     memory_persist: float = 0.0
-    """Until a peer has the copy."""
+    """Time until a peer has the copy."""
     memory_load: float = 0.0
-    """Of the node's own copy."""
+    """Time to load the node's own copy."""
     peer_load: float = 0.0
-    """Of a peer's, where another node takes the place of one that left."""
+    """Time to load the copy of a peer, if another node replaces one that left."""
     on_nodes: float = 0.0
-    """Share of the nodes whose disk has a part of each checkpoint that no store has: it leaves with the node."""
+    """Share of the nodes that have a part of each checkpoint only on their own disk; the part is lost when the node leaves."""
 
 
 @dataclass(frozen=True)
 class LongRun:
-    """A job of weeks on *nodes* nodes with *spares* beside them: *work* at full speed (s) and *horizon* (s), whichever ends first."""
+    """A job of weeks on *nodes* nodes plus *spares*; it ends after *work* (s at full speed) or at *horizon* (s), whichever comes first."""
 
     nodes: int
     spares: int
     saving: Saving
     causes: Sequence[DrawnCause]
     rate: tuple[float, float, float]
-    """Of unexpected interruptions of the job (1/s): low, value and high; three equal values: the rate is certain."""
+    """Rate of unexpected interruptions of the job (1/s): low, value and high; three equal values if the rate is certain."""
     repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))
-    """Share of repairs, and the time they take at most (s)."""
+    """Quantiles of the repair time: pairs of the share of repairs and their maximum time (s)."""
     spare: Uniform = AT_ONCE
     restart: float = 0.0
     restart_in_place: float = 0.0
-    """Where the node stays."""
+    """Restart time if the node stays in the job."""
     communicators: Uniform = AT_ONCE
     compilation: Uniform = AT_ONCE
-    """Of the software, at each start."""
+    """Time of compilation at each start."""
     work: float = math.inf
     horizon: float = math.inf
     shape: float = math.inf
-    """Of the gamma distribution of the rates of nodes."""
+    """Shape of the gamma distribution of the failure rates of nodes."""
     repeats: tuple[float, float] = (0.0, 1.0)
-    """Share of faults that are followed by one more, and the mean delay (s)."""
+    """Share of faults that are followed by a repeat, and the mean delay (s)."""
     correlated: tuple[float, int, Uniform] = (0.0, 2, AT_ONCE)
-    """Rate of events that take several nodes (1/s), how many, and until these return."""
+    """Rate of events that take down several nodes (1/s), the number of nodes, and the time until they return."""
     new_fleet: tuple[float, float] = (0.0, 1.0)
-    """Early faults of the job in all, and the mean time until they come (s)."""
+    """Expected total number of early faults of the job, and the mean time until they occur (s)."""
     slow: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Rate of slow episodes (1/s), factor on the step's time, and mean duration (s)."""
     planned: tuple[float, float] = (0.0, 0.0)
     """Rate of planned stops (1/s), and their duration (s)."""
     elastic: tuple[float, ...] = ()
-    """Speed with 1, 2, ... nodes missing, relative to all; with more the job waits for a spare, and always where this is empty."""
+    """Speed with 1, 2, ... nodes missing, relative to full speed; with more missing (or if empty, with any) the job waits for a spare."""
     repairs: bool = True
-    """Whether failed nodes come back; without, a job dies that has no spare left."""
+    """Whether failed nodes come back; if not, a job without a spare left dies."""
     law: FailureLaw = EXPONENTIAL
-    """How the times between first faults scatter."""
+    """Distribution of the times between first faults."""
     lives: tuple[Lives, float] | None = None
-    """How long each node stays until it is revoked, which is the last of ``causes``, and the part of ``rate`` (1/s) that this stands for.
-    None: what is revoked is so at random."""
+    """Distribution of the time until a node is revoked (revocation is the last of ``causes``), and the part of ``rate`` (1/s) that
+    it replaces. None: revocations strike at random, like other faults."""
     members: Members | None = None
-    """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
+    """How the job goes on when a node is revoked; None: it waits for a spare or for the replacement."""
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Of other rates and shares by name (``OTHERS``, or of a cause): the ends of the interval of 95% of fleets, over the middle."""
+    """Interval of 95% of fleets, relative to the middle, of other rates and shares by name (in ``OTHERS``, or `of_cause`)."""
     start_up: float | None = None
-    """Until the job's first start runs (s), compilation apart; None: as a restart in place."""
+    """Time until the first start of the job runs (s), without compilation; None: as long as a restart in place."""
     striking: float = 1.0
-    """Share of the faults and revocations that strike. The others are drawn as well and do nothing: runs that differ in this alone have
-    common faults."""
+    """Share of faults and revocations that strike. The others are drawn as well but have no effect, so runs that differ only in this share
+    have the same faults."""
 
 
 @dataclass(frozen=True)
 class Courses:
-    """What was drawn: an array of each figure, by course."""
+    """Results of the simulated courses: one array per figure, with one value per course."""
 
     elapsed: Array
-    """Until the end of the job, or until it dies; infinite where it would never end."""
+    """Time (s) until the job ends or dies; infinite if it would never end."""
     work: Array
     """Kept work (s at full speed)."""
     interruptions: Array
-    """Unexpected ones."""
+    """Number of unexpected interruptions."""
     stops: Array
-    """Planned ones."""
+    """Number of planned stops."""
     replaced: Array
-    """Nodes that left the job."""
+    """Number of nodes that left the job."""
     lost: Mapping[str, Array]
-    """Seconds by LOST; with the work they add up to the elapsed time."""
+    """Lost seconds by category (``LOST``); with the work they sum to the elapsed time."""
     died: Array
-    """When the last spare was gone (s); infinite where the job came to its end, or to its horizon."""
+    """Time (s) at which the job died without a spare; infinite if it reached its end or its horizon."""
     node_seconds: Array
-    """Of the job's own nodes while they were there."""
+    """Node-seconds of the job's own nodes while they were present."""
     requested: Array
-    """Nodes that were rented in the place of revoked ones, where the job goes on without them."""
+    """Number of nodes rented to replace revoked ones, if the job goes on without them."""
     events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
-    """Of the first course: time, what happened, and the seconds until it works again."""
+    """Events of one course: time, name of the event, and the seconds until the job works again."""
 
     @property
     def share(self) -> Array:
-        """Return the effective share of each course."""
+        """Return the effective share (kept work over elapsed time) of each course."""
         return self.work / np.maximum(self.elapsed, 1e-9)
 
 
 def of_cause(name: str) -> str:
-    """Return the name of the share of the cause *name* among ``spreads``."""
+    """Return the key in ``spreads`` for the share of the cause *name*."""
     return f"cause {name}"
 
 
 def of_fleets(normal: Array, low: float, high: float) -> Array:
-    """Return what standard *normal* draws are in a log-normal distribution with middle 1, of which 95% lie between *low* and *high*."""
+    """Map standard *normal* draws to a log-normal distribution with median 1, of which 95% lies between *low* and *high*."""
     return np.asarray(np.exp(normal * np.where(normal < 0, -math.log(low) / 1.96, math.log(high) / 1.96)))
 
 
 def other_rates(run: LongRun, trials: int, seed: np.random.SeedSequence) -> dict[str, Array]:
-    """Return the other rates and shares of each course by name, over those of *run*: each fleet has its own, independently."""
+    """Return the factors on the other rates and shares of *run* for each course, by name; each fleet draws its own, independently."""
     names = [*OTHERS, *(of_cause(cause.name) for cause in run.causes)]
     return {
         name: of_fleets(np.random.default_rng(own).standard_normal(trials), *run.spreads.get(name, (1.0, 1.0)))
@@ -170,9 +173,9 @@ def other_rates(run: LongRun, trials: int, seed: np.random.SeedSequence) -> dict
 
 
 def first_rates(run: LongRun, trials: int, random: np.random.Generator, others: Mapping[str, Array]) -> Array:
-    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself.
+    """Return the rate of first faults (1/s) of each course, drawn for its fleet and nodes, less correlated events and repeats.
 
-    *others*: how the other rates of each course differ from those of *run*.
+    *others*: factors on the other rates of *run* for each course (`other_rates`).
     """
     revoked = run.lives[1] if run.lives else 0.0
     low, value, high = (rate - revoked for rate in run.rate)

@@ -1,12 +1,11 @@
-"""How much GPU memory does one training step need? A first estimate by use, at the moment of the step that needs most.
+"""How much GPU memory does one training step need? A first estimate by use, at the peak of the step. Background: docs/model/memory.md.
 
-Uses are those of TBD (arXiv 1803.06905): weights, gradients, optimizer state, activations, workspace; communication buffers, input batches
-and the CUDA context beside them. Activations peak at the layer i that maximizes ``sum(saved, layers up to i) + read(i) + write(i) +
-scratch(i)``; the optimizer's moment counts too. A checkpointed segment (``sim.spec.segments``) keeps its input alone until backward runs it
-again. Autocast keeps 16-bit casts of weights until their layer's backward is done; what it saves in all, the layer table says
-(``autocast_saved``). Background: docs/model/memory.md.
-
-Gradients count as allocated throughout, or, where the stack frees them at the end of a step, from their layer's backward on.
+The uses are those of TBD (arXiv 1803.06905): weights, gradients, optimizer state, activations and workspace. Communication buffers, input
+batches and the CUDA context are added. Activations peak at the layer i that maximizes ``sum(saved, layers up to i) + read(i) + write(i) +
+scratch(i)``; the optimizer's moment counts too. A checkpointed segment (``sim.spec.segments``) keeps only its input until the backward
+pass recomputes it. Autocast keeps 16-bit casts of weights until the backward pass of their layer is done; the layer table gives the total
+that autocast saves (``autocast_saved``). Gradients count as allocated throughout the step; if the stack frees them at the end of a
+step, only from the backward pass of their layer on.
 
 Limits: no fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.
 """
@@ -37,25 +36,25 @@ _FP32_UNDER_AUTOCAST: frozenset[OperatorClass] = frozenset({"softmax", "loss", "
 """torch.amp documentation: softmax and losses autocast to FP32; an embedding returns its FP32 weights."""
 
 _CUBLAS = 2 * 4 * _MIB + 8 * 16 * 2.0**10
-"""cuBLAS workspace of one handle and stream (torch CUDA documentation, ":4096:2:16:8")."""
+"""cuBLAS workspace (bytes) of one handle and stream (torch CUDA documentation, ":4096:2:16:8")."""
 _CUBLAS_HOPPER = 32 * _MIB
 """The same for compute capability 9, 10 and 12 (pytorch CublasHandlePool.cpp)."""
 _CONVOLUTION_SCRATCH = 1.0
-"""cuDNN's scratch per byte of a convolution's input and output: estimate (0 for implicit GEMM, 2.25 for Winograd F(4x4, 3x3) that
-is not tiled; cuDNN chooses by heuristics and takes less when memory is short)."""
+"""cuDNN's scratch memory per byte of a convolution's input and output: estimate (0 for implicit GEMM, 2.25 for untiled Winograd
+F(4x4, 3x3); cuDNN chooses by heuristics and uses less when memory is short)."""
 _RECURRENT_MAPS = 1 / 3
-"""Gradients that exist together in a recurrent layer, whose time steps come one after another, over what it saved: estimate (a GRU saves
-7.5 widths a step and direction; the output's gradient is one width in both directions, that of one direction's gates three)."""
+"""Gradients alive at once in a recurrent layer, relative to the bytes it saved: estimate. Time steps run sequentially. A GRU saves 7.5
+widths per step and direction; the gradient of the output is one width for each of both directions, the gates of one direction three."""
 _INPUT_BATCHES = 2
-"""``x = x.cuda()`` in a loop copies the next batch while the name still holds the last one."""
+"""``x = x.cuda()`` in a loop copies the next batch while the variable still holds the last one."""
 _ANY_BATCH = 2**40
 """More samples than any GPU holds."""
 _NCCL_BUFFERS = 4 * _MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """Receive buffers of one connection: Simple 4 MiB, LL128 4.7 MiB, LL 0.5 MiB (NVIDIA/nccl init.cc, DEFAULT_*_BUFFSIZE)."""
 _NCCL_CONNECTIONS = 2
-"""Connections per channel that a rank receives on: estimate (one of the ring and one of the tree, both set up with the communicator)."""
+"""Receiving connections of a rank per channel: estimate (one for the ring and one for the tree, both set up with the communicator)."""
 _NCCL_CHANNELS = 2
-"""Where the caller does not know better: estimate (NCCL doubles the one ring it always finds)."""
+"""Default number of channels, if the caller specifies none: estimate (NCCL doubles the one ring it always finds)."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class MemoryUse:
 
     @property
     def total(self) -> float:
-        """The sum of all uses."""
+        """Return the sum of all uses."""
         return math.fsum(vars(self).values())
 
     def by_use(self) -> dict[str, float]:
@@ -92,26 +91,26 @@ def gpu_memory(
 ) -> MemoryUse:
     """Return the memory that one training step of *workload* needs on *gpu*, as one of *ranks*.
 
-    *batch* is per GPU, the workload's own by default; *channels* are NCCL's. With *gradient_as_bucket_view* (torch DDP's option)
-    gradients live inside the communication buckets.
+    *batch* is per GPU and defaults to the batch of the workload; *channels* are NCCL channels. With *gradient_as_bucket_view* (an option of
+    torch DDP), gradients are views into the communication buckets. Raise ValueError for a batch or a number of ranks below 1.
     """
     batch = workload.training.batch if batch is None else batch
     if batch < 1 or ranks < 1:
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     training = workload.training
-    what = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
-    how = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
-    key = (*what, *how, training.gradient_accumulation_steps)
+    training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
+    identity_key = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
+    key = (*training_key, *identity_key, training.gradient_accumulation_steps)
     return _needed(Same(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
 
 
 @lru_cache(maxsize=256)
-def _needed(question: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
-    """Return what `gpu_memory` does; a check, a report and the points of a sweep ask the same again and again."""
-    workload, gpu = fullest(question.held[0]), question.held[1]
+def _needed(inputs: Same, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
+    """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
+    workload, gpu = fullest(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
-    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (beside_others and gradient_as_bucket_view))
+    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
@@ -119,14 +118,14 @@ def _needed(question: Same, batch: int, beside_others: bool, channels: int | Non
         optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
-        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if beside_others else 0.0,
+        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if distributed else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
     )
 
 
 def _states(workload: Workload) -> float:
-    """Return the bytes of the optimizer's states; matrices inside blocks and other tensors may have different ones."""
+    """Return the bytes of the optimizer's states; the states of matrices inside blocks may differ from those of other tensors."""
     optimizer, width = workload.training.optimizer, MEANING[workload.training.precision].state
     full = optimizer.states * width
     return math.fsum(
@@ -139,9 +138,9 @@ def _states(workload: Workload) -> float:
 def largest_batch(
     workload: Workload, gpu: Gpu, *, ranks: int = 1, channels: int | None = None, gradient_as_bucket_view: bool = False
 ) -> int:
-    """Return the largest batch per GPU whose step fits into *gpu*'s memory, 0 where not even one sample fits.
+    """Return the largest batch per GPU whose step fits into the memory of *gpu*, or 0 if not even one sample fits.
 
-    Raise ValueError for a model without activations or input, of which any batch fits.
+    Raise ValueError for a model without sizes of activations and input, because any batch would fit.
     """
 
     def fits(batch: int) -> bool:
@@ -160,19 +159,19 @@ def _elements(layer: Layer) -> int:
 
 
 def _weights(model: Model, width: float) -> float:
-    """Return the bytes of all parameters; those that no layer tells of are taken for FP32."""
+    """Return the bytes of all parameters; parameters that no layer lists have *width* bytes each."""
     rest = model.parameters - sum(_elements(layer) for layer in model.layers)
     return width * rest + sum(layer.gradient_bytes(width) + layer.frozen_bytes(width) for layer in model.layers)
 
 
 def _cast_elements(model: Model) -> float:
-    """Return the weights that autocast keeps a second copy of: those of matrix operators, frozen ones included, that are FP32."""
+    """Return the number of weights with a narrow copy for the whole step: FP32 weights of matrix operators, including frozen ones."""
     others = sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
-    return model.parameters - others - sum(_elements(layer) - _single(layer) for layer in model.layers if layer.op in _MATRIX)
+    return model.parameters - others - sum(_elements(layer) - _fp32_elements(layer) for layer in model.layers if layer.op in _MATRIX)
 
 
-def _single(layer: Layer, frozen: bool = True) -> float:
-    """Return the elements of the weights of *layer* that are FP32; with *frozen* those that are not trained as well."""
+def _fp32_elements(layer: Layer, frozen: bool = True) -> float:
+    """Return the number of FP32 weights of *layer*; with *frozen*, include the weights that are not trained."""
     if not layer.dtypes:
         return float(_elements(layer) if frozen else sum(layer.gradients))
     tensors = (*layer.gradients, *layer.frozen) if frozen else layer.gradients
@@ -180,50 +179,53 @@ def _single(layer: Layer, frozen: bool = True) -> float:
 
 
 class _Moment(NamedTuple):
-    """Bytes held at one moment of the step beside weights and optimizer state."""
+    """Bytes held at one moment of the step, in addition to weights and optimizer state."""
 
     gradients: float
-    """Those that earlier layers' backward, or earlier steps, left."""
+    """Gradients left by the backward passes already done, or by earlier steps."""
     activations: float
     fresh: float
     """New gradients."""
     scratch: float = 0.0
     casts: float = 0.0
-    """Copies of weights in 16 bits that autocast made in forward; each goes when its layer's backward is done."""
+    """16-bit copies of weights that autocast made in the forward pass; each is freed when the backward pass of its layer is done."""
 
 
 class _Live(NamedTuple):
-    """Bytes per sample at the backward of a layer."""
+    """Live bytes per sample during the backward pass of a layer."""
 
     kept: float
-    """By the layers up to this one."""
+    """Saved by the layers up to this one."""
     saved: float
-    """By this one."""
+    """Saved by this layer."""
     maps: float
-    """The gradients of its inputs and outputs."""
+    """Gradients of its inputs and outputs."""
     entering: float
-    """The gradient of its inputs."""
+    """Gradient of its inputs."""
     scratch: float
 
 
 def _peak(workload: Workload, batch: int, freed: bool) -> _Moment:
-    """Return the moment that needs most: the backward of some layer, or the optimizer."""
+    """Return the moment that needs most memory: the backward pass of some layer, or the optimizer's step."""
     return max(_moments(workload, batch, freed), key=sum)
 
 
 def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_Moment]:
-    """Yield the optimizer's moment, and those of each layer's backward: as it computes, and as autocast widens the weights' gradient.
+    """Yield the optimizer's moment and, for each layer's backward pass, the computation and autocast's widening of weight gradients.
 
-    With *freed* the first backward of a step finds no gradients. The last of several adds to those of the others.
+    With *freed*, the backward pass of a step starts without gradients. With gradient accumulation, the last backward pass adds to the
+    gradients of the earlier ones, so all gradients exist.
     """
     trainable, training, layers = _tensors(workload), workload.training, workload.model.layers
-    every = math.fsum(_dense(layer, MEANING[training.precision].gradient, batch) for layer in layers)
-    made = _made(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [every] * len(layers)
-    beside = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
-    yield _Moment(every, 0.0, beside)
-    held = _held(Same((id(workload.model), id(training)), workload))
+    all_gradients = math.fsum(_gradient_bytes(layer, MEANING[training.precision].gradient, batch) for layer in layers)
+    gradients_left = (
+        _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
+    )
+    optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    yield _Moment(all_gradients, 0.0, optimizer_scratch)
+    held = _batch_independent(Same((id(workload.model), id(training)), workload))
     earlier = 0.0
-    for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), made, strict=True):
+    for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), gradients_left, strict=True):
         yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
         if cast:
             yield _Moment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
@@ -231,8 +233,8 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
 
 
 @lru_cache(maxsize=64)
-def _held(same: Same) -> tuple[tuple[_Live, float, float], ...]:
-    """Return what no batch changes, by layer: what is live, the cast of its trained weights, and all casts made up to it (bytes)."""
+def _batch_independent(same: Same) -> tuple[tuple[_Live, float, float], ...]:
+    """Return, by layer, what is independent of the batch: live bytes, the cast of its trained weights, and all casts up to it (bytes)."""
     (workload,) = same.held
     meaning = MEANING[workload.training.precision]
     narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
@@ -240,8 +242,8 @@ def _held(same: Same) -> tuple[tuple[_Live, float, float], ...]:
 
 
 def _cast_weights(model: Model) -> list[float]:
-    """Return the trained elements of each layer that autocast casts: a product's own, or those that the product after it alone takes."""
-    elements = [_single(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
+    """Return how many trained elements of each layer autocast casts: a matrix product's own, or those used only by the product after it."""
+    elements = [_fp32_elements(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
     for index, (layer, after) in enumerate(pairwise(model.layers)):
         taken = math.prod(after.channels)
         if not elements[index] and after.op in _MATRIX and not after.gradients and not layer.dtypes and taken in layer.gradients:
@@ -250,22 +252,23 @@ def _cast_weights(model: Model) -> list[float]:
 
 
 def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
-    """Return the bytes of casts, *width* an element, that forward leaves behind, by layer; *trained* are those of trained weights.
+    """Return the bytes of casts that the forward pass leaves behind, by layer; *trained* are the bytes of casts of trained weights.
 
-    One that shares a table casts that, or the slice of it that it takes: the whole once, as autocast remembers it, each slice anew.
-    Where the input needs no gradient, as in a first layer, backward does not need the weight.
+    Each other cast element has *width* bytes. A layer that shares a table casts the table or the slice that it uses. Autocast caches the
+    cast of a whole table, so it is made once; each slice is cast again. If the input needs no gradient, as in a first layer, the backward
+    pass does not need the weight.
     """
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
     bytes_of_casts = []
     for layer, own in zip(model.layers, trained, strict=True):
-        other = _single(layer) - _single(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
+        other = _fp32_elements(layer) - _fp32_elements(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
         bytes_of_casts.append(own + width * other if needed and any(trained) else 0.0)
     return bytes_of_casts
 
 
 def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
-    """Return the elements that a product casts of the table it shares, and take a table that is cast as a whole off *tables*."""
+    """Return how many elements of its shared table a matrix product casts; remove a table that is cast as a whole from *tables*."""
     taken = math.prod(layer.channels)
     if layer.shares in tables and taken < tables[layer.shares]:
         return float(taken)
@@ -273,11 +276,11 @@ def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
 
 
 def _live(workload: Workload) -> Iterator[_Live]:
-    """Yield what is live at the backward of each layer, in forward order."""
+    """Yield what is live during the backward pass of each layer, in forward order."""
     model, precision = workload.model, workload.training.precision
     fp32, widths = _kept_in_fp32(model, precision), MEANING[precision]
     share = _autocast_share(workload)
-    kept = inside = 0.0  # by the layers up to here: for good, and by the segment that they are in
+    kept = inside = 0.0  # saved by the layers so far: permanently, and recomputed inside the current segment
     before = 0
     for layer, segment in zip(model.layers, segments(workload), strict=True):
         width = 4.0 if layer.op in fp32 else widths.activation
@@ -296,13 +299,13 @@ def _live(workload: Workload) -> Iterator[_Live]:
 
 
 def _saved(layer: Layer, precision: Precision, fp32: frozenset[OperatorClass]) -> float:
-    """Return the bytes a sample that *layer* saves, by the widths of the precision alone."""
+    """Return the bytes per sample that *layer* saves, from the widths of the precision alone."""
     widths = MEANING[precision]
     return layer.saved / 4 * (widths.matrix if layer.op in _MATRIX else 4.0 if layer.op in fp32 else widths.activation)
 
 
 def _autocast_share(workload: Workload) -> float:
-    """Return what autocast keeps in all over what widths alone tell; products keep casts of 32-bit activations, each its own."""
+    """Return the ratio of the total that autocast saves to the total from widths alone; each product keeps its own cast of FP32 inputs."""
     model, precision = workload.model, workload.training.precision
     if not (MEANING[precision].autocast and model.autocast_saved):
         return 1.0
@@ -311,13 +314,14 @@ def _autocast_share(workload: Workload) -> float:
 
 
 def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]]:
-    """Return the bytes of weight gradients that are not yet added to the old ones, at the backward of each layer: its own, and others.
+    """Return the bytes of weight gradients not yet accumulated during the backward pass of each layer: its own, and those of others.
 
-    A shared weight's gradient waits from its last use to its first; at each use between, what waits, what is new and their sum exist.
+    The gradient of a shared weight waits from the last use of the weight to its first. At each use in between, the waiting gradient, the
+    new one and their sum exist at once.
     """
     widths, layers = MEANING[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
-    fresh = [_dense(layer, widths.gradient, batch) for layer in layers]
+    fresh = [_gradient_bytes(layer, widths.gradient, batch) for layer in layers]
     users: dict[int, list[int]] = {}
     for number, layer in enumerate(layers):
         if layer.shares in index:
@@ -331,15 +335,15 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
     return [(own, total - own) for own, total in zip(fresh, held, strict=True)]
 
 
-def _made(workload: Workload, batch: int) -> list[float]:
-    """Return the bytes of gradients that the backward of later layers has left when each layer's begins, in forward order."""
+def _gradients_left(workload: Workload, batch: int) -> list[float]:
+    """Return the bytes of gradients left by the backward passes of later layers when that of each layer begins, in forward order."""
     width = MEANING[workload.training.precision].gradient
-    later = accumulate(_dense(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
+    later = accumulate(_gradient_bytes(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
     return [0.0, *later][::-1]
 
 
-def _dense(layer: Layer, width: float, batch: int) -> float:
-    """Return the bytes of the gradient that torch makes, *width* an element: of a sparse one only the rows that the batch looked up."""
+def _gradient_bytes(layer: Layer, width: float, batch: int) -> float:
+    """Return the bytes of *layer*'s gradient at *width* bytes per element; a sparse one has only the rows that the batch looked up."""
     nbytes = layer.gradient_bytes(width)
     return nbytes / layer.rows * min(layer.rows, batch * layer.rows_per_sample) if layer.sparse and layer.rows else nbytes
 
@@ -355,11 +359,11 @@ def _tensors(workload: Workload) -> list[float]:
 def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass]:
     """Return the operators whose activations stay FP32 although the precision is narrower.
 
-    The table does not tell BatchNorm, which takes its input's type, from LayerNorm, which autocasts to FP32: convolutions and
-    buffers (running statistics) together mean BatchNorm.
+    The layer table does not distinguish BatchNorm, which keeps the type of its input, from LayerNorm, which autocasts to FP32. Convolutions
+    together with buffers (running statistics) indicate BatchNorm.
     """
     if MEANING[precision].weight <= MEANING[precision].activation:
-        # training loops of decoders widen the logits themselves (torchtitan, Megatron-LM and Hugging Face alike: logits.float())
+        # training loops of decoders widen the logits themselves (logits.float() in torchtitan, Megatron-LM and Hugging Face)
         return frozenset({"loss"}) if model.transformer is not None else frozenset()
     batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)
     return _FP32_UNDER_AUTOCAST if batch_norm else _FP32_UNDER_AUTOCAST | {"norm"}
@@ -370,17 +374,17 @@ def _cublas(gpu: Gpu) -> float:
 
 
 def _communication(workload: Workload, channels: int | None, gradient_as_bucket_view: bool) -> float:
-    """Return the bytes of gradient copies on their way and of NCCL's own buffers."""
+    """Return the bytes of gradient copies for communication and of NCCL's own buffers."""
     stack = workload.training.stack
-    if stack.uses_servers:  # gradients leave as they are, without NCCL
+    if stack.uses_servers:  # gradients are sent without a copy and without NCCL
         return 0.0
     tensors = _tensors(workload)
     if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
         copies = max(tensors, default=0.0)
-    elif stack.fusion:  # one buffer, allocated whole (horovod/common/fusion_buffer_manager.cc)
+    elif stack.fusion:  # one buffer of the full threshold (horovod/common/fusion_buffer_manager.cc)
         copies = stack.fusion.threshold
-    else:  # DDP's buckets together, or one flat copy, hold every gradient (pytorch pull 41954 measured as much)
+    else:  # DDP's buckets together, or one flat copy, hold every gradient (measured in pytorch pull 41954)
         copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else sum(tensors)
-    if stack.backend == "gloo":  # its buffers lie in host memory
+    if stack.backend == "gloo":  # its buffers are in host memory
         return copies
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS

@@ -1,12 +1,13 @@
-"""What share of its time does a long run work, in closed form? Failures at random, checkpoints at fixed intervals of work.
+"""Which share of its time does a long run spend on kept work? The closed form for random failures and a fixed work interval.
 
-Failures of the job come at rate ``1/M`` in wall-clock time, also during recovery. Work of ``D`` seconds alternates with a blocking save of
-``b``; a checkpoint is complete ``p >= b`` seconds after its save began. The gap X between two failures is exponential, recovery takes R, so
-``m = 1 + floor((X - R - D - p)/(D + b))`` checkpoints are completed in it, and the effective share is
-``E[m] D / M = D/M E[exp(-R/M)] exp(-(D + p)/M) / (1 - exp(-(D + b)/M))``, exactly; with ``p = b`` it is Daly's expectation (FGCS 22, 2006).
-Its best interval solves ``1 - exp(-(D + b)/M) = D/M``. Young (CACM 17, 1974), Daly and Meta (arXiv 2410.21680) are beside it.
+Failures of the job occur at rate ``1/M`` in wall-clock time, also during recovery. Work of ``D`` seconds alternates with a blocking save of
+``b``; a checkpoint is complete ``p >= b`` seconds after its save began. The gap X between two failures is exponential and recovery takes R.
+So ``m = 1 + floor((X - R - D - p)/(D + b))`` checkpoints are completed in a gap, and the effective share is exactly
+``E[m] D / M = D/M E[exp(-R/M)] exp(-(D + p)/M) / (1 - exp(-(D + b)/M))``. With ``p = b`` this is Daly's expectation (FGCS 22, 2006).
+The best interval solves ``1 - exp(-(D + b)/M) = D/M``. The estimates of Young (CACM 17, 1974), Daly and Meta (arXiv 2410.21680) are
+included for comparison.
 
-Limits: no waiting for spares, no repeats, no slow nodes, no silent corruption; `sim.analysis.course` draws those.
+Limits: no waiting for spares, no repeats, no slow nodes, no silent corruption; `sim.analysis.course` simulates those.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sim.analysis.transient import young_interval
 
 
 class Uniform(NamedTuple):
-    """A time that is drawn evenly between *low* and *high* (s)."""
+    """A time (s) that is uniformly distributed between *low* and *high*."""
 
     low: float
     high: float
@@ -36,12 +37,12 @@ class Uniform(NamedTuple):
 
 
 def laplace_of_sum(spans: Sequence[Uniform], rate: float) -> float:
-    """Return ``E[exp(-rate * sum)]`` of independent *spans*."""
+    """Return ``E[exp(-rate * sum)]`` for the sum of independent *spans*."""
     return math.prod(span.laplace(rate) for span in spans)
 
 
 def effective_share(mean_between: float, interval: float, blocking: float, persist: float, recovery: float) -> float:
-    """Return the share of time that goes into work that is kept; *recovery* is ``E[exp(-R/M)]`` (`laplace_of_sum`), times are seconds."""
+    """Return the share of time spent on kept work; *recovery* is ``E[exp(-R/M)]`` (`laplace_of_sum`), all times are in seconds."""
     if interval <= 0 or interval + blocking < persist:
         raise ValueError(f"an interval of {interval:g} s is shorter than a checkpoint of {persist:g} s; checkpoints would overlap")
     rate = 1.0 / mean_between
@@ -49,13 +50,13 @@ def effective_share(mean_between: float, interval: float, blocking: float, persi
 
 
 def best_interval(mean_between: float, blocking: float, persist: float = 0.0, work_overhead: float = 1e-3) -> float:
-    """Return the work (s) between checkpoints that keeps most, no shorter than what persisting one takes.
+    """Return the work (s) between checkpoints that maximizes kept work, long enough that checkpoints do not overlap.
 
-    *work_overhead* is the least cost (s) of a save, so that one without cost is not taken all the time.
+    *work_overhead* is the lower limit of the cost (s) of a save, so that saves without cost do not lead to an interval of zero.
     """
     cost = max(blocking, work_overhead)
     low, high = 0.0, mean_between
-    for _ in range(200):  # 1 - exp(-(D + b)/M) - D/M falls through nothing once between 0 and M
+    for _ in range(200):  # bisect: 1 - exp(-(D + b)/M) - D/M crosses zero once between 0 and M
         middle = 0.5 * (low + high)
         if -math.expm1(-(middle + cost) / mean_between) > middle / mean_between:
             low = middle
@@ -73,12 +74,12 @@ def daly_interval(blocking: float, mean_between: float) -> float:
 
 
 def meta_ettr(failures_per_time: float, overhead: float, interval: float, blocking: float) -> float:
-    """Return Meta's expected ETTR: ``(1 - N r_f (u0 + D/2)) / (1 + w/D)`` (arXiv 2410.21680), *overhead* being u0 (s)."""
+    """Return Meta's expected ETTR: ``(1 - N r_f (u0 + D/2)) / (1 + w/D)`` (arXiv 2410.21680); *overhead* is u0 (s)."""
     return (1 - failures_per_time * (overhead + interval / 2)) / (1 + blocking / interval)
 
 
 def least_spares(nodes: int, share_out: float, risk: float = 0.01) -> int:
-    """Return the fewest spares that suffice but for *risk*, where each of *nodes* is out of service with probability *share_out*."""
+    """Return the fewest spares that suffice with probability 1 - *risk* if each of *nodes* is out with probability *share_out*."""
     term = (1 - share_out) ** nodes
     total, spares = term, 0
     while total < 1 - risk and spares < nodes:

@@ -1,12 +1,12 @@
-"""What does a checkpoint hold, and who writes it? Bytes by data types and sharding, from the description of a job.
+"""What does a checkpoint contain, and which ranks write it? Bytes from the data types and the sharding in the description of a job.
 
-Weights and optimizer states are written once, in the types they are kept in: fp32 under autocast (12 bytes a parameter with Adam), a
-16-bit working copy beside fp32 masters in mixed-precision frameworks (14 bytes). Gradients and activations are not saved.
+Weights and optimizer states are written once, in the types in which they are kept: fp32 under autocast (12 bytes per parameter with Adam),
+or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes). Gradients and activations are not saved.
 
 Sharded states (ZeRO, FSDP) are written by every rank of one replica, tensor and pipeline parts by their ranks, a replicated model by
-one rank (`sim.parallel.holders`). Each node reads all that its GPUs need, each part once.
+one rank (`sim.parallel.holders`). Each node reads everything that its GPUs need, each part once.
 
-Limits: parts are equally large; what expert ranks have alike counts for one of them.
+Limits: all parts have equal size; parameters replicated over expert ranks count for only one of them.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _WIDTH = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8"
 
 
 class Saved(NamedTuple):
-    """The *nbytes* of one checkpoint of all writers together."""
+    """The contents of one checkpoint: *nbytes* of all writers together."""
 
     nbytes: float
     parts: dict[str, float]
     """Bytes by kind: weights, master_weights, optimizer_state."""
     replicated: float
-    """Bytes of them that are not sharded, so that every replica has them."""
+    """Bytes that are not sharded, so every replica has them."""
     holders: Holders
 
     @property
     def writers(self) -> int:
-        """Return how many ranks write a part of their own."""
+        """Return how many ranks write a part."""
         return self.holders.writers
 
     @property
     def of_gpu(self) -> float:
-        """Return the bytes that one GPU has."""
+        """Return the bytes that one GPU holds."""
         return self.replicated / self.holders.weights + (self.nbytes - self.replicated) / self.writers
 
     @property
     def of_node(self) -> float:
-        """Return the bytes that the GPUs of one node have, those that several have alike counted once."""
+        """Return the bytes that the GPUs of one node hold; parts that several of them share count once."""
         held = self.holders
         sharded = (self.nbytes - self.replicated) / held.writers
         return held.weights_on_node * self.replicated / held.weights + held.shards_on_node * sharded
 
 
 def saved_state(workload: Workload, gpus: int, nodes: int) -> Saved:
-    """Return what one checkpoint of *workload* on *gpus* GPUs of *nodes* nodes holds."""
+    """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
     training = workload.training
     states = training.optimizer.states
     options, parameters = training.stack.mesh, workload.model.parameters

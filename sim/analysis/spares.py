@@ -1,9 +1,9 @@
-"""Who takes the place of a node that leaves, and how long does the job wait? Spares that are ready, repaired nodes, fewer replicas.
+"""Which node replaces one that leaves, and how long does the job wait? A ready spare, the repaired node, or none, with fewer replicas.
 
-All courses of `sim.analysis.course` at once: a row for each course. A failed node is repaired and is a spare again afterwards. An elastic
-job waits for nobody while whole replicas are left: it runs at their speed until the node is back.
+The module handles all courses of `sim.analysis.course` at once, with one row per course. A failed node is repaired and then becomes a
+spare. An elastic job does not wait while whole replicas are left: it runs at their speed until the node is back.
 
-Limits: spares are alike; a job that waits does not go on sooner with fewer replicas when another missing node returns first.
+Limits: spares are identical; a job that waits does not resume earlier with fewer replicas when another missing node returns first.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ Rows = NDArray[np.intp]
 
 
 class Spares:
-    """The spare nodes and the missing nodes of courses on their way."""
+    """The spare nodes and the missing nodes of courses in progress."""
 
     def __init__(self, run: LongRun, trials: int) -> None:
         self.run = run
         self.pool = np.zeros((trials, run.spares))
-        """When each spare is ready."""
+        """Time at which each spare is ready."""
         self.turn = np.zeros(trials, dtype=np.intp)
-        """Which spare is looked at next."""
+        """Counter that selects the spare to try next."""
         self.missing = np.zeros((trials, len(run.elastic)))
-        """Until when each node is missing that the job goes on without."""
+        """Return times of the nodes that an elastic job runs without."""
         self.steps = np.diff((1.0, *run.elastic))
-        """Change of the speed with each node more that is missing."""
+        """Change of speed with each additional missing node."""
 
     def wait(
         self, b: Rows, several: NDArray[np.bool_], single: NDArray[np.bool_], detected: Array, repair: Array, together: Array
     ) -> Array:
-        """Return how long the courses *b* wait (s) for the nodes that leave at *detected*; infinite where none takes their place.
+        """Return how long (s) the courses *b* wait for replacements of nodes that leave at *detected*; infinite if there is none.
 
-        One node leaves where *single*, and is back after *repair*; where *several* leave, they are back after *together*.
+        In courses with *single*, one node leaves and is back after *repair*; with *several*, several nodes leave and are back after
+        *together*.
         """
         back = detected + repair
         wait = repair
         if self.run.spares:
-            slot, ready = self._next(b, detected)
-            taken = single & (np.maximum(ready, detected) <= back)  # else its own node is back first
+            slot, ready = self._next_spare(b, detected)
+            taken = single & (np.maximum(ready, detected) <= back)  # otherwise the repaired node is back first
             wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
             self.pool[b[taken], slot[taken]] = back[taken]
         wait = np.where(single, wait, 0.0)
         for place in np.flatnonzero(several):
-            wait[place] = self._together(b[place], float(detected[place]), float(together[place]))
-        return self._gone_without(b, wait, detected, several) if self.run.elastic else wait
+            wait[place] = self._wait_for_several(b[place], float(detected[place]), float(together[place]))
+        return self._go_without(b, wait, detected, several) if self.run.elastic else wait
 
-    def _next(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
-        """Return a spare of each course *b* that is ready at *moment*, or the one that is ready first, and when it is."""
+    def _next_spare(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
+        """Return a spare of each course *b* that is ready at *moment*, or else the one that is ready first, and the time it is ready."""
         slot = self.turn[b] % self.run.spares
         self.turn[b] += 1
         ready = self.pool[b, slot]
@@ -63,8 +64,8 @@ class Spares:
             ready[late] = pool[np.arange(late.size), slot[late]]
         return slot, ready
 
-    def _together(self, course: np.intp, moment: float, back: float) -> float:
-        """Return how long *course* waits for several nodes at once: not at all if there are spares enough, else until all return."""
+    def _wait_for_several(self, course: np.intp, moment: float, back: float) -> float:
+        """Return how long *course* waits for several nodes at once: 0 if enough spares are ready, else until all nodes return."""
         count, pool = self.run.correlated[1], self.pool[course]
         chosen = np.argsort(pool)[:count]
         back = back if self.run.repairs else math.inf
@@ -73,8 +74,8 @@ class Spares:
         pool[chosen] = moment + back
         return 0.0
 
-    def _gone_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
-        """Return *wait* less that of courses which go on without the nodes; note until when these are missing."""
+    def _go_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
+        """Return *wait*, set to 0 for courses that go on without the nodes, and record until when the nodes are missing."""
         until = self.missing[b]
         left = np.where(several, self.run.correlated[1], 1)
         out = (until > moment[:, None]).sum(axis=1)
@@ -86,11 +87,11 @@ class Spares:
         return wait
 
     def absent(self, a: Rows, since: Array, length: Array) -> Array:
-        """Return the node-seconds that the courses *a* do without over *length* seconds from *since*."""
+        """Return the node-seconds missing from the courses *a* during *length* seconds from *since*."""
         return np.asarray(np.clip(self.missing[a] - since[:, None], 0.0, length[:, None]).sum(axis=1))
 
     def speed(self, a: Rows, since: Array, length: Array) -> Array:
-        """Return the mean speed of the courses *a* over *length* seconds from *since*, with the replicas that are whole."""
+        """Return the mean speed of the courses *a* during *length* seconds from *since*, with the replicas that are complete."""
         speed = np.ones(a.size)
         if not self.run.elastic:
             return speed

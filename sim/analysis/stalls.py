@@ -1,12 +1,11 @@
-"""Where did the time go? Every second a rank waited, blamed on a cause and a resource.
+"""Where did the time go? Every second that a rank waited is attributed to a cause and a resource.
 
-A rank waits for a batch, the batch for its loader: the wait is spread over what building that batch consisted of (reading, decoding,
-queueing for and passing the pin thread), each in proportion to its time. A loader with many workers overlaps batches, so what the
-builder does in the moments of the wait is always its last stage; what would shorten the wait is any second of the build, and a
-second of reading is worth as much as one of decoding; unless the disk, or the cores, are full: then they bound the loader and bear
-the wait. A rank waits for its gradients: blame the tier of what bounds the collective then, of two the first, moment by moment; while none
-runs, the rank waits for a slower one (straggler). Where a GPU decodes beside training, half of the shared time is the decoder's. The
-result of one rank sums to its wall time.
+When a rank waits for a batch, the wait is spread over the stages of building that batch (reading, decoding, queueing for and passing the
+pin thread), in proportion to their times. With many overlapping workers, the stage active during the wait is always the last one,
+but saving a second in any stage would shorten the wait equally. If the disk or the cores are full, they bound the loader and bear the wait.
+When a rank waits for gradients, the wait is attributed, moment by moment, to the tier that bounds the collective then (of two collectives,
+the first); while no collective runs, the rank waits for a slower rank (straggler). If a GPU decodes during training, half of the shared
+time is attributed to decoding. The seconds of one rank sum to its wall time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _INSTANT = 1e-12  # seconds
 
 
 class Window(NamedTuple):
-    """*steps* whole steps between two times (s) of a log, standing for *repeats* times as many."""
+    """*steps* whole steps between two times (s) of a log, which represent *repeats* times as many steps."""
 
     start: float
     end: float
@@ -46,9 +45,9 @@ _Piece = tuple[Cause, str, float]
 
 
 def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None = None) -> list[list[Blame]]:
-    """Return for each of *windows* who lost how much time to what, one entry per rank, cause and resource.
+    """Return for each of *windows* the time lost per rank, cause and resource.
 
-    *ranks* are all of some jobs; None stands for those of every job.
+    *ranks* must contain all ranks of the selected jobs; None selects all jobs.
     """
     waits = log.waits if ranks is None else [wait for wait in log.waits if wait.rank in ranks]
     works = log.work if ranks is None else [work for work in log.work if work.rank in ranks]
@@ -57,9 +56,9 @@ def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None
 
 
 def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:
-    """Return *windows* moved to whole steps of another job, whose steps begin and end at *times*; each stands for as many as before.
+    """Return *windows* moved to whole steps of another job, whose steps begin and end at *times*; ``repeats`` does not change.
 
-    Where none holds a step: the last one that ends by *until* (s), or the first.
+    If no window contains a whole step, return the last step that ends by *until* (s), or the first step.
     """
     moved = []
     for window in windows:
@@ -71,7 +70,7 @@ def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float)
 
 
 def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
-    """Return the seconds of each cause in *resources* (as of `resource_table`: per step, so that they sum to the step time)."""
+    """Return the seconds of each cause in *resources* (from `resource_table`: per step, so they sum to the step time)."""
     table = dict.fromkeys(STALLS, 0.0)
     for _, cause, _, seconds in resources:
         table[cause] += seconds
@@ -79,7 +78,7 @@ def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
 
 
 def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
-    """Return seconds per step by cause and resource, mean over the ranks of *job* weighted by class size, largest first.
+    """Return seconds per step by cause and resource: the mean over the ranks of *job*, weighted by class size, largest first.
 
     ``rank`` is -1 in every row.
     """
@@ -95,7 +94,7 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
 
 
 def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
-    """Return the pieces of collectives by time; where two collectives overlap, the time is that one's which began first, until it ends."""
+    """Return the pieces of collectives sorted by time; if two collectives overlap, the one that began first has the time until it ends."""
     pieces = sorted(spans, key=lambda span: span.t0)
     if all(later.t0 >= span.t1 - _INSTANT for span, later in pairwise(pieces)):
         return pieces
@@ -116,7 +115,7 @@ def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
 
 
 class _Evidence:
-    """The work of a log by whom it can be blamed on."""
+    """The work of a log, indexed by the ranks and batches whose waits it explains."""
 
     def __init__(self, ranks: Sequence[LoggedRank], works: Iterable[WorkSpan]) -> None:
         comm: dict[int, list[WorkSpan]] = defaultdict(list)
@@ -136,19 +135,19 @@ class _Evidence:
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
 
     def comm(self, rank: int) -> _Timeline:
-        """Return the collectives that *rank* takes part in: its own where ranks do not meet, else those written with the first rank."""
+        """Return the collectives of *rank*: its own if ranks do not synchronize, else those logged under the first rank of its job."""
         return self._comm.get(rank) or self._comm.get(self._first.get(self._ranks[rank].job, -1)) or _Timeline()
 
 
 class _Timeline:
-    """Work of one stream in order of time; spans do not overlap."""
+    """Work of one stream sorted by time; spans do not overlap."""
 
     def __init__(self, spans: Iterable[WorkSpan] = ()) -> None:
         self.spans = sorted(spans, key=lambda span: span.t0)
         self.starts = [span.t0 for span in self.spans]
 
     def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[_Piece]:
-        """Cut [start, end] at the spans; what no span covers is blamed on *gap*."""
+        """Cut [start, end] at the spans; time that no span covers is attributed to *gap*."""
         pieces: list[_Piece] = []
         at = start
         for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.spans)):
@@ -187,9 +186,9 @@ def _blame(waits: Iterable[WaitSpan], evidence: _Evidence, window: Window) -> li
 
 
 def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
-    """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it.
+    """Spread *waited* seconds over the stages of one batch's build; a gap before a stage counts as queueing for it.
 
-    Where exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.
+    If exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.
     """
     if not build:
         return [(Cause.PREP, "loader", waited)]
@@ -197,15 +196,15 @@ def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
     begin = min(work.t0 for work in build)
     times: list[float] = []
     for _, stage in groupby(build, key=lambda work: work.stream):
-        # who holds up the queue for a stage is whatever takes its time: all of its own work, not just what it does first
+        # the queue for a stage is spread over all work of the stage, not only its first part
         works = list(stage)
         busy = sum(work.t1 - work.t0 for work in works)
         times += [(work.t1 - work.t0) / busy * (works[-1].t1 - begin) for work in works]
         begin = works[-1].t1
-    held = {work.cause for work in build if work.resource.endswith(FULL)}
-    guilty = [(work, time) for work, time in zip(build, times, strict=True) if len(held) != 1 or work.cause in held]
-    scale = waited / sum(time for _, time in guilty)
-    return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in guilty]
+    full_causes = {work.cause for work in build if work.resource.endswith(FULL)}
+    blamed = [(work, time) for work, time in zip(build, times, strict=True) if len(full_causes) != 1 or work.cause in full_causes]
+    scale = waited / sum(time for _, time in blamed)
+    return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in blamed]
 
 
 def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[_Piece]:

@@ -1,12 +1,12 @@
-"""When does a simulation repeat itself, or settle? Exact period detection at step boundaries; means of drawn steps.
+"""When does a simulation repeat or settle? Exact period detection at step boundaries, and means of steps with random times.
 
-Whatever decides the future (queue levels, outstanding work, waits that have not ended) is written down at each step boundary relative to
-now, rounded to 1e-9 of a step. When it recurs, everything between the two boundaries will recur too: the period is exact
-and the rest of the epoch is arithmetic. Limits of a period: nothing random may be drawn in between, and slow state (burst credits) must not
-change the rates; the caller ends the shortcut where it does.
+At each step boundary, everything that determines the future (queue levels, outstanding work, pending waits) is recorded relative to the
+current time and rounded to 1e-9 of a step. When this state recurs, everything between the two boundaries recurs too: the period is exact
+and the rest of the epoch is arithmetic. Limits of a period: nothing random may be drawn within it, and slow state (burst credits) must not
+change the rates; the caller stops using the period when it does.
 
-Drawn steps have no period. MSER-5 cuts their warm-up (White, SIMULATION 69(6), 1997: of the means of five steps, drop as many as makes
-the standard error of the rest least) and batch means give the interval (Law, Simulation Modeling and Analysis, section 9.5.3).
+Steps with random times have no period. MSER-5 cuts their warm-up (White, SIMULATION 69(6), 1997: drop as many means of five steps
+as minimizes the standard error of the rest). Batch means give the interval (Law, Simulation Modeling and Analysis, section 9.5.3).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STUDENT = 2.093
 
 
 class Period(NamedTuple):
-    """The simulation repeats between two boundaries: from step *first* at *start* (s) to step *last* at *end*."""
+    """A period between two step boundaries: from step *first* at *start* (s) to step *last* at *end* (s)."""
 
     first: int
     last: int
@@ -33,74 +33,74 @@ class Period(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Return the steps of one period."""
+        """Return the number of steps in one period."""
         return self.last - self.first
 
     @property
     def duration(self) -> float:
-        """Return the seconds of one period."""
+        """Return the duration (s) of one period."""
         return self.end - self.start
 
 
 class State(NamedTuple):
-    """What decides the future at a boundary: *queues* compare exactly, *times* (s from now, or since) to 1e-9 of *scale*."""
+    """The state at a step boundary: *queues* are compared exactly, *times* (s before or after now) to within 1e-9 of *scale*."""
 
     queues: Hashable
     times: tuple[float, ...]
     scale: float
 
     def rounded(self) -> Hashable:
-        """Return the state as something that compares and hashes exactly."""
+        """Return a hashable form of the state that compares exactly."""
         unit = self.scale * _RESOLUTION
         return (self.queues, tuple(round(time / unit) for time in self.times))
 
 
 class PeriodDetector:
-    """Remembers states at step boundaries; tells when one recurs."""
+    """Records the states at step boundaries and detects when one recurs."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, int] = {}
         self._history: list[tuple[int, float, State]] = []
 
     def observe(self, step: int, now: float, state: State) -> Period | None:
-        """Note *state* after *step* steps at time *now* (s); return the period if it has been seen before."""
+        """Record *state* after *step* steps at time *now* (s); return the period if the state has occurred before."""
         place = self._seen.setdefault(state.rounded(), len(self._history))
         self._history.append((step, now, state))
         earlier, then, _ = self._history[place]
         return Period(earlier, step, then, now) if earlier < step else None
 
     def nearest(self) -> Period:
-        """Return the stretch of at least half of what was seen, up to now, whose ends are most alike: the best whole number of periods."""
+        """Return the stretch up to now, at least half of the history, with the most similar ends: the best whole number of periods."""
         step, now, _ = self._history[-1]
         (first, then, _), _ = self._closest()
         return Period(first, step, then, now)
 
     def apart(self) -> float:
-        """Return how far apart the ends of the nearest stretch are, as a share of a step; infinite where they are not comparable."""
+        """Return how much the ends of the nearest stretch differ, as a share of a step; infinite if they are not comparable."""
         return self._closest()[1]
 
     def _closest(self) -> tuple[tuple[int, float, State], float]:
-        """Return where the nearest stretch begins, and how far apart its ends are."""
+        """Return the beginning of the nearest stretch, and how much its ends differ."""
         _, _, last = self._history[-1]
         candidates = self._history[len(self._history) // 8 : max(len(self._history) // 2, 1)]
-        alike = [entry for entry in candidates if entry[2].queues == last.queues and len(entry[2].times) == len(last.times)]
-        if not alike:
+        comparable = [entry for entry in candidates if entry[2].queues == last.queues and len(entry[2].times) == len(last.times)]
+        if not comparable:
             return candidates[0], math.inf
 
-        def apart(entry: tuple[int, float, State]) -> float:
+        def difference(entry: tuple[int, float, State]) -> float:
             return max((abs(a - b) for a, b in zip(entry[2].times, last.times, strict=True)), default=0.0)
 
-        begin = min(alike, key=apart)
-        return begin, apart(begin) / last.scale
+        begin = min(comparable, key=difference)
+        return begin, difference(begin) / last.scale
 
     def forget(self) -> None:
-        """Start afresh, as rates have changed."""
+        """Discard the history because rates have changed."""
         self._seen.clear()
         self._history.clear()
 
 
 class Settled(NamedTuple):
-    """From step *first* on, steps take *mean* seconds, within *half_width* of it at 95%."""
+    """The mean step time (s) from step *first* on, with *half_width* (s) of its 95% confidence interval."""
 
     first: int
     mean: float
@@ -108,7 +108,7 @@ class Settled(NamedTuple):
 
 
 def settled(durations: Sequence[float]) -> Settled | None:
-    """Return what the steps' *durations* (s) settle to; None for too few of them."""
+    """Return the mean to which the *durations* (s) of steps settle, or None if there are too few."""
     first = warm_up(durations)
     kept = durations[first:]
     size = len(kept) // _BATCHES
@@ -122,7 +122,7 @@ def settled(durations: Sequence[float]) -> Settled | None:
 
 
 def warm_up(durations: Sequence[float]) -> int:
-    """Return how many of the steps' *durations* to drop: at most half, by MSER-5."""
+    """Return how many of the first *durations* to drop as warm-up by MSER-5; at most half."""
     means = [sum(durations[start : start + _BATCH]) / _BATCH for start in range(0, len(durations) - _BATCH + 1, _BATCH)]
     sums = [0.0, *accumulate(means)]
     squares = [0.0, *accumulate(mean * mean for mean in means)]

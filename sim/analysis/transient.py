@@ -1,12 +1,12 @@
 """How long does a transient machine live, and what does losing it cost? Kaplan-Meier lifetimes, checkpoints, Young's interval.
 
-Survival is ``S(t) = product over revocations at t_i <= t of (1 - d_i / r_i)``, r_i machines being watched just before t_i (Kaplan and
-Meier, JASA 53, 1958); machines that outlive the provider's cap are taken back then. Writing a checkpoint takes 3.75 s and 0.0200 s for
-each MB (fitted to cake-lab/CM-DARE, 6 to 204 MB to cloud storage). Where machines fail at random with mean time M between failures of any,
+Survival is ``S(t) = product over revocations at t_i <= t of (1 - d_i / r_i)`` with r_i machines observed just before t_i (Kaplan and
+Meier, JASA 53, 1958). Machines that reach the provider's cap are revoked then. Writing a checkpoint takes 3.75 s plus 0.0200 s per MB
+(fitted to cake-lab/CM-DARE, 6 to 204 MB to cloud storage). If failures are random with a mean time M between failures of any machine,
 work of ``sqrt(2 C M)`` between checkpoints loses least (Young, CACM 17, 1974), and the whole job takes
-``M exp(R/M) (exp((t + C)/M) - 1) W/t`` (Daly, FGCS 22, 2006): the closed forms that tests compare with.
+``M exp(R/M) (exp((t + C)/M) - 1) W/t`` (Daly, FGCS 22, 2006). Tests compare with these closed forms.
 
-Limits: lifetimes are independent of each other and of the hour; those of 2019 on Google Compute Engine are the only ones at hand.
+Limits: lifetimes are independent of each other and of the time of day; the only data are from Google Compute Engine in 2019.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sim.spec.library import catalogue, load_part
 from sim.spec.lifetimes import Lifetimes
 
 CHECKPOINT_START = 3.75
-"""Seconds of a checkpoint whatever its size: least squares over 16 models of cake-lab/CM-DARE (R2 0.92)."""
+"""Time (s) of a checkpoint independent of its size: least squares over 16 models of cake-lab/CM-DARE (R2 0.92)."""
 CHECKPOINT_PER_BYTE = 0.0200e-6
-"""Seconds for each byte of a checkpoint: the same fit."""
+"""Time (s) per byte of a checkpoint: the same fit."""
 STORAGE_RATE = 57.19e6
 """Bytes/s between a worker and cloud storage: cake-lab/CM-DARE measured 57.19 +- 3.44 MB/s."""
 
 
 @dataclass(frozen=True)
 class Survival:
-    """Share of machines alive, as steps: *alive* from each of *times* (s) on. At *cap* (s) all are taken back."""
+    """The share of machines alive as a step function: *alive* from each of *times* (s) on. All machines are revoked at *cap* (s)."""
 
     times: tuple[float, ...]
     alive: tuple[float, ...]
@@ -64,7 +64,7 @@ class Survival:
 
 @dataclass(frozen=True)
 class ExponentialLives:
-    """Machines that are revoked at random, independent of their age; *mean* in seconds."""
+    """Lifetimes of machines that are revoked at random, independently of their age; *mean* is in seconds."""
 
     mean: float
 
@@ -81,7 +81,10 @@ Lives = Survival | ExponentialLives
 
 
 def kaplan_meier(revoked: Sequence[float], watched: Sequence[float], cap: float = math.inf) -> Survival:
-    """Return the survival of machines of which some were *revoked* (s) and others *watched* (s) until then, alive. Empty is an error."""
+    """Return the survival of machines: some were *revoked* at these ages (s), others *watched* alive up to these ages (s).
+
+    Raise ValueError if both are empty.
+    """
     machines = len(revoked) + len(watched)
     if not machines:
         raise ValueError("no machine was observed, so there are no lifetimes")
@@ -100,26 +103,26 @@ def survival(lifetimes: Lifetimes) -> Survival:
 
 
 def lifetimes_of(gpu: Gpu) -> Lifetimes | None:
-    """Return what the catalogue knows of machines with *gpu*, or None."""
+    """Return the lifetimes in the catalogue of machines with *gpu*, or None."""
     parts = (load_part(Lifetimes, name, "hardware/parts/lifetimes") for name in catalogue("hardware/parts/lifetimes"))
     return next((part for part in parts if gpu.name in part.gpus), None)
 
 
 def checkpoint_time(nbytes: float) -> float:
-    """Return the seconds that writing a checkpoint of *nbytes* to cloud storage takes."""
+    """Return the time (s) to write a checkpoint of *nbytes* to cloud storage."""
     return CHECKPOINT_START + CHECKPOINT_PER_BYTE * nbytes
 
 
 def restore_time(nbytes: float) -> float:
-    """Return the seconds that reading a checkpoint of *nbytes* back takes."""
+    """Return the time (s) to read a checkpoint of *nbytes* back."""
     return nbytes / STORAGE_RATE
 
 
 def young_interval(checkpoint: float, mean_between: float) -> float:
-    """Return the work (s) between checkpoints that loses least where failures are *mean_between* (s) apart on average."""
+    """Return the work (s) between checkpoints that minimizes the loss if failures are *mean_between* (s) apart on average."""
     return math.sqrt(2.0 * checkpoint * mean_between)
 
 
 def daly_time(work: float, interval: float, checkpoint: float, restart: float, mean_between: float) -> float:
-    """Return the mean seconds of *work* (s) in pieces of *interval* (s), each checkpointed; failures may hit restarts as well."""
+    """Return the mean time (s) to do *work* (s) with a checkpoint after each *interval* (s) of it; failures may also hit restarts."""
     return mean_between * math.exp(restart / mean_between) * math.expm1((interval + checkpoint) / mean_between) * work / interval

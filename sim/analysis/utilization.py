@@ -1,4 +1,4 @@
-"""What share of their peak in 16 bits do GPUs use for the model's own FLOP (MFU; Chowdhery et al., arXiv 2204.02311, appendix B)?"""
+"""Which share of their 16-bit peak do GPUs use for the model's own FLOP (MFU; Chowdhery et al., arXiv 2204.02311, appendix B)?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sim.spec.layer import Layer
 
 
 def model_flops_utilization(layers: Sequence[Layer], samples_per_s: float, gpus: Iterable[tuple[Gpu, float]]) -> float | None:
-    """Return the FLOP that *samples_per_s* of *layers* ask for over what so many of *gpus* could do in 16 bits.
+    """Return the model FLOP/s of *layers* at *samples_per_s*, divided by the 16-bit peak of *gpus* (pairs of GPU and count).
 
-    None where the layers have no products, or a GPU has no units for 16 bits.
+    Return None if the layers have no matrix products, or if a GPU has no 16-bit units.
     """
     peaks = [(gpu.dense_16bit, count) for gpu, count in gpus]
     flop = model_flop(layers)

@@ -1,9 +1,9 @@
 """How long does a whole job take, and what does it cost? Start-up, a cold epoch, warm ones, evaluation and checkpoints.
 
-``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * (evaluation + checkpoint)``, cost = rate * time; where a disk's
-burst credits run out, later epochs take what one takes without them. Evaluation is forward alone over a share of the training
-samples; without backward it takes about a third of a step's compute (backward is twice forward). A checkpoint holds weights and
-optimizer state and is written once an epoch, while training waits. A job may also be given its time instead: `epochs_in` inverts the sum.
+``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * (evaluation + checkpoint)``, cost = rate * time. If a disk's burst
+credits run out, later epochs take as long as an epoch without credits. Evaluation is a forward pass over a share of the training samples;
+it takes about a third of the compute of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is
+written once per epoch while training waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
 
 Limits: a fixed start-up; evaluation reads from the page cache; checkpoints do not overlap training; part of an epoch has its share of
 evaluation and checkpoint.
@@ -15,37 +15,37 @@ from math import inf
 from typing import NamedTuple
 
 FORWARD_SHARE = 1.0 / 3.0
-"""Of a step's compute that forward takes: backward does two products where forward does one."""
+"""Share of the forward pass in the compute of a step: backward does two matrix products for each one of forward."""
 START_UP = 75.0
-"""Seconds until a rented machine runs the job: cake-lab/CM-DARE measured 69 to 76 s for on-demand virtual machines on GCE."""
+"""Time (s) until a rented machine runs the job: cake-lab/CM-DARE measured 69 to 76 s for on-demand virtual machines on GCE."""
 
 
 class JobPlan(NamedTuple):
-    """What the user wants done: *epochs*, or as many as *time* (s, start-up and all) allows; one of the two is None."""
+    """The job that the user plans: *epochs*, or as many as fit into *time* (s, including start-up); one of the two is None."""
 
     epochs: float | None
     evaluation: float = 0.0
     """Samples evaluated after each epoch, as a share of the training samples."""
     checkpoints: bool = True
-    """Whether each epoch ends with one."""
+    """Whether each epoch ends with a checkpoint."""
     start_up: float = START_UP
     time: float | None = None
     tokens: float | None = None
-    """Tokens to train on, in place of both, until the data set and the model's sequence tell how many epochs that is."""
+    """Number of training tokens, in place of both, until it is converted to epochs with the data set and the model's sequence length."""
 
 
 class MachinePace(NamedTuple):
-    """What one machine takes (s)."""
+    """The times (s) of the parts of a job on one machine."""
 
     first_epoch: float
     warm_epoch: float
     compute_share: float
-    """Of the warm epoch."""
+    """Share of compute in the warm epoch."""
     checkpoint: float
     tired_from: float = inf
     """Number of the first epoch without the disk's burst credits."""
     tired_epoch: float = 0.0
-    """What an epoch takes from then on."""
+    """Time of each epoch from then on."""
 
 
 class WholeJob(NamedTuple):
@@ -57,18 +57,18 @@ class WholeJob(NamedTuple):
     evaluation: float
     checkpoints: float
     revocations: float = 0.0
-    """What spot machines take longer on average: work done twice, waiting for replacements."""
+    """Mean additional time on spot machines: repeated work and waiting for replacements."""
     failures: float = 0.0
-    """What failures take longer on average, where they are asked for: the start, work done again, recovery, revocations."""
+    """Mean additional time due to failures, if they are requested: the start, repeated work, recovery, revocations."""
 
     @property
     def total(self) -> float:
-        """Return the seconds from renting to the end."""
+        """Return the time (s) from renting to the end."""
         return sum(self)
 
 
 def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
-    """Return the parts of a job of *plan* at *pace*. Raise ValueError for a job without work or with two lengths."""
+    """Return the times of the parts of the job *plan* at *pace*. Raise ValueError for no work, or unless one length is specified."""
     epochs = epochs_in(plan, pace)
     rested = min(epochs, max(1.0, pace.tired_from - 1.0))
     return WholeJob(
@@ -81,18 +81,18 @@ def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
 
 
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
-    """Return the epochs of a job of *plan*: as given, or how far it comes in its time."""
+    """Return the number of epochs of the job *plan*: as specified, or as many as fit into its time."""
     if (plan.epochs is None) == (plan.time is None):
         raise ValueError("a job needs a number of epochs or a time")
     if plan.epochs is not None:
         if plan.epochs <= 0:
             raise ValueError(f"{plan.epochs} epochs: a job needs more than 0")
         return plan.epochs
-    left, done, beside = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
+    left, done, per_epoch = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
     rested = max(1.0, pace.tired_from - 1.0)
     for most, epoch in ((1.0, pace.first_epoch), (rested - 1.0, pace.warm_epoch), (inf, pace.tired_epoch)):
-        fit = min(most, max(0.0, left) / (epoch + beside)) if most else 0.0
-        done, left = done + fit, left - fit * (epoch + beside)
+        fit = min(most, max(0.0, left) / (epoch + per_epoch)) if most else 0.0
+        done, left = done + fit, left - fit * (epoch + per_epoch)
         if fit < most:
             break
     return done

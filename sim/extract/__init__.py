@@ -1,7 +1,8 @@
-"""Which layers does a torch model have? Traces one training step on torch's meta device and writes the layer table.
+"""Which layers does a torch model have? This package traces one training step on torch's meta device and writes the layer table.
 
-The only place under ``sim/`` that imports torch, and only when called. Read on: ``target`` (what did the user name?), ``trace`` (which
-operators run?), ``operators`` (what does each cost?), ``layers`` (which of them form a layer?), ``table`` (what is written?).
+It is the only place under ``sim/`` that imports torch, and only when called. Read on: ``target`` (which model did the user name?),
+``trace`` (which operators run?), ``operators`` (what does each cost?), ``layers`` (which of them form a layer?), ``table`` (what is
+written?).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     Parameters
     ----------
     target
-        ``module:callable`` or ``file.py:callable``; the call returns a ``torch.nn.Module``. Its code is run. Or a ``.pt2`` file that
-        ``torch.export.save`` wrote, which brings its own inputs.
+        ``module:callable`` or ``file.py:callable``, which must return a ``torch.nn.Module``; its code is run. Or a ``.pt2`` file written
+        by ``torch.export.save``, which contains its own inputs.
     inputs
-        One text per input of ``forward``: ``3x224x224``, ``input_ids=384:int64``, or one ``@module:callable`` that takes the batch
-        and returns the inputs.
+        One text per input of ``forward``: ``3x224x224``, ``input_ids=384:int64``; or a single ``@module:callable`` that takes the batch
+        size and returns the inputs.
     name
         Name of the table.
     arguments
@@ -42,7 +43,7 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     Raises
     ------
     SpecError
-        Where torch is missing, the target is not found or fails, or the model cannot be described.
+        If torch is missing, the target is not found or fails, or the model cannot be described.
     """
     check_code(target)
     if not inputs and not target.endswith(EXPORTED):
@@ -65,9 +66,9 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
 
 
 def run_extract(target: str, inputs: Sequence[str], output: Path, name: str | None = None, arguments: Sequence[str] = ()) -> Model:
-    """Extract *target* into the file *output* and return the table; nothing is written unless all of it succeeds.
+    """Extract *target* into the file *output* and return the table; nothing is written if any part fails.
 
-    *inputs* and *arguments* are the texts of ``--input`` and ``--arg``; *name* is the file's unless given.
+    *inputs* and *arguments* are the texts of ``--input`` and ``--arg``; *name* defaults to the name of the file.
     """
     words = ["python", "-m", "sim", "extract", target]
     words += [word for text in inputs for word in ("--input", text)] + [word for text in arguments for word in ("--arg", text)]

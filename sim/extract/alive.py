@@ -1,8 +1,8 @@
-"""Which activations are there between one operator and the next? Those that something before made and something after reads.
+"""Which activations are live between one operator and the next? The ones that an earlier operator made and a later operator reads.
 
-That is what a stage of a pipeline receives where the model is cut there (``torch.distributed.pipelining`` hands a stage the values that
-it and later ones read). A tensor counts with what is read of it: views that begin at different places of a storage add up, to no more
-than the storage. (torch hands over a tensor and a view of it both.)
+If the model is cut at that point, the next pipeline stage receives these activations (``torch.distributed.pipelining`` passes a stage
+the values that it and later stages read). A tensor counts with the bytes that are read: views that begin at different offsets of a storage
+add up, to at most the size of the storage. (torch passes both a tensor and a view of it.)
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from torch.utils._pytree import tree_leaves
 
 
 class DataFlow:
-    """What operators read and make, in their order. Parameters, buffers and what else no operator makes are not in it but for *given*."""
+    """Records what operators read and make, in order. Only *given* tensors and results of operators count, not parameters or buffers."""
 
     def __init__(
         self, given: Iterable[torch.Tensor], nbytes: Callable[[torch.Tensor], int], element: Callable[[torch.Tensor], int]
     ) -> None:
-        """Begin with *given* tensors; *nbytes* are those that a read of a tensor touches, *element* those of one element."""
+        """Begin with *given* tensors; *nbytes* returns the bytes that a read of a tensor touches, *element* the bytes of one element."""
         self._nbytes, self._element = nbytes, element
-        self._sizes: dict[int, int] = {}  # of storages that the flow knows, by address
-        self._held: list[torch.UntypedStorage] = []  # so that no address is used again
-        self._operators: list[tuple[list[tuple[int, int, int]], list[int]]] = []  # reads: storage, where in it, bytes; storages made
+        self._sizes: dict[int, int] = {}  # bytes of the recorded storages, by address
+        self._held: list[torch.UntypedStorage] = []  # keeps storages alive so that no address is reused
+        self._operators: list[tuple[list[tuple[int, int, int]], list[int]]] = []  # reads (storage, offset, bytes) and storages made
         for tensor in given:
-            self._know(tensor)
+            self._add_storage(tensor)
 
     def note(self, arguments: Any, result: Any) -> None:
-        """Note an operator that reads the tensors in *arguments* and returns those in *result*."""
+        """Record an operator that reads the tensors in *arguments* and returns the tensors in *result*."""
         read, returned = _strided(arguments), _strided(result)
         reads = [(_address(tensor), tensor.storage_offset(), self._nbytes(tensor)) for tensor in read]
         own = {address for address, _, _ in reads}
         made = [tensor for tensor in returned if _address(tensor) not in own and _address(tensor) not in self._sizes]
         for tensor in made:
-            self._know(tensor)
+            self._add_storage(tensor)
         self._operators.append((reads, [_address(tensor) for tensor in made]))
 
     def entering(self) -> list[int]:
-        """Return for each operator the bytes that were made before it and are read by it or later."""
+        """Return for each operator the bytes that were made before it and are read by it or by a later operator."""
         views: dict[int, dict[int, int]] = {}
         alive: dict[int, int] = {}
         total, entering = 0, []
@@ -57,7 +57,7 @@ class DataFlow:
             entering.append(total)
         return entering[::-1]
 
-    def _know(self, tensor: torch.Tensor) -> None:
+    def _add_storage(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self._held.append(storage)
         self._sizes[storage._cdata] = storage.nbytes() // tensor.element_size() * self._element(tensor)

@@ -1,7 +1,8 @@
-"""May a ``.pt2`` file be given to torch? Not where it holds pickles or compiled code, which torch would run; found without torch.
+"""Is it safe to load a ``.pt2`` file with torch? Not if it contains pickles or compiled code, which torch would run.
 
-`torch.export.load` unpickles what an archive says is pickled, and loads the libraries of AOTInductor. What is left, tensors and a
-graph, is data, though torch evaluates the graph's symbolic sizes: load no file of a stranger all the same.
+`torch.export.load` unpickles the entries that an archive marks as pickled, and loads the libraries of AOTInductor. The check does not need
+torch. The rest of an archive, tensors and a graph, is data, but torch evaluates the graph's symbolic sizes. So do not load files from
+untrusted sources in any case.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from sim.spec.yaml import SpecError
 
 EXPORTED: Final = ".pt2"
 _OBJECTS: Final = ("custom_obj", "opaque_obj")
-"""How the names of constants begin that are pickled objects."""
+"""Prefixes of the names of constants that are pickled objects."""
 _MOST: Final = 64 * 2**20
-"""Bytes of the list of an archive's tensors."""
+"""Maximum size (bytes) of the file that lists an archive's tensors."""
 
 
 def check_archive(path: Path) -> None:
-    """Raise SpecError where *path* is no archive that ``torch.export.save`` wrote, or holds more than tensors and a graph."""
+    """Raise SpecError if *path* is not an archive written by ``torch.export.save``, or contains more than tensors and a graph."""
     if not path.is_file():
         raise SpecError(f"{path}: no such file")
     try:
@@ -56,7 +57,7 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
 
 
 def _pickled(value: Any) -> Iterator[str]:
-    """Yield what *value*, the list of an archive's tensors, says is pickled."""
+    """Yield the names of the entries that *value*, the list of an archive's tensors, marks as pickled."""
     entries = value.get("config") if isinstance(value, dict) else None
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if not isinstance(entry, dict) or entry.get("use_pickle") is not False or str(entry.get("path_name")).startswith(_OBJECTS):
@@ -65,7 +66,7 @@ def _pickled(value: Any) -> Iterator[str]:
 
 @contextmanager
 def without_pickles() -> Iterator[None]:
-    """Let torch load tensors only: its fallback to unpickling anything, where a member is no tensor, fails."""
+    """Return a context in which torch loads only tensors: its fallback to unpickling arbitrary objects fails."""
     import torch
 
     load = torch.load

@@ -1,11 +1,12 @@
-"""How many FLOP does an operator without products do? A hand formula for each, over the elements of its result or of an argument.
+"""How many FLOP does an operator without matrix products do? A formula for each, over the elements of its result or of an argument.
 
-Every addition, multiplication, division, comparison, exponential, logarithm, root, tanh and erf counts one, and a tensor's elements are
-all worked on; copies, gathers, fills and random numbers count none. Each formula stands beside its operator. Pooling over k elements
-takes k - 1 comparisons, or k - 1 additions and a division; a Fourier transform of n points 5 n log2 n (Cooley and Tukey, Math. Comput.
-1965); sorting log2 n comparisons an element.
+Each addition, multiplication, division, comparison, exponential, logarithm, root, tanh and erf counts as one FLOP per element.
+Copies, gathers, fills and random numbers count as zero. Each formula is listed next to its operators. Pooling over k elements takes
+k - 1 comparisons, or k - 1 additions and a division. A Fourier transform of n points takes 5 n log2 n (Cooley and Tukey, Math. Comput.
+1965). Sorting takes log2 n comparisons per element.
 
-Limits: what a kernel saves by fusing factors, or spends on indices, is not seen. None of it decides a time: memory bounds these layers.
+Limits: savings of a kernel by fused factors and its work on indices are not counted. These FLOP do not affect times: memory bandwidth
+bounds these layers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sim.extract.operators import Operand, OperatorCall, words
 
 
 def arithmetic(call: OperatorCall) -> int:
-    """Return the FLOP of *call*, which is no product."""
+    """Return the FLOP of *call*, which is not a matrix product."""
     if call.kind == "view":
         return 0
     name = call.name.rstrip("_")
@@ -32,7 +33,7 @@ Rule = Callable[[OperatorCall], int]
 
 
 def _argument(call: OperatorCall, index: int) -> int:
-    """Return the elements of the argument at *index*, 0 where no tensor stands there."""
+    """Return the number of elements of the argument at *index*, or 0 if it is not a tensor."""
     argument = call.arguments[index] if index < len(call.arguments) else None
     return argument.elements if isinstance(argument, Operand) else 0
 
@@ -46,12 +47,12 @@ def _of_result(each: int) -> Rule:
 
 
 def _reduction(call: OperatorCall) -> int:
-    """One operation joins two elements, until one is left for each result."""
+    """Each operation combines two elements until one is left for each result."""
     return max(0, _argument(call, 0) - (call.results[0].elements if call.results else 0))
 
 
 def _window(call: OperatorCall, index: int) -> int:
-    """Return the elements of the window whose edges stand at *index*; one edge serves all dimensions."""
+    """Return the number of elements of the window whose edges are the argument at *index*; a single edge applies to all dimensions."""
     edges = call.arguments[index]
     if isinstance(edges, int):
         edges = [edges]
@@ -84,7 +85,7 @@ def _fourier(call: OperatorCall) -> int:
 
 
 def _accumulated(index: int, flag: int) -> Rule:
-    """Return the rule of a scatter that adds the argument at *index* only where the one at *flag* says so."""
+    """Return the rule of a scatter that adds the argument at *index* only if the argument at *flag* is true."""
     return lambda call: _argument(call, index) if flag < len(call.arguments) and call.arguments[flag] is True else 0
 
 
@@ -98,15 +99,15 @@ def _each(rule: Rule, names: str) -> Iterator[tuple[str, Rule]]:
 
 
 _NONE: Final = frozenset(words("copy _to_copy clone where masked_fill fill zero alias conj bernoulli uniform normal random"))
-"""What torch tags as pointwise although nothing is computed."""
+"""Operators that torch tags as pointwise although they compute nothing."""
 
 _RULES: Final[dict[str, Rule]] = dict(
     chain(
         # x': normalized input, s: deviation, g: gradient. Forward: mean 1, squared deviations 3, (x - m) / s * w + b 4
         _each(_of_argument(0, 8), "native_batch_norm _native_batch_norm_legit _batch_norm_with_update native_layer_norm native_group_norm"),
-        # of RMS: squares 2, x / s * w 2
+        # RMS norm: squares 2, x / s * w 2
         _each(_of_argument(0, 4), "_native_batch_norm_legit_no_training _fused_rms_norm"),
-        # x' 2, sum of g 1, of g x' 2, (g - m1 - x' m2) w/s 4; of RMS: x' 1, weight 2, g w 1, its sum with x' 2, (g w - x' m) / s 3
+        # x' 2, sum of g 1, of g x' 2, (g - m1 - x' m2) w/s 4; RMS norm: x' 1, weight 2, g w 1, its sum with x' 2, (g w - x' m) / s 3
         _each(_of_argument(0, 9), "native_batch_norm_backward batch_norm_backward _fused_rms_norm_backward"),
         # x' 2, bias 1, weight 2, g w 1, its sum 1, its sum with x' 2, (g w - m1 - x' m2) / s 4
         _each(_of_argument(0, 13), "native_layer_norm_backward native_group_norm_backward"),
@@ -119,7 +120,7 @@ _RULES: Final[dict[str, Rule]] = dict(
         _each(_of_result(1), "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"),
         # maximum, difference, exponential, sum, quotient
         _each(_of_result(5), "_softmax _safe_softmax _log_softmax"),
-        # y (g - sum of g y); of the logarithm: sum, exponential, 2
+        # y (g - sum of g y); log softmax: sum, exponential, 2
         _each(_of_argument(0, 4), "_softmax_backward_data _log_softmax_backward_data"),
         _each(_reduction, "sum amax amin max min any all prod argmax argmin count_nonzero"),
         _each(_of_argument(0, 2), "linalg_vector_norm norm aminmax"),
@@ -148,7 +149,7 @@ _RULES: Final[dict[str, Rule]] = dict(
         _each(_of_result(6), "mish"),
         _each(_of_result(9), "silu_backward"),  # g s (1 + x (1 - s)) with its sigmoid s
         _each(_of_result(11), "gelu_backward mish_backward"),  # distribution 4, density 4, x times that, sum, g
-        # interpolation: a weighted sum of 4 or 16 neighbours
+        # interpolation: a weighted sum of 4 or 16 neighbors
         _each(_of_result(7), "upsample_bilinear2d _upsample_bilinear2d_aa"),
         _each(_of_argument(0, 8), "upsample_bilinear2d_backward"),
         _each(_of_result(31), "upsample_bicubic2d"),

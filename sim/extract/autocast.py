@@ -1,9 +1,12 @@
-"""What does torch.autocast add to a model's work? What backward keeps, and which activations are cast, by its lists on the meta device.
+"""What does torch.autocast add to a model's work? This module finds the casts of activations and the bytes kept for backward.
 
-autocast leaves meta tensors alone, so its work is done above it, where Python calls torch's functions: it casts the arguments of some to 16
-bits, of others to 32, of some to the widest among them (torch.amp documentation, "CUDA Op-Specific Behavior"), and keeps the casts of
-trained weights until forward ends. So a product of a 32-bit activation keeps a copy of its own, once for each product that takes it.
-Limits: functions that C++ calls inside others are cast where those are listed here; both 16-bit types keep as much.
+torch's autocast ignores meta tensors, so this module does the same casts one level higher, when Python calls torch's functions. Autocast
+casts the arguments of some functions to 16 bits, of others to 32 bits, and of some to the widest type among them (torch.amp documentation,
+"CUDA Op-Specific Behavior"). It keeps the casts of trained weights until the forward pass ends. Each matrix product of a 32-bit activation
+therefore keeps its own 16-bit copy of the activation.
+
+Limits: functions that C++ calls inside other functions are cast only if the outer functions are listed here; both 16-bit types keep the
+same number of bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _WIDEST: Final = {"cat", "stack", "addcdiv", "addcmul", "bilinear", "cross", "do
 
 
 class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-    """Casts what goes into torch's functions; the casts of trained weights live as long as the mode."""
+    """Casts the arguments of torch's functions; the casts of trained weights live as long as the mode."""
 
     def __init__(self, dtype: torch.dtype = torch.float16) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         self._weights: dict[int, torch.Tensor] = {}
         self._depth = 0
         self.narrowed: list[int] = []
-        """Elements of activations that each product had cast, in the order of the products."""
+        """Number of activation elements cast for each matrix product, in the order of the products."""
 
     def __enter__(self) -> Any:
         self._depth += 1
@@ -56,41 +59,41 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = getattr(func, "__name__", ""), kwargs or {}
+        name, keywords = getattr(func, "__name__", ""), kwargs or {}
         if func is functional.multi_head_attention_forward:
-            return self._inside(func, args, given)
+            return self._run_inside(func, args, keywords)
         if name in _PRODUCTS:
-            self.narrowed.append(sum(leaf.numel() for leaf in tree_leaves((args, given)) if self._casts(leaf, self._dtype)))
+            self.narrowed.append(sum(leaf.numel() for leaf in tree_leaves((args, keywords)) if self._casts(leaf, self._dtype)))
         if name in _NARROW:
-            args, given = self._cast((args, given), self._dtype)
+            args, keywords = self._cast((args, keywords), self._dtype)
         elif name in _FULL or (
             name in _WIDEST and any(leaf.dtype is torch.float32 for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
         ):
-            args, given = self._cast((args, given), torch.float32)
-        return func(*args, **given)
+            args, keywords = self._cast((args, keywords), torch.float32)
+        return func(*args, **keywords)
 
-    def _inside(self, func: Any, args: Any, given: Any) -> Any:
-        """Run *func*, a function in Python, with the arguments of torch's functions inside it cast, and its own as they are.
+    def _run_inside(self, func: Any, args: Any, keywords: Any) -> Any:
+        """Run *func*, a Python function, and cast the arguments of torch's functions inside it instead of its own.
 
-        It would ask whether a mode overrides it, and come back here: it is told that none does. What asks in the same way inside, none of
-        it products or softmax, is not cast.
+        *func* checks whether a mode overrides it, which would lead back here, so the check is replaced by one that returns False. Functions
+        inside that use the same check are not cast; none of them is a matrix product or softmax.
         """
         names = vars(functional)
-        checked = names["has_torch_function"]
+        original = names["has_torch_function"]
         names["has_torch_function"] = lambda arguments: False
         try:
             with self:
-                return func(*args, **given)
+                return func(*args, **keywords)
         finally:
-            names["has_torch_function"] = checked
+            names["has_torch_function"] = original
 
     @staticmethod
     def _casts(value: Any, dtype: torch.dtype) -> bool:
         """Return whether *value* is an activation with a gradient that is cast to *dtype*."""
-        wanted = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not dtype
-        return wanted and value.requires_grad and not value.is_leaf
+        castable = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not dtype
+        return castable and value.requires_grad and not value.is_leaf
 
-    def _cast(self, given: Any, dtype: torch.dtype) -> Any:
+    def _cast(self, values: Any, dtype: torch.dtype) -> Any:
         def cast(value: Any) -> Any:
             if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype is dtype:
                 return value
@@ -100,24 +103,24 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
                 self._weights[id(value)] = value.to(dtype)
             return self._weights[id(value)]
 
-        return tree_map(cast, given)
+        return tree_map(cast, values)
 
 
 class PlayedForward(NamedTuple):
-    """What a forward under autocast showed."""
+    """Result of a forward pass under autocast."""
 
     kept: int
-    """Bytes that it keeps for backward beside its inputs, casts of weights among them."""
+    """Bytes kept for backward, including casts of weights but not the inputs."""
     narrowed: tuple[int, ...]
-    """Elements of activations cast to 16 bits for each product, in the order of the products."""
+    """Number of activation elements cast to 16 bits for each matrix product, in the order of the products."""
 
 
 def played(
     model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]
 ) -> PlayedForward:
-    """Run a forward under autocast, loss and all."""
+    """Run a forward pass, including the loss, under autocast."""
     of_inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
-    storages: list[Any] = []  # held, so that no other comes to lie where one was
+    storages: list[Any] = []  # kept alive so that no address is reused
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -127,7 +130,7 @@ def played(
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    autocast_on_cpu = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules ask whether any autocast is on
+    autocast_on_cpu = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules check whether any autocast is on
     with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, autocast_on_cpu, Autocast() as autocast:
         loss = loss_of(model(*positional, **named))
     nbytes: int = sum(storage.nbytes() for storage in storages)

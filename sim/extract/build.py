@@ -1,9 +1,9 @@
-"""How is the model made that the user named? A callable is called on the meta device; transformers classes and exported programs, too.
+"""How is the model built that the user named? From a callable, a class of transformers or an exported program, on the meta device.
 
-A class of transformers takes a configuration: it is made of its own ``config_class`` with the arguments as settings, without the cache
-of keys and values that only inference needs. A ``.pt2`` file is what ``torch.export.save`` wrote, moved to the meta device and
-unflattened, so that its layers keep the names of the modules they came from; it brings its own example inputs, and its batch must be a
-dynamic dimension. While a model of transformers runs, its masks are asked whether they hide anything (``unpadded``).
+A class of transformers takes a configuration. It is built from the class's own ``config_class`` with the arguments as settings, without the
+key-value cache that only inference needs. A ``.pt2`` file, written by ``torch.export.save``, is moved to the meta device and unflattened,
+so its layers keep the names of their original modules. It contains its own example inputs, and its batch must be a dynamic
+dimension. While a model of transformers runs, its checks whether masks hide anything are answered for it (``unpadded``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     """Return the model that calling *make* with *arguments* returns, on the meta device and in training mode."""
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of how weights are drawn, of names that will move: nothing a table holds
-            model = _from_configuration(path, make, arguments) if _of_transformers(make) else make(**arguments)
+            warnings.simplefilter("ignore")  # about initialization and deprecated names, which do not affect a table
+            model = _from_configuration(path, make, arguments) if _is_transformers_model(make) else make(**arguments)
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
@@ -54,15 +54,15 @@ def _trainable(path: str, model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _of_transformers(make: Any) -> bool:
-    """Tell whether *make* is a model class of the transformers package or derived from one."""
+def _is_transformers_model(make: Any) -> bool:
+    """Return whether *make* is a model class of the transformers package or derived from one."""
     library = sys.modules.get("transformers")
     return library is not None and isinstance(make, type) and issubclass(make, library.PreTrainedModel)
 
 
 def _from_configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
     configuration = _configuration(path, make, arguments)
-    dtype = getattr(configuration, "dtype", None)  # which from_pretrained heeds, and the class itself does not
+    dtype = getattr(configuration, "dtype", None)  # from_pretrained applies it, but the class itself does not
     model = make(configuration)
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
@@ -80,35 +80,35 @@ def _configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class _NothingHidden(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-    """Answers transformers' question whether a mask is all ones: it is, as no sample is padded and none is packed."""
+    """Answers the check of transformers whether a mask is all ones with True, because samples are neither padded nor packed."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta and _asked_about_masks():
+        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta and _called_by_masks():
             return True
         return func(*args, **(kwargs or {}))
 
 
-def _asked_about_masks() -> bool:
+def _called_by_masks() -> bool:
     frame = sys._getframe(2)
-    return any(outer.f_code.co_filename.endswith("masking_utils.py") for outer in _outward(frame, 6))
+    return any(outer.f_code.co_filename.endswith("masking_utils.py") for outer in _frames(frame, 6))
 
 
-def _outward(frame: FrameType | None, count: int) -> Iterator[FrameType]:
+def _frames(frame: FrameType | None, count: int) -> Iterator[FrameType]:
     while frame is not None and count:
         yield frame
         frame, count = frame.f_back, count - 1
 
 
 def unpadded() -> AbstractContextManager[Any]:
-    """Return a context in which models of transformers take their samples for whole, as their eager code does when a mask is all ones."""
+    """Return a context in which models of transformers treat samples as unpadded, as their eager code does if a mask is all ones."""
     return _NothingHidden() if "transformers" in sys.modules else nullcontext()
 
 
 def exported(path: str) -> tuple[torch.nn.Module, Any]:
-    """Return the model in the file *path* that ``torch.export.save`` wrote, and a function that makes its inputs for a batch."""
+    """Return the model in the ``.pt2`` file *path*, and a function that returns its inputs for a batch size."""
     check_archive(Path(path))
     try:
-        with without_pickles(), _unlogged(torch.export.__name__):
+        with without_pickles(), _silenced(torch.export.__name__):
             program = torch.export.load(path)
     except Exception as error:
         why = target.told(error)
@@ -130,8 +130,8 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
 
 
 @contextmanager
-def _unlogged(name: str) -> Iterator[None]:
-    """Keep the logger *name* quiet meanwhile: torch logs a traceback of what it then raises."""
+def _silenced(name: str) -> Iterator[None]:
+    """Disable the logger *name* in this context: torch logs a traceback of the exception that it then raises."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -141,7 +141,7 @@ def _unlogged(name: str) -> Iterator[None]:
 
 
 def _batch(path: str, program: Any) -> int:
-    """Return the batch of the example inputs: the size of their first dimension, which must be dynamic."""
+    """Return the batch size of the example inputs: the size of their first dimension, which must be dynamic."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.name in program.graph_signature.user_inputs and isinstance(value, torch.Tensor) and value.ndim:
@@ -192,11 +192,11 @@ _REMEDIES: Final = (
         "use torch's own operators instead",
     ),
 )
-"""What torch says of a model that cannot be traced as it is, and what its user can do."""
+"""Error messages of torch for models that cannot be traced as they are, and what the user can do."""
 
 
 def explained(path: str, doing: str, error: BaseException, where: str = "") -> str:
-    """Return one sentence that says what failed, *where*, and what to do."""
+    """Return a message that explains what failed, *where*, and what to do."""
     message = " ".join(str(error).split())
     if remedy := next((remedy for pattern, remedy in _REMEDIES if pattern.search(message)), ""):
         return f"{path}: {doing} failed{where}: {target.told(error)}; {remedy}"

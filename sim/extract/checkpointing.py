@@ -1,8 +1,9 @@
-"""Which part of a model does its code recompute in backward? What runs inside ``torch.utils.checkpoint.checkpoint`` is one segment.
+"""Which parts of a model does its own code recompute in backward? Each call of ``torch.utils.checkpoint.checkpoint`` is one segment.
 
-While a model is traced, torch's two ways to checkpoint (with and without re-entering autograd) run their function once, as if it were not
-checkpointed, inside a context that numbers the segment. So the layer table holds what every layer costs and would save, and which layers
-form a segment; what recomputing costs and spares follows from that. Limits: selective checkpointing counts as whole.
+During tracing, both checkpoint implementations of torch (reentrant and non-reentrant) run their function once, as if it were not
+checkpointed, inside a context that numbers the segment. So the layer table has the cost of every layer, the bytes that it would save, and
+the segment that it belongs to. The cost and the savings of recomputation follow from these. Limits: selective checkpointing counts as full
+checkpointing.
 """
 
 from __future__ import annotations

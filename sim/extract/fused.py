@@ -1,7 +1,7 @@
-"""Which kernels would run on a GPU where torch's meta device takes an operator apart? Fused attention and dropout.
+"""Which operators run as fused kernels on a GPU, but are decomposed on torch's meta device? Attention and dropout.
 
-Meta tensors would take attention and dropout apart into elementary operators; inside ``as_on_cuda`` they have the fused kernels that CUDA
-tensors have. Limits: attention is torch's memory-efficient kernel, which every GPU and type has.
+Meta tensors decompose attention and dropout into elementary operators. Inside ``as_on_cuda`` they use the fused kernels of CUDA
+tensors. Limits: attention is torch's memory-efficient kernel, which supports every GPU and data type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["as_on_cuda"]
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Give meta tensors the fused attention and dropout kernels that CUDA tensors have."""
+    """Return a context in which meta tensors use the fused attention and dropout kernels of CUDA tensors."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
     library.impl("dropout", _dropout, "AutogradMeta")
@@ -37,7 +37,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Run torch's memory-efficient attention, which every GPU and type has, unlike flash attention."""
+    """Run torch's memory-efficient attention, which supports every GPU and data type, unlike flash attention."""
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         repeat = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)

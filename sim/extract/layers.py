@@ -1,10 +1,10 @@
-"""How do operators become layers? Two traces of different batch give the work of one sample; runs of operators give layers.
+"""How do operators become layers? Two traces with different batches give the work of one sample; runs of operators form layers.
 
-The work of an operator is linear in the batch, ``a + b * batch``: *b* is what a sample costs, *a* what the weights cost (reading
-them, writing their gradients) or what no batch repeats (a causal mask). The layer table holds *b*, so nothing needs to be known of which
-operand is a weight. An operator that grows faster than the batch is refused. Layers: an operator with a class of its own
-(convolution, matrix product, norm, pooling, ...) is one layer; neighbouring elementwise operators of one module call form one; an
-RNN module is one; the loss is one. Limits: *a* is dropped; the GPU model adds the weights' own traffic.
+The work of an operator is linear in the batch, ``a + b * batch``: *b* is the cost of a sample, *a* the cost of the weights (reading
+them, writing their gradients) or of work that is independent of the batch (a causal mask). The layer table holds *b*, so it does not matter
+which operand is a weight. An operator that grows faster than the batch is rejected. Layers: an operator with a class of its own
+(convolution, matrix product, norm, pooling, ...) is one layer; consecutive elementwise operators of one module call form one; an
+RNN module is one; the loss is one. Limits: *a* is dropped; the GPU model adds the traffic of the weights.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
 
 _RECURRENT: Final = 2
-"""Kernels for each product of a recurrent layer: itself and the gates' arithmetic (Appleyard et al., arXiv 1604.01946, section 3.1)."""
+"""Kernels per product of a recurrent layer: the product and the gates' arithmetic (Appleyard et al., arXiv 1604.01946, section 3.1)."""
 
 
 class LayerEvent(Protocol):
-    """One forward operator with what its backward runs; see ``sim.extract.trace.Event``."""
+    """One forward operator and the operators of its backward pass; see ``sim.extract.trace.Event``."""
 
     operator: str
     module: str
@@ -47,7 +47,7 @@ class LayerEvent(Protocol):
 
 
 class LayerTable(NamedTuple):
-    """The table of an embedding."""
+    """Dimensions of the table of an embedding."""
 
     rows: int
     width: int
@@ -62,7 +62,7 @@ class Parameter(NamedTuple):
 
 
 class ReadyGradient(NamedTuple):
-    """A gradient that became ready: the event whose backward completed it, its elements and type."""
+    """A gradient that became ready: the event whose backward completed it, its number of elements, and its data type."""
 
     event: int
     elements: int
@@ -70,7 +70,7 @@ class ReadyGradient(NamedTuple):
 
 
 class OperatorWork(NamedTuple):
-    """What one sample costs in one operator or layer; FLOP and bytes. Kernels are launches, whatever the batch."""
+    """The cost of one sample in one operator or layer: FLOP and bytes. Kernels are launches, independent of the batch."""
 
     forward: int = 0
     backward: int = 0
@@ -94,7 +94,7 @@ class OperatorWork(NamedTuple):
 
 @dataclass
 class _Group:
-    """Operators that will be one layer. *op* is None as long as they are views and kernels of no traffic."""
+    """Operators that will be one layer. *op* is None while they are only views and kernels without traffic."""
 
     module: str
     call: int
@@ -114,7 +114,7 @@ class _Group:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing runs."""
+        """Return whether the group runs no kernel and has no gradient."""
         return not (self.work.forward_kernels or self.work.backward_kernels or self.gradients)
 
 
@@ -125,16 +125,16 @@ def layers(
     ready: Sequence[ReadyGradient],
     parameters: Sequence[Parameter] = (),
 ) -> list[Layer]:
-    """Return the layers of two traces of these *batches*; *ready* holds the gradients in their order.
+    """Return the layers of two traces with these *batches*; *ready* holds the gradients in the order in which they became ready.
 
-    *parameters* are those that events name by their numbers.
+    *parameters* are the parameters to which events refer by number.
     """
     _same_operators(small, large, batches)
     groups: list[_Group] = []
     member: list[_Group] = []
     for event, other in zip(small, large, strict=True):
         work = _per_sample(event, other, batches)
-        group = _joined(groups[-1] if groups else None, event, work)
+        group = _matching_group(groups[-1] if groups else None, event, work)
         if group is None:
             entering = max(0, (other.entering - event.entering) // (batches[1] - batches[0]))
             group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment, entering=entering)
@@ -144,9 +144,9 @@ def layers(
             group.table, group.sparse = event.table, event.sparse
             group.looked_up = (other.looked_up - event.looked_up) // (batches[1] - batches[0])
         member.append(group)
-    _assign(groups, member, ready)
-    _own(member, small, parameters)
-    return _named([group for group in groups if not group.empty])
+    _assign_gradients(groups, member, ready)
+    _assign_parameters(member, small, parameters)
+    return _to_layers([group for group in groups if not group.empty])
 
 
 def _same_operators(small: Sequence[LayerEvent], large: Sequence[LayerEvent], batches: tuple[int, int]) -> None:
@@ -166,7 +166,7 @@ def _identity(event: LayerEvent) -> tuple[str, str, int]:
 
 
 def _per_sample(small: LayerEvent, large: LayerEvent, batches: tuple[int, int]) -> OperatorWork:
-    """Return the slope between the two batches."""
+    """Return the work per sample: the slope between the two batches. Raise SpecError if the work is not proportional to the batch."""
     step = batches[1] - batches[0]
     slopes = []
     for low, high in zip(_linear(small), _linear(large), strict=True):
@@ -177,7 +177,7 @@ def _per_sample(small: LayerEvent, large: LayerEvent, batches: tuple[int, int]) 
                 "a layer table needs work proportional to the batch"
             )
         slopes.append(slope)
-    done = [(high - low) // step for low, high in zip(_arithmetic(small), _arithmetic(large), strict=True)]  # sorting: n log n
+    done = [(high - low) // step for low, high in zip(_arithmetic(small), _arithmetic(large), strict=True)]  # unchecked: sorting is n log n
     return OperatorWork._make([*slopes, *done, *_kernels(small)])
 
 
@@ -186,7 +186,7 @@ def _arithmetic(event: LayerEvent) -> tuple[int, int]:
 
 
 def _kernels(event: LayerEvent) -> tuple[int, int]:
-    """Return the launches forward and backward; cuDNN runs each product of a recurrent layer with one fused elementwise kernel."""
+    """Return the forward and backward launches; cuDNN adds one fused elementwise kernel to each product of a recurrent layer."""
     if event.recurrent:
         return (_RECURRENT, _RECURRENT) if event.cost.op == "gemm" else (0, 0)
     return event.cost.kernels, event.backward_kernels
@@ -196,8 +196,8 @@ def _linear(event: LayerEvent) -> tuple[int, ...]:
     return event.cost.flop, event.backward_flop, event.cost.read, event.cost.write, event.backward_traffic, event.saved
 
 
-def _joined(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
-    """Return *group* if *event* belongs to the same layer."""
+def _matching_group(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
+    """Return *group* if *event* belongs to the same layer, else None."""
     if group is None or (group.call, group.segment) != (event.call, event.segment):
         return None
     op = _class(event, work)
@@ -207,7 +207,7 @@ def _joined(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Gro
 
 
 def _class(event: LayerEvent, work: OperatorWork) -> OperatorClass | None:
-    """Return the class that *event* gives its layer; None for views and for elementwise kernels that touch nothing of a sample."""
+    """Return the class that *event* gives its layer; None for views and for elementwise kernels without traffic per sample."""
     if event.recurrent:
         return "rnn"
     if event.module == "loss":
@@ -225,10 +225,10 @@ def _add(group: _Group, event: LayerEvent, work: OperatorWork) -> None:
         group.cost = event.cost
 
 
-def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
-    """Give each gradient to the layer whose backward completes it, without ever changing the order in which they became ready.
+def _assign_gradients(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
+    """Assign each gradient to the layer whose backward completes it, without changing the order in which they became ready.
 
-    Backward runs layers in reverse. Where a gradient came later than its own layer's turn, it is booked on the later one.
+    Backward runs layers in reverse. A gradient that became ready after the turn of its own layer goes to the layer whose turn it was.
     """
     position = {id(group): index for index, group in enumerate(groups)}
     turn = len(groups)
@@ -237,8 +237,8 @@ def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[
         groups[turn].gradients.append(gradient)
 
 
-def _own(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
-    """Note on each layer the frozen parameters that it is the first to use, and which earlier module call uses one of its own."""
+def _assign_parameters(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
+    """Record for each layer the frozen parameters that it is the first to use, and the earlier layer with which it shares a parameter."""
     owner: dict[int, _Group] = {}
     for group, event in zip(member, events, strict=True):
         for number in event.parameters:
@@ -249,8 +249,8 @@ def _own(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Seq
                 group.shares = owner[number]
 
 
-def _named(groups: Sequence[_Group]) -> list[Layer]:
-    """Return the layers; a name met again gets its count: ``layer1.0.relu``, ``layer1.0.relu.2``."""
+def _to_layers(groups: Sequence[_Group]) -> list[Layer]:
+    """Return the layers; a repeated name gets a number: ``layer1.0.relu``, ``layer1.0.relu.2``."""
     calls = Counter(group.call for group in groups)
     seen: Counter[str] = Counter()
     names: dict[int, str] = {}
@@ -297,7 +297,7 @@ def _layer(group: _Group, name: str, shares: str) -> Layer:
 
 
 def _dtypes(types: Sequence[Dtype]) -> tuple[Dtype, ...]:
-    """Return *types* as short as they can be said: none where all are fp32, one where all are one."""
+    """Return *types* in the shortest form: none if all are fp32, one if all are equal."""
     if len(set(types)) < 2:
         return tuple(dtype for dtype in types[:1] if dtype != "fp32")
     return tuple(types)

@@ -1,11 +1,11 @@
-"""What does one aten operator cost? FLOP, bytes read and written, kernels and operator class, from its shapes alone.
+"""What does one aten operator cost? FLOP, bytes read and written, kernels and operator class, derived only from its shapes.
 
-FLOP are 2 per multiply-accumulate and counted for convolutions, matrix products and attention only, as torch's FlopCounterMode
-does; everything else is bound by memory. Bytes are what the operator's CUDA kernels must move: each operand once, unless a kernel
-passes over it twice (batch norm: statistics, then normalisation) or not at all (average pooling's backward takes its input only for
-the shape). Floating-point elements count 4 bytes whatever their type, others their own size. Kernel counts follow
-pytorch/pytorch aten/src/ATen/native/cuda. Limits: caches are not modelled; algorithms that need several kernels (Winograd with
-separate transforms, FFT, sorting) count as one.
+FLOP are 2 per multiply-accumulate and are counted only for convolutions, matrix products and attention, as in torch's FlopCounterMode;
+all other operators are memory-bound. Bytes are the bytes that the operator's CUDA kernels must move: each operand once, unless a kernel
+reads it twice (batch norm: statistics, then normalization) or not at all (the backward of average pooling uses its input only for
+the shape). Floating-point elements count as 4 bytes whatever their type, others with their own size. Kernel counts follow
+pytorch/pytorch aten/src/ATen/native/cuda. Limits: caches are not modeled; algorithms that need several kernels (Winograd with
+separate transforms, FFT) count as one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FLOAT_BYTES: Final = 4
 
 
 class UnknownOperator(ValueError):
-    """An aten operator whose cost has no rule."""
+    """Raised for an aten operator without a cost rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor's shape and the bytes it holds; an expanded tensor holds what it was expanded from."""
+    """A tensor's shape and the bytes that it holds; an expanded tensor holds only the bytes of the original."""
 
     shape: tuple[int, ...]
     nbytes: int
@@ -39,7 +39,7 @@ class Operand:
 
 
 class OperatorCost(NamedTuple):
-    """What one operator call costs. *op* is None where it is only a view; *kernel_size* to *channels* describe the product."""
+    """The cost of one operator call. *op* is None for a mere view; *kernel_size* to *channels* describe the product."""
 
     op: OperatorClass | None
     flop: int = 0
@@ -59,11 +59,11 @@ class OperatorCall(NamedTuple):
     arguments: Sequence[Any]
     results: Sequence[Operand]
     kind: Literal["view", "pointwise", "other"] = "other"
-    """view: the schema says that a result aliases an argument unchanged; pointwise: torch tags it so."""
+    """view: by its schema, a result aliases an argument unchanged; pointwise: torch has tagged it as pointwise."""
 
 
 def cost(call: OperatorCall) -> OperatorCost:
-    """Return the cost of *call*; raise UnknownOperator where no rule covers it."""
+    """Return the cost of *call*; raise UnknownOperator if no rule covers it."""
     if call.kind == "view" or call.name in _FREE or call.name.startswith("profiler::"):
         return OperatorCost(None)
     if call.name in _PRODUCTS:
@@ -79,7 +79,7 @@ def cost(call: OperatorCall) -> OperatorCost:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of *text*, so that long lists of operators read as prose does."""
+    """Return the words of *text*, so that long lists of operators can be written as prose."""
     return text.split()
 
 
@@ -90,7 +90,7 @@ _FREE: Final = frozenset(
         "unsqueeze_ transpose_ t_ detach_ _assert_async is_same_size sym_size _sparse_coo_tensor_with_dims_and_tensors _indices _values"
     )
 )
-"""Allocate or rename memory without a kernel."""
+"""Operators that allocate or alias memory without a kernel."""
 
 _CLASSES: Final[dict[str, OperatorClass]] = {
     **dict.fromkeys(
@@ -157,17 +157,17 @@ _KERNELS: Final[dict[str, int]] = {
 }
 
 _PASSES: Final[dict[str, dict[int, int]]] = {
-    # position of the argument: how often its bytes are read; 1 where not listed
+    # position of the argument: how often its bytes are read; 1 if not listed
     "native_batch_norm": {0: 2},  # Normalization.cuh: statistics, then transform
     "_native_batch_norm_legit": {0: 2},
     "_batch_norm_with_update": {0: 2},
     "native_batch_norm_backward": {0: 2, 1: 2},  # reduce of gradient and input, then the elementwise pass
     "batch_norm_backward": {0: 2, 1: 2},
-    "native_layer_norm_backward": {0: 2, 1: 2},  # one pass for the input's gradient, one for weight's and bias's
+    "native_layer_norm_backward": {0: 2, 1: 2},  # one pass for the gradient of the input, one for weight and bias
     "_fused_rms_norm_backward": {0: 2, 1: 2},
     "native_group_norm": {0: 2},  # group_norm_kernel.cu: row moments, then the affine pass
     "native_group_norm_backward": {0: 2, 1: 2},
-    "max_pool2d_with_indices_backward": {1: 0},  # the input is taken for its shape
+    "max_pool2d_with_indices_backward": {1: 0},  # the input is used only for its shape
     "max_pool3d_with_indices_backward": {1: 0},
     "avg_pool2d_backward": {1: 0},
     "avg_pool3d_backward": {1: 0},
@@ -195,21 +195,21 @@ _PASSES: Final[dict[str, dict[int, int]]] = {
 }
 
 _GATHERS: Final = frozenset({"embedding", "gather", "index_select", "index", "_embedding_bag"})
-"""Read of their first argument only what they return."""
+"""Operators that read only the returned elements of their first argument."""
 _SCATTERS: Final = frozenset({"index_put_", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_", "index_copy_"})
-"""Write into their first argument only what they are given."""
+"""Operators that write only the elements of their other arguments into their first argument."""
 _FILL_FIRST: Final = frozenset({"max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "_adaptive_avg_pool2d_backward"})
-"""Write their result twice: zeros first, then sums into it."""
+"""Operators that write their result twice: first zeros, then sums."""
 
 
 def _traffic(call: OperatorCall) -> tuple[int, int]:
-    """Return the bytes read and written by an operator that is bound by memory."""
+    """Return the bytes read and written by a memory-bound operator."""
     passes = _PASSES.get(call.name, {})
     reads = [(index, operand.nbytes * passes.get(index, 1)) for index, operand in _operands(call.arguments)]
     written = sum(operand.nbytes for operand in call.results)
     if call.name in _SCATTERS:
-        given = sum(nbytes for index, nbytes in reads if index > 0)
-        return given, given
+        updates = sum(nbytes for index, nbytes in reads if index > 0)
+        return updates, updates
     if call.name in _GATHERS:
         return written + sum(nbytes for index, nbytes in reads if index == 1), written
     read = sum(nbytes for _, nbytes in reads)
@@ -230,12 +230,12 @@ def _operands(arguments: Sequence[Any]) -> Iterator[tuple[int, Operand]]:
 
 
 def convolution_flop(outside: Operand, weight: Operand) -> int:
-    """Return 2 FLOP for each weight element and position: *outside* is the output (the input of a transposed convolution)."""
+    """Return the FLOP, 2 for each weight element and position; *outside* is the output (the input of a transposed convolution)."""
     return 2 * outside.shape[0] * prod(outside.shape[2:]) * weight.elements
 
 
 def attention_flop(query: Operand, key: Operand, value: Operand, products: tuple[int, int] = (1, 1)) -> int:
-    """Return the FLOP of *products* matrix products of query by key size, and of the same with the value's width."""
+    """Return the FLOP of attention; *products*: number of queries-by-keys matrix products with the query's and with the value's width."""
     *batch, rows, width = query.shape
     per_element = products[0] * width + products[1] * value.shape[-1]
     return 2 * prod(batch) * rows * key.shape[-2] * per_element
@@ -249,21 +249,21 @@ def _convolution(call: OperatorCall) -> OperatorCost:
     if bias is not None:  # Convolution.cpp adds the bias after cuDNN, in place
         read, write, kernels = read + result.nbytes + bias.nbytes, write + result.nbytes, 2
     flop = convolution_flop(inputs if transposed else result, weight)
-    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
+    return OperatorCost(_convolution_class(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
 
 
 def _convolution_backward(call: OperatorCall) -> OperatorCost:
     gradient, inputs, weight, _, stride = call.arguments[:5]
     transposed, groups, mask = bool(call.arguments[7]), int(call.arguments[9]), call.arguments[10]
-    one = convolution_flop(inputs if transposed else gradient, weight)
+    product_flop = convolution_flop(inputs if transposed else gradient, weight)
     reads = (gradient.nbytes + weight.nbytes, gradient.nbytes + inputs.nbytes, gradient.nbytes)
     read = sum(nbytes for nbytes, wanted in zip(reads, mask, strict=True) if wanted)
     write = sum(operand.nbytes for operand in call.results)
-    flop = one * (bool(mask[0]) + bool(mask[1]))
-    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
+    flop = product_flop * (bool(mask[0]) + bool(mask[1]))
+    return OperatorCost(_convolution_class(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
 
 
-def _convolved(weight: Operand, groups: int, transposed: bool) -> OperatorClass:
+def _convolution_class(weight: Operand, groups: int, transposed: bool) -> OperatorClass:
     return "depthwise_conv" if groups > 1 and not transposed and weight.shape[1] == 1 else "conv"
 
 
@@ -286,7 +286,7 @@ def _product(left: int, right: int) -> Callable[[OperatorCall], OperatorCost]:
 
 
 def _attention(masked: bool) -> Callable[[OperatorCall], OperatorCost]:
-    """Return the rule of fused attention; *masked*: of the variant whose fourth argument is a mask, which flash attention does not take."""
+    """Return the rule of fused attention; *masked*: for the variant whose fourth argument is a mask (flash attention has none)."""
 
     def rule(call: OperatorCall) -> OperatorCost:
         query, key, value = call.arguments[:3]
@@ -299,7 +299,7 @@ def _attention(masked: bool) -> Callable[[OperatorCall], OperatorCost]:
 
 
 def _attention_shape(query: Operand, key: Operand, value: Operand, causal: bool) -> Attention:
-    """Return the shape of attention over operands of (batch, heads, tokens, size)."""
+    """Return the shape of attention over operands of shape (batch, heads, tokens, size)."""
     heads, queries, size = query.shape[1:]
     return Attention(
         heads=heads,

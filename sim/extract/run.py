@@ -1,7 +1,7 @@
-"""How does a torch model become a layer table? Build it on the meta device, trace two batches, form layers, check the whole.
+"""How does a torch model become a layer table? It is built on the meta device, traced with two batches, split into layers, and validated.
 
-Needs torch, but no GPU, no weights and hardly any memory. Every failure of the user's code is a SpecError that says what failed and
-what to do.
+This needs torch, but no GPU, no weights and hardly any memory. Every failure of the user's code becomes a SpecError that explains what
+failed and what to do.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
 BATCHES: Final = (2, 3)
-"""Two small batches; more than one, because batch norm refuses a single value per channel."""
+"""Two small batch sizes above 1, because batch norm rejects a single value per channel."""
 _LISTS: Final = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
 
 def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any], command: str) -> Model:
-    """Return the layer table of the model that calling *path* with *arguments* returns."""
+    """Return the layer table of the model at *path*: an exported file, or a callable that is called with *arguments*."""
     with redirect_stdout(sys.stderr), warnings.catch_warnings(), target.importable(path):
         warnings.simplefilter("ignore")
         if path.endswith(EXPORTED):
@@ -46,7 +46,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         small, large = (_trace(path, model, *example) for example in examples)
         autocast = _autocast(model, examples)
     try:
-        made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
+        model_layers = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
@@ -58,21 +58,21 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         name=name,
         command=command,
         parameters=parameters,
-        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in made),
+        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in model_layers),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
         autocast_saved=float((autocast[1].kept - autocast[0].kept) // (BATCHES[1] - BATCHES[0])) if autocast else 0.0,
         lists=_paths_of(model, *_LISTS, called=False),
         called_lists=_paths_of(model, *_LISTS, called=True),
         leaves=_paths_of(model, torch.nn.MultiheadAttention, called=True),
-        layers=_with_casts(made, autocast),
+        layers=_with_casts(model_layers, autocast),
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
 
 
 def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: bool) -> tuple[str, ...]:
-    """Return the paths of the modules of these *kinds* that hold parameters and whose class has a forward where *called*, else none."""
+    """Return the paths of the modules of these *kinds* that hold parameters; *called*: whether their class defines ``forward``."""
     return tuple(
         name
         for name, module in model.named_modules()
@@ -84,25 +84,26 @@ def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: boo
 
 
 def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[PlayedForward, PlayedForward] | None:
-    """Return what autocast does with both batches; None where the model does not run under it, as some types do not."""
+    """Return the results of autocast for both batches, or None if the model does not run under it, as with some data types."""
     random.seed(0)
     try:
         with unpadded():
             small, large = (played(model, positional, named, loss_of) for positional, named in examples)
-    except Exception:  # a step without autocast has run: the model is described without what autocast adds
+    except Exception:  # a step without autocast has succeeded, so describe the model without what autocast adds
         return None
     return small, large
 
 
-def _with_casts(made: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
-    """Return the layers *made* with the activations that autocast casts for their products, which come in the order of the layers.
+def _with_casts(model_layers: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
+    """Return *model_layers* with the number of activation elements that autocast casts for their matrix products.
 
-    Where functions and products do not pair up one to one (``einsum`` may take several, or none), nothing is said of casts.
+    The products are matched to layers in order. If functions and products do not pair up one to one (``einsum`` may run several, or none),
+    no casts are recorded.
     """
-    products = [index for index, layer in enumerate(made) if layer.op in ("conv", "gemm", "attention") and layer.forward]
+    products = [index for index, layer in enumerate(model_layers) if layer.op in ("conv", "gemm", "attention") and layer.forward]
     if autocast is None or not len(products) == len(autocast[0].narrowed) == len(autocast[1].narrowed):
-        return tuple(made)
-    layers = list(made)
+        return tuple(model_layers)
+    layers = list(model_layers)
     for index, small, large in zip(products, autocast[0].narrowed, autocast[1].narrowed, strict=True):
         if large > small:
             layers[index] = layers[index].model_copy(update={"casts": (large - small) // (BATCHES[1] - BATCHES[0])})
@@ -110,7 +111,7 @@ def _with_casts(made: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForw
 
 
 def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and named example inputs of *batch* samples."""
+    """Return positional and named example inputs for *batch* samples."""
     if len(inputs) == 1 and inputs[0].startswith("@"):
         return _example(inputs[0], batch)
     shapes = [target.parse_input(text) for text in inputs]
@@ -160,16 +161,16 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     except (Exception, SystemExit) as failed:
         error, where = failed, ""
     if isinstance(error, UnknownOperator):
-        own = "let the callable use torch's own operators instead, or " if "::" in str(error) else ""
+        hint = "let the callable use torch's own operators instead, or " if "::" in str(error) else ""
         raise SpecError(
-            f"{path}: one training step runs the operator '{error}'{where}, for which FLOP and bytes are not defined; {own}add a rule to "
-            "sim/extract/operators.py"
+            f"{path}: one training step runs the operator '{error}'{where}, for which FLOP and bytes are not defined; {hint}add a rule "
+            "to sim/extract/operators.py"
         )
     raise SpecError(explained(path, "one training step", error, where)) from error
 
 
 def _source(make: Any) -> str:
-    """Return which versions made the table."""
+    """Return the versions of torch and of the model's package that made the table."""
     package = (getattr(make, "__module__", "") or "").partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", "").partition("+")[0]
     made_by = f"PyTorch {torch.__version__.partition('+')[0]}"

@@ -1,4 +1,4 @@
-"""Which data set of the catalogue has samples like what a model takes? Its largest input tells; its layers do where no shape is written."""
+"""Which data set of the catalogue has samples like the inputs of a model? Decided by the largest input, or without shapes by the layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IMAGES, TOKENS, SOUNDS, ROWS = "imagenet-1k", "openwebtext-seq1024", "librispeec
 
 
 def dataset_like(inputs: Sequence[str], model: Model) -> str:
-    """Return the name of a data set whose samples are of the kind that *model* takes as *inputs*, the texts of ``--input``."""
+    """Return the name of a data set with samples of the kind that *model* takes; *inputs* are the texts of ``--input``."""
     shapes = [parse_input(text) for text in inputs if not text.startswith("@")]
     if shapes:
         return _kind(max(shapes, key=lambda shape: math.prod(shape.sizes(1))))
@@ -21,7 +21,7 @@ def dataset_like(inputs: Sequence[str], model: Model) -> str:
 
 
 def _kind(shape: InputShape) -> str:
-    """Return what is like samples of that *shape*: images have channels and two edges, sounds are frames of numbers."""
+    """Return the data set for samples of this *shape*: images have channels and two edges, sounds are frames of numbers."""
     edges = len(shape.sizes(1)) - 1
     if edges >= 3:
         return IMAGES

@@ -1,7 +1,7 @@
-"""What does a layer table look like on disk? YAML with one line per operator call, exact numbers with units, totals in comments.
+"""What does a layer table look like on disk? YAML with one line per operator call, exact numbers with units, and totals in comments.
 
-Reading it back and writing it again gives the same bytes. It is written to a temporary file and renamed, so a table is there whole
-or not at all.
+Reading a table and writing it again gives the same bytes. A table is written to a temporary file and renamed, so that no partial table
+can exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNITS: Final = {**dict.fromkeys(_WORK, "FLOP"), "read": "B", "entering": "B", "
 
 
 def write(model: Model, path: Path) -> None:
-    """Write *model* to *path*, whole or not at all; raise SpecError where that is not possible."""
+    """Write *model* to *path* atomically; raise SpecError if that is not possible."""
     write_files(path.parent, {path.name: render(model)})
 
 
@@ -46,7 +46,7 @@ def render(model: Model) -> str:
 
 
 def plain(model: Model) -> dict[str, Any]:
-    """Return *model* as plain data with units, as its YAML reads; fields at their default are left out."""
+    """Return *model* as plain data with units, as in its YAML; fields with default values are left out."""
     result: dict[str, Any] = {"name": model.name}
     if model.command:
         result["command"] = model.command
@@ -67,7 +67,7 @@ def _modules(model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def plain_layer(layer: Layer) -> dict[str, Any]:
-    """Return *layer* as plain data with units; fields at their default are left out."""
+    """Return *layer* as plain data with units; fields with default values are left out."""
     result: dict[str, Any] = {}
     for key, field in Layer.model_fields.items():
         value = getattr(layer, key)
@@ -89,7 +89,7 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def _comment(text: str) -> str:
-    """Return *text* as a comment; what YAML does not take raw, a line break above all, becomes a question mark."""
+    """Return *text* as a comment; unprintable characters, such as line breaks, become question marks."""
     return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -102,7 +102,7 @@ def _fields(values: dict[str, Any]) -> str:
 
 
 def word(value: Any) -> str:
-    """Return *value* as it stands inside braces; text is quoted where a reader would take it for something else."""
+    """Return *value* as YAML text inside braces; text is quoted if it would be read as something else."""
     if isinstance(value, list):
         return "[" + ", ".join(word(item) for item in value) + "]"
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
 """Which model and which inputs did the user name? ``module:callable`` or ``file.py:callable``, and ``[NAME=]SHAPE[:TYPE]``.
 
 An input is written without its batch dimension, which comes first: ``3x224x224`` is a float32 image, ``input_ids=384:int64`` a named
-row of token numbers, ``user=scalar:int64`` one number per sample. Where the batch comes later, ``B`` stands in its place: ``50xBx1024``.
-``@module:callable`` names a function that takes the batch and returns
-the inputs, a tuple or a dict of tensors, where shapes alone do not say enough. Importing a target runs the user's code.
+row of token numbers, ``user=scalar:int64`` one number per sample. If the batch comes later, ``B`` marks its place: ``50xBx1024``.
+If shapes are not sufficient, ``@module:callable`` names a function that takes the batch size and returns the inputs, a tuple or a dict of
+tensors. Importing a target runs the user's code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 MOST_DEFINED: Final = 8
-"""Callables of a file that a message names: the last ones, which are made of those before them."""
+"""Maximum number of a file's callables that a message lists: the last ones, because they are built from earlier ones."""
 
 
 class InputShape(NamedTuple):
-    """One input tensor; *name* is empty for a positional one, the batch dimension comes after the sizes *before*."""
+    """One input tensor; *name* is empty for a positional input; the batch dimension comes after the sizes *before*."""
 
     name: str
     before: tuple[int, ...]
@@ -43,7 +43,7 @@ class InputShape(NamedTuple):
     dtype: str
 
     def sizes(self, batch: int) -> tuple[int, ...]:
-        """Return the sizes of *batch* samples."""
+        """Return the shape for *batch* samples."""
         return (*self.before, batch, *self.after)
 
 
@@ -51,7 +51,7 @@ _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>(?:[1-9]\d*|B)(?:x(?
 
 
 def parse_input(text: str) -> InputShape:
-    """Return what ``[NAME=]SHAPE[:TYPE]`` says."""
+    """Return the input described by ``[NAME=]SHAPE[:TYPE]``. Raise SpecError for any other text."""
     match = _INPUT.fullmatch(text.strip())
     words = match["sizes"].split("x") if match else []
     if match is None or words.count("B") > 1:
@@ -62,7 +62,7 @@ def parse_input(text: str) -> InputShape:
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the keyword arguments that ``KEY=VALUE`` texts give; a value is read as YAML reads a plain word."""
+    """Return the keyword arguments in ``KEY=VALUE`` texts; a value is parsed like a plain scalar in YAML."""
     result: dict[str, Any] = {}
     for text in arguments:
         key, equals, value = text.partition("=")
@@ -78,17 +78,17 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 _WORKLOAD: Final = "to turn a decoder's configuration into a workload: python -m sim new workload {file} -o mine.yaml"
 _DESCRIBED: Final = "a layer table or a workload runs directly: python -m sim run p4d.24xlarge {file}"
 _NO_CODE: Final = {".json": _WORKLOAD, ".toml": _WORKLOAD, ".yaml": _DESCRIBED, ".yml": _DESCRIBED}
-"""What to do with files that are taken for code, by how they end."""
+"""Advice for files that are mistaken for code, by suffix."""
 
 
 def check_code(target: str) -> None:
-    """Raise SpecError where *target* is a file that holds no code."""
+    """Raise SpecError if *target* is a file without code."""
     if (ending := Path(target).suffix.lower()) in _NO_CODE:
         raise SpecError(f"{target}: is not a Python file; {_NO_CODE[ending].format(file=shlex.quote(target))}")
 
 
 def check_target(target: str) -> None:
-    """Raise SpecError where *target* cannot name a callable, or names a file that is not there: before torch is imported."""
+    """Raise SpecError if *target* cannot name a callable, or names a missing file; runs before torch is imported."""
     module_name, colon, name = target.rpartition(":")
     file = Path(target.removesuffix(":"))
     if file.suffix == ".py" and (defined := _defined(file)):
@@ -102,13 +102,13 @@ def check_target(target: str) -> None:
 
 
 def _file(name: str) -> Path:
-    """Return the Python file *name*, of the catalogue (``workloads/models/sources/gpt.py``) where there is none in the working folder."""
+    """Return the Python file *name* in the working folder, or else in the catalogue (``workloads/models/sources/gpt.py``)."""
     places = (Path(name), *(root / name for root in roots()))
     return next((path for path in places if path.is_file()), Path(name))
 
 
 def _defined(file: Path) -> list[str]:
-    """Return the classes and functions that the Python *file* defines, without running it; none where it cannot be read."""
+    """Return the last public classes and functions that the Python *file* defines, without running it; none if it cannot be read."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -118,7 +118,7 @@ def _defined(file: Path) -> list[str]:
 
 
 def find(target: str) -> Callable[..., Any]:
-    """Return the callable that *target* names; importing it runs its module's code."""
+    """Return the callable that *target* names; importing it runs the code of its module."""
     check_target(target)
     module_name, _, name = target.rpartition(":")
     value: Any = _module(target, module_name)
@@ -153,7 +153,7 @@ def _module(target: str, name: str) -> ModuleType:
 
 @contextmanager
 def importable(target: str) -> Iterator[None]:
-    """Let modules of the working folder be imported, as ``python -m`` does, and those beside a *target* file, as running it would."""
+    """Make modules importable from the working folder, as with ``python -m``, and from the folder of a *target* file, as in a script."""
     file = _file(target.rpartition(":")[0])
     folders = [str(Path.cwd()), *([str(file.resolve().parent)] if file.suffix == ".py" else [])]
     sys.path[:0] = folders
@@ -166,7 +166,7 @@ def importable(target: str) -> Iterator[None]:
 
 def _from_file(path: Path) -> ModuleType:
     package = _package(path.resolve())
-    if package and path.is_file():  # relative imports need the packages around it
+    if package and path.is_file():  # relative imports need the enclosing packages
         root, name = package
         sys.path.insert(0, str(root))
         try:
@@ -185,7 +185,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _package(path: Path) -> tuple[Path, str] | None:
-    """Return the folder that holds the packages around the file *path*, and its name inside them; None where it is in none."""
+    """Return the folder that contains the outermost package of the file *path*, and its module name; None if it is not in a package."""
     folder, names = path.parent, [path.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -194,7 +194,7 @@ def _package(path: Path) -> tuple[Path, str] | None:
 
 
 def told(error: BaseException) -> str:
-    """Return an exception of the user's code as one line, with the place of its innermost frame outside libraries."""
+    """Return an exception of the user's code as one line, with the location of its innermost frame outside torch and this package."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
     place = _place(error)
@@ -213,7 +213,7 @@ def _place(error: BaseException) -> str:
 
 
 def check_inputs(forward: Callable[..., Any], shapes: Sequence[InputShape]) -> None:
-    """Raise SpecError if *forward* needs an input that *shapes* do not give, does not take one that they give, or one stands twice."""
+    """Raise SpecError if *forward* needs an input that *shapes* lack, does not accept one of them, or if a name appears twice."""
     named = [shape.name for shape in shapes if shape.name]
     if twice := next((name for name in named if named.count(name) > 1), None):
         raise SpecError(f"--input {twice}: appears twice")

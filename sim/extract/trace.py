@@ -1,13 +1,13 @@
-"""Which operators does one forward and backward pass run, in which order? Runs the model once on torch's meta device.
+"""Which operators do one forward and one backward pass run, and in which order? The model runs once on torch's meta device.
 
 Meta tensors have shapes but no data, so nothing is computed and no memory is used. A dispatch mode sees every aten operator below
-autograd, forward and backward alike. Each operator belongs to the module whose ``forward`` runs; each autograd node to the forward
-operator that made it, through autograd's sequence numbers, so a backward operator is booked on its forward one. Hooks on parameters
-tell when a gradient is complete (a shared parameter's only after its last use), hooks on saved tensors what backward keeps.
+autograd, in forward and backward. Each operator belongs to the module whose ``forward`` runs. Autograd's sequence numbers connect each
+autograd node to the forward operator that made it, so a backward operator is recorded with its forward operator. Hooks on parameters
+detect when a gradient is complete (for a shared parameter, after its last use); hooks on saved tensors detect what backward keeps.
 
-On the meta device torch would take attention and dropout apart into elementary operators; ``fused.as_on_cuda`` gives them the fused
-kernels they have on a GPU. Segments that torch.utils.checkpoint would recompute run once and are numbered
-(``checkpointing``): recomputing them is the simulator's affair. Limits: one thread, one device.
+On the meta device, torch would decompose attention and dropout into elementary operators; ``fused.as_on_cuda`` gives them the fused
+kernels that they have on a GPU. Segments that torch.utils.checkpoint would recompute run once and are numbered (``checkpointing``);
+the simulator adds their recomputation. Limits: one thread, one device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sim.extract.operators import FLOAT_BYTES, Operand, OperatorCall, OperatorCo
 from sim.spec.fields import Dtype
 
 LOSS = "loss"
-"""Name of the module path that the loss after the model stands under."""
+"""Module path under which the loss after the model is recorded."""
 
 
 _SHOWN = 4
-"""Shapes that a message shows."""
+"""Maximum number of shapes in a message."""
 _DTYPES: Final[Mapping[torch.dtype, Dtype]] = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -43,47 +43,47 @@ _DTYPES: Final[Mapping[torch.dtype, Dtype]] = {
     torch.bfloat16: "bf16",
     torch.complex64: "complex64",
 }
-"""All but those of one byte."""
+"""All types except the one-byte types."""
 _LOOK_UPS = frozenset({"embedding", "_embedding_bag"})
 
 
 @dataclass
 class Event:
-    """One forward operator and everything its backward runs; bytes and FLOP of the whole batch."""
+    """One forward operator and everything that its backward runs; bytes and FLOP are for the whole batch."""
 
     operator: str
     module: str
     call: int
-    """Number of the module call; one module called twice has two."""
+    """Number of the module call; a module that is called twice has two numbers."""
     leaf: bool
-    """The module has no modules inside."""
+    """Whether the module has no submodules."""
     recurrent: bool
-    """Part of an RNN, LSTM or GRU module."""
+    """Whether the module is an RNN, LSTM or GRU."""
     cost: OperatorCost
     saved: int = 0
     arithmetic: int = 0
-    """FLOP beside products."""
+    """FLOP of operators other than matrix products."""
     backward_flop: int = 0
     backward_arithmetic: int = 0
     backward_traffic: int = 0
     backward_kernels: int = 0
     parameters: list[int] = field(default_factory=list)
-    """Numbers of the parameters it uses, in the model's own order."""
+    """Numbers of the parameters that it uses, in the order of ``model.parameters()``."""
     table: LayerTable | None = None
-    """The table it looks rows up in."""
+    """The table in which it looks up rows."""
     looked_up: int = 0
-    """How many rows."""
+    """Number of rows that it looks up."""
     sparse: bool = False
-    """Its backward makes a sparse gradient."""
+    """Whether its backward makes a sparse gradient."""
     segment: int = 0
-    """Number of the activation-checkpointed segment it runs in; 0 outside."""
+    """Number of the activation-checkpointed segment in which it runs; 0 outside of segments."""
     entering: int = 0
-    """Bytes of activations that were made before it and are read by it or later."""
+    """Bytes of activations that were made before it and are read by it or by a later operator."""
 
 
 @dataclass
 class ForwardTrace:
-    """The forward operators in order, the gradients in the order they became ready, and all parameters."""
+    """The forward operators in order, the gradients in the order in which they became ready, and all parameters."""
 
     events: list[Event] = field(default_factory=list)
     ready: list[ReadyGradient] = field(default_factory=list)
@@ -91,11 +91,11 @@ class ForwardTrace:
 
 
 def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> ForwardTrace:
-    """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
-    _complete(model, positional, named)
-    given = [tensor for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)]
-    recorder = _Recorder(list(model.parameters()), given)
-    inputs = {tensor.untyped_storage()._cdata for tensor in given}
+    """Run the forward pass of *model*, the loss and the backward pass on meta tensors, and return the recorded trace."""
+    _initialize_lazy(model, positional, named)
+    input_tensors = [tensor for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)]
+    recorder = _Recorder(list(model.parameters()), input_tensors)
+    inputs = {tensor.untyped_storage()._cdata for tensor in input_tensors}
     saved: list[tuple[int, Any, torch.Tensor]] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,8 +108,8 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
                 output = model(*positional, **named)
                 with recorder.inside(LOSS):
                     loss = loss_of(output, recorder.paused)
-            recorder.book_saved(saved, inputs)
-            recorder.book_entering()
+            recorder.record_saved(saved, inputs)
+            recorder.record_entering()
             recorder.follow(loss)
             loss.backward()
         except (Exception, SystemExit) as error:
@@ -118,8 +118,8 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
     return recorder.trace
 
 
-def _complete(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Let lazy modules take the shapes of their parameters from a first call."""
+def _initialize_lazy(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Initialize lazy modules with a first call, which determines the shapes of their parameters."""
     if any(isinstance(parameter, torch.nn.parameter.UninitializedParameter) for parameter in model.parameters()):
         with torch.no_grad(), torch.device("meta"):
             model(*positional, **named)
@@ -136,16 +136,16 @@ def _parameter(parameter: torch.Tensor) -> Parameter:
 
 
 def dtype_of(tensor: torch.Tensor) -> Dtype:
-    """Return the type of *tensor* as layer tables name it."""
+    """Return the data type of *tensor* as layer tables name it."""
     return _DTYPES.get(tensor.dtype) or ("fp8" if tensor.is_floating_point() else "int8")
 
 
 class Failed(Exception):
-    """A step that could not be run to its end; its text tells the part of the step, its cause what went wrong."""
+    """Raised if a step fails. The message names the part of the step; the cause is the original exception."""
 
 
 class _Frame(NamedTuple):
-    """A module whose forward runs; the fields as in Event."""
+    """A module whose forward is running; fields as in `Event`."""
 
     module: str
     call: int
@@ -154,7 +154,7 @@ class _Frame(NamedTuple):
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """Book every operator on the module and the forward operator it belongs to."""
+    """Records every operator with the module and the forward operator to which it belongs."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -164,27 +164,27 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._segment = 0
         self._segments = 0
         self._stack: list[_Frame] = [_Frame("", 0, False, False)]
-        self._given: list[tuple[str, Any]] = [("", ())]  # of each frame: the module's class, and what it was called with
+        self._arguments: list[tuple[str, Any]] = [("", ())]  # for each frame: the class of the module and its arguments
         self._calls = 0
         self._owner: dict[int, int] = {}  # autograd sequence number -> event
-        self._numbers: list[int] = []  # those numbers, growing
-        self._backward: int | None = None  # event whose backward runs
+        self._numbers: list[int] = []  # these numbers, in increasing order
+        self._backward: int | None = None  # event whose backward is running
         self._paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self._paused:
-            self._book(func, args, kwargs or {}, result)
+            self._record(func, args, kwargs or {}, result)
         return result
 
-    def _book(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         call = _call(func, args, kwargs, result)
         operator_cost = cost(call)
-        done = arithmetic(call) if operator_cost.op is not None and not operator_cost.flop else 0
+        elementwise = arithmetic(call) if operator_cost.op is not None and not operator_cost.flop else 0
         if self._backward is not None:
             event = self.trace.events[self._backward]
             event.backward_flop += operator_cost.flop
-            event.backward_arithmetic += done
+            event.backward_arithmetic += elementwise
             event.backward_traffic += operator_cost.read + operator_cost.write
             event.backward_kernels += operator_cost.kernels
             event.sparse |= isinstance(result, torch.Tensor) and result.layout is torch.sparse_coo
@@ -192,7 +192,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if (number := _sequence() - 1) not in self._owner:
             self._owner[number] = len(self.trace.events)
             self._numbers.append(number)
-        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=done)
+        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=elementwise)
         event.parameters = self._used((args, kwargs))
         if event.operator in _LOOK_UPS:
             event.table, event.looked_up = LayerTable(*args[0].shape), args[1].numel()
@@ -200,14 +200,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._flow.note((args, kwargs), result)
 
     def _used(self, arguments: Any) -> list[int]:
-        """Return the numbers of the parameters, or parts of them, among *arguments*."""
+        """Return the numbers of the parameters of which *arguments* contain all or a part."""
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
         storages = dict.fromkeys(tensor.untyped_storage()._cdata for tensor in tensors)
         return [self._parameters[storage] for storage in storages if storage in self._parameters]
 
     @contextmanager
     def segment(self) -> Iterator[None]:
-        """Number what runs inside as one activation-checkpointed segment; segments inside belong to the outermost."""
+        """Record operators inside this context as one activation-checkpointed segment; nested segments belong to the outermost."""
         if self._segment:
             yield
             return
@@ -218,7 +218,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def watching(self, model: torch.nn.Module) -> Iterator[None]:
-        """Note which module's forward runs, and when each parameter's gradient is complete."""
+        """Track which module's forward runs, and when the gradient of each parameter is complete."""
         hooks = []
         for path, module in model.named_modules():
             leaf = not any(True for _ in module.children())
@@ -236,62 +236,62 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def inside(self, path: str) -> Iterator[None]:
-        """Book what runs as a module called *path*."""
+        """Record operators inside this context as a module named *path*."""
         self._entering(path, True, False)()
         yield
         self._leave()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Run operators that are not part of a training step."""
+        """Do not record operators inside this context, because they are not part of a training step."""
         self._paused = True
         yield
         self._paused = False
 
     def _entering(self, path: str, leaf: bool, recurrent: bool) -> Callable[..., None]:
-        def enter(module: Any = None, *given: Any) -> None:
+        def enter(module: Any = None, *arguments: Any) -> None:
             self._calls += 1
             self._stack.append(_Frame(path, self._calls, leaf, recurrent))
-            self._given.append((type(module).__name__, given))
+            self._arguments.append((type(module).__name__, arguments))
 
         return enter
 
     def _leave(self, *_: Any) -> None:
         self._stack.pop()
-        self._given.pop()
+        self._arguments.pop()
 
     def where(self) -> str:
-        """Return which part of the step runs, and on tensors of which shapes."""
-        module, (kind, given) = self._stack[-1].module, self._given[-1]
+        """Return which part of the step is running, and the shapes of its tensors."""
+        module, (kind, arguments) = self._stack[-1].module, self._arguments[-1]
         if self._backward is not None:
             return "backward"
         if module == LOSS and kind == type(None).__name__:
             return "the loss after the model"
-        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
         shapes = ", ".join("x".join(map(str, tensor.shape)) or "a scalar" for tensor in tensors[:_SHOWN])
         more = ", ..." if len(tensors) > _SHOWN else ""
-        given_it = f"called with {shapes}{more}, including the batch" if shapes else "called without tensors"
-        return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {given_it})"
+        described = f"called with {shapes}{more}, including the batch" if shapes else "called without tensors"
+        return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {described})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:
         self.trace.ready.append(ReadyGradient(self._backward or 0, parameter.numel(), dtype_of(parameter)))
 
-    def book_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
-        """Book each storage that backward keeps on the operator that saved it first; *exclude* the model's inputs."""
+    def record_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
+        """Record each storage that backward keeps with the operator that saved it first; *exclude* has the model's inputs."""
         seen = set(exclude)
         for number, storage, tensor in saved:
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 elements = storage.nbytes() // tensor.element_size()
-                self.trace.events[self._made(number)].saved += elements * element_bytes(tensor)
+                self.trace.events[self._event_of(number)].saved += elements * element_bytes(tensor)
 
-    def book_entering(self) -> None:
-        """Book on each operator the activations that are there before it."""
+    def record_entering(self) -> None:
+        """Record for each operator the activations that are live before it."""
         for event, nbytes in zip(self.trace.events, self._flow.entering(), strict=True):
             event.entering = nbytes
 
     def follow(self, loss: torch.Tensor) -> None:
-        """From now on book operators as backward of the event whose autograd node runs."""
+        """From now on, record operators as the backward of the event whose autograd node is running."""
         self._backward = len(self.trace.events) - 1
         pending, seen = [loss.grad_fn], set()
         while pending:
@@ -299,8 +299,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if node is None or node in seen:
                 continue
             seen.add(node)
-            if not hasattr(node, "variable"):  # not a parameter's accumulator
-                node.register_prehook(self._running(self._made(node._sequence_nr())))
+            if not hasattr(node, "variable"):  # not the gradient accumulator of a parameter
+                node.register_prehook(self._running(self._event_of(node._sequence_nr())))
             pending.extend(following for following, _ in node.next_functions)
 
     def _running(self, event: int) -> Callable[..., None]:
@@ -309,8 +309,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
         return run
 
-    def _made(self, number: int) -> int:
-        """Return the event that made the autograd node with this sequence *number*, or the next one that made any."""
+    def _event_of(self, number: int) -> int:
+        """Return the event that made the autograd node with this sequence *number*, or else the next event that made a node."""
         if number in self._owner:
             return self._owner[number]
         later = bisect_right(self._numbers, number)
@@ -334,7 +334,7 @@ def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 
 
 def _operand(value: Any) -> Any:
-    """Return a tensor's operand, anything else as it is. An expanded dimension (stride 0) holds one element."""
+    """Convert a tensor to an operand; return other values unchanged. An expanded dimension (stride 0) holds one element."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.layout is not torch.strided:
@@ -346,7 +346,7 @@ def _operand(value: Any) -> Any:
 
 
 def element_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes an element counts: 4 for floating-point numbers of any type."""
+    """Return the bytes counted per element: 4 for any floating-point type, otherwise the actual size."""
     return FLOAT_BYTES if tensor.is_floating_point() else tensor.element_size()
 
 
@@ -354,9 +354,9 @@ def element_bytes(tensor: torch.Tensor) -> int:
 
 
 def loss_of(output: Any, paused: Callable[[], AbstractContextManager[Any]] = nullcontext) -> torch.Tensor:
-    """Return what the model returned if that is a loss, else softmax cross-entropy over the last dimension of each output.
+    """Return the loss in *output* if it contains one, else softmax cross-entropy over the last dimension of each output.
 
-    What is no part of a step runs inside *paused*.
+    Operators that are not part of a step run inside *paused*.
     """
     outputs = differentiable(output)
     if (scalar := next((tensor for tensor in outputs if tensor.ndim == 0), None)) is not None:
@@ -371,7 +371,7 @@ def loss_of(output: Any, paused: Callable[[], AbstractContextManager[Any]] = nul
 
 
 def differentiable(output: Any) -> list[torch.Tensor]:
-    """Return the outputs to train on: of a mapping the loss, else its logits, else its first value."""
+    """Return the outputs to train on; from a mapping, its loss, else its logits, else its first value."""
     if isinstance(output, Mapping):
         names = [name for name in output if name == LOSS] or [name for name in output if "logits" in str(name)] or list(output)[:1]
         output = [output[name] for name in names]

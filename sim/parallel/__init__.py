@@ -1,1 +1,1 @@
-"""Programs of ranks: meshes, shares of layers, schedules and instructions. Pure: nothing here knows hardware or time."""
+"""Programs of ranks: meshes, shares of layers, schedules and instructions. Pure: nothing here depends on hardware or time."""

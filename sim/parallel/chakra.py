@@ -1,11 +1,11 @@
-"""What do the nodes of a Chakra trace ask of each rank? Messages of files in, graphs out.
+"""What must each rank do for the nodes of a Chakra trace? This module converts the decoded files to graphs.
 
-Conventions are those of Chakra's converters and of ASTRA-sim's feeder. ``comm_size`` is what a rank puts in: of an all-gather and a gather
-its own part, of a reduce-scatter and an all-to-all its whole vector. A collective is among the ranks of ``pg_name`` (a communicator of
-``comm_group.json``, or of the trace's own ``process_group`` metadata), of ``involved_dim`` (the first dimension are the GPUs of a node, the
-second the nodes), or of all ranks. A node without ``is_cpu_op`` runs on the GPU. A message leaves when it is sent, without waiting for its
-receiver. Two attributes are this simulator's own: ``duration_s`` (s) beside ``duration_micros``, which are whole microseconds, and
-``rendezvous`` of a send that waits for its receiver.
+The conventions are those of Chakra's converters and of ASTRA-sim's feeder. ``comm_size`` is the input of a rank: its own part for an
+all-gather or a gather, its whole vector for a reduce-scatter or an all-to-all. A collective runs among the ranks of ``pg_name`` (a
+communicator in ``comm_group.json`` or in the trace's own ``process_group`` metadata), of ``involved_dim`` (the first dimension is the GPUs
+of a node, the second the nodes), or among all ranks. A node without ``is_cpu_op`` runs on the GPU. A message is sent without waiting for
+its receiver. Two attributes are specific to this simulator: ``duration_s`` (s), in addition to ``duration_micros`` (whole
+microseconds), and ``rendezvous`` for a send that waits for its receiver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sim.spec.yaml import SpecError
 EXACT: Final = "duration_s"
 MEETS: Final = "rendezvous"
 BARRIER_BYTES: Final = 4.0
-"""What a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
+"""Bytes that a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 _OPS: Final[Mapping[str, CollectiveOp]] = {
     "ALL_REDUCE": "all_reduce", "REDUCE": "reduce", "ALL_GATHER": "all_gather", "GATHER": "gather", "SCATTER": "scatter",
     "BROADCAST": "broadcast", "ALL_TO_ALL": "all_to_all", "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BLOCK": "reduce_scatter",
@@ -32,13 +32,13 @@ _OPS: Final[Mapping[str, CollectiveOp]] = {
 OF_PARTS: Final = ("all_gather", "gather")
 """Collectives whose ``comm_size`` is one rank's part of the vector."""
 _WORLD: Final = ("", "0")
-"""Names of the communicator of all ranks, unless a file gives them other members."""
+"""Names of the communicator of all ranks, unless a file defines other members for them."""
 
 
 def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph of each rank of *trace*, whose ranks stand on nodes that lend so many GPUs each.
+    """Return the graph of each rank of *trace*; ranks are placed on nodes with *gpus_per_node* GPUs each.
 
-    Raise SpecError with file and node where a trace says what cannot be.
+    Raise SpecError with file and node if a trace is inconsistent.
     """
     world = tuple(range(len(trace.ranks)))
     nodes: list[tuple[int, ...]] = []
@@ -52,15 +52,15 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
 
 
 def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Return the process groups that PyTorch's traces write into a metadata node."""
+    """Return the process groups in the metadata nodes of PyTorch's traces."""
     groups = {}
     for node in nodes:
         begin = node.inputs.find("[{")
         if _type(node) != "METADATA_NODE" or begin < 0:
             continue
         try:
-            told, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
-            for group in told:
+            described, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
+            for group in described:
                 groups[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
         except (ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
@@ -97,51 +97,51 @@ class _Reader:
 
     def _node(self, node: TraceNode) -> GraphNode:
         kind = _type(node)
-        made = GraphNode(node.id, node.name, "nothing", self._after(node))
+        base = GraphNode(node.id, node.name, "nothing", self._dependencies(node))
         if kind == "COMP_NODE":
             on_host = node.attributes.get("is_cpu_op", False)
             seconds, flop = self._seconds(node), self._amount(node, "num_ops")
-            return made._replace(
+            return base._replace(
                 kind="host" if on_host else "compute", seconds=seconds, flop=flop, nbytes=self._amount(node, "tensor_size")
             )
         if kind in ("MEM_LOAD_NODE", "MEM_STORE_NODE"):
-            return made._replace(kind="memory", seconds=self._seconds(node), nbytes=self._amount(node, "tensor_size"))
+            return base._replace(kind="memory", seconds=self._seconds(node), nbytes=self._amount(node, "tensor_size"))
         if kind == "COMM_COLL_NODE":
-            return self._collective(node, made)
+            return self._collective(node, base)
         if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
-            return self._message(node, made, kind == "COMM_SEND_NODE")
+            return self._message(node, base, kind == "COMM_SEND_NODE")
         if kind in ("INVALID_NODE", "METADATA_NODE"):
-            return made
+            return base
         played = ", ".join(NODE_TYPES[1:])
-        raise self._wrong(node, f"has type {node.type}, which is not supported; supported are {played}")
+        raise self._error(node, f"has type {node.type}, which is not supported; supported are {played}")
 
-    def _after(self, node: TraceNode) -> tuple[int, ...]:
+    def _dependencies(self, node: TraceNode) -> tuple[int, ...]:
         places = []
-        for wanted in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
-            if wanted not in self.places:
-                raise self._wrong(node, f"waits for node {wanted}, which is not in the file")
-            places.append(self.places[wanted])
+        for dependency in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
+            if dependency not in self.places:
+                raise self._error(node, f"waits for node {dependency}, which is not in the file")
+            places.append(self.places[dependency])
         return tuple(places)
 
     def _seconds(self, node: TraceNode) -> float | None:
-        """Return the recorded duration; None where there is none."""
+        """Return the recorded duration (s), or None if there is none."""
         exact = node.attributes.get(EXACT)
         if exact is not None:
             return self._amount(node, EXACT)
         if node.duration_micros < 0:
-            raise self._wrong(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
+            raise self._error(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
         return node.duration_micros * 1e-6 if node.duration_micros else None
 
-    def _collective(self, node: TraceNode, made: GraphNode) -> GraphNode:
+    def _collective(self, node: TraceNode, base: GraphNode) -> GraphNode:
         number = self._number(node, "comm_type")
         if not 0 <= number < len(COLLECTIVES):
             names = ", ".join(f"{place} {name}" for place, name in enumerate(COLLECTIVES))
-            raise self._wrong(node, f"comm_type {number} is unknown; expected one of {names}")
+            raise self._error(node, f"comm_type {number} is unknown; expected one of {names}")
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
         total = nbytes * len(ranks) if op in OF_PARTS else nbytes
-        return made._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
+        return base._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
     def _members(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the name and the ranks of the communicator of *node*."""
@@ -152,52 +152,52 @@ class _Reader:
             name, ranks = self._along(node)
         else:
             listed = ", ".join(sorted(self.groups)) or "none"
-            raise self._wrong(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
+            raise self._error(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
         if self.rank not in ranks:
-            raise self._wrong(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
+            raise self._error(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
         return name, ranks
 
     def _along(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
-        """Return the communicator along the dimensions of the machine that *node* names; all ranks where it names none."""
+        """Return the communicator along the machine dimensions that *node* names, or all ranks if it names none."""
         dims = node.attributes.get("involved_dim")
         if not isinstance(dims, list) or all(dims):
             return "", self.world
         if len(dims) < 2 or any(dims[2:]) or not any(dims):
-            told = "[" + ", ".join(str(bool(each)).lower() for each in dims) + "]"
+            text = "[" + ", ".join(str(bool(each)).lower() for each in dims) + "]"
             dimensions = "the first dimension is the GPUs of a node, the second the nodes"
-            raise self._wrong(node, f"involved_dim {told}: {dimensions}; name ranks by pg_name instead")
+            raise self._error(node, f"involved_dim {text}: {dimensions}; name ranks by pg_name instead")
         own = next(ranks for ranks in self.nodes if self.rank in ranks)
         if dims[0]:
             return "inside nodes", own
         place = own.index(self.rank)
         return "across nodes", tuple(ranks[place] for ranks in self.nodes if place < len(ranks))
 
-    def _message(self, node: TraceNode, made: GraphNode, sends: bool) -> GraphNode:
+    def _message(self, node: TraceNode, base: GraphNode, sends: bool) -> GraphNode:
         own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
         here = self._number(node, own, self.rank)
         if here != self.rank:
-            raise self._wrong(node, f"{own} is {here}, but this is rank {self.rank}")
+            raise self._error(node, f"{own} is {here}, but this is rank {self.rank}")
         peer = self._number(node, other)
         if peer not in self.world or peer == self.rank:
-            raise self._wrong(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
+            raise self._error(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
         nbytes = self._amount(node, "comm_size", needed=True)
         meets = node.attributes.get(MEETS) is True
         tag = self._number(node, "comm_tag", 0)
-        return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
+        return base._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 
-    def _number(self, node: TraceNode, name: str, otherwise: int | None = None) -> int:
-        value: Any = node.attributes.get(name, otherwise)
+    def _number(self, node: TraceNode, name: str, default: int | None = None) -> int:
+        value: Any = node.attributes.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
+            raise self._error(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
         return value
 
     def _amount(self, node: TraceNode, name: str, needed: bool = False) -> float:
         value: Any = node.attributes.get(name, None if needed else 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
+            raise self._error(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
         if not 0 <= value < float("inf"):
-            raise self._wrong(node, f"{name} is {value}; expected 0 or more")
+            raise self._error(node, f"{name} is {value}; expected 0 or more")
         return float(value)
 
-    def _wrong(self, node: TraceNode, what: str) -> SpecError:
+    def _error(self, node: TraceNode, what: str) -> SpecError:
         return SpecError(f"{self.where}: node {node.id}{f' ({node.name})' if node.name else ''}: {what}")

@@ -1,11 +1,11 @@
-"""What does activation checkpointing compute again, and what does it keep? By block: everything, attention alone, or operator by operator.
+"""What does activation checkpointing recompute, and what does it keep? For each block: everything, only attention, or by operator.
 
-Of blocks that are computed again the outputs of named layers can be saved (torch.utils.checkpoint, ``CheckpointPolicy.MUST_SAVE``; JAX,
-``save_only_these_names``): such a layer does not run again, nor do the exchanges that sum its output up.
+In recomputed blocks, the outputs of named layers can be saved (torch.utils.checkpoint, ``CheckpointPolicy.MUST_SAVE``; JAX,
+``save_only_these_names``). Such a layer does not run again, and neither do the exchanges that sum its output.
 
-``operators`` is torchtitan's selective mode (distributed/activation_checkpoint.py): outputs of attention and of every second matrix product
-are kept, all else of a block is computed again; q, k and v, and gate and up, count as products of their own. Megatron can recompute some of
-a stage's blocks, and modules of a block by themselves (megatron/core/transformer/transformer_config.py, ``recompute_modules``).
+``operators`` is torchtitan's selective mode (distributed/activation_checkpoint.py): it keeps the outputs of attention and of every second
+matrix product, and recomputes the rest of a block. q, k and v count as separate products, and so do gate and up. Megatron can recompute
+only some blocks of a stage, or only some modules of a block (megatron/core/transformer/transformer_config.py, ``recompute_modules``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sim.spec.workload import Training
 from sim.spec.yaml import SpecError
 
 _PRODUCTS: Final = frozenset({"gemm", "conv"})
-"""Operators whose backward reads what entered them, and not what left."""
+"""Operators whose backward reads their input but not their output."""
 _JOINED = {"qkv": 3, "gate_up": 2}
-"""Products that a layer of this name joins."""
+"""Number of matrix products that a layer of this name combines."""
 
 
 MODULES: Final[Mapping[str, str]] = {
@@ -33,7 +33,7 @@ MODULES: Final[Mapping[str, str]] = {
     "layernorm": r"attention_norm|ffn_norm",
     "mla_up_proj": r"attention\.(q_up|kv_up)",
 }
-"""The layers of each of Megatron's modules, as the end of a layer's name."""
+"""The layers of each Megatron module, as patterns for the end of a layer's name."""
 
 
 _OUTPUTS: Final[Mapping[str, str]] = {
@@ -41,34 +41,34 @@ _OUTPUTS: Final[Mapping[str, str]] = {
     "layernorm": r"attention\.(qkv|q|q_down)|feed\.gate_up|router",
     "mla_up_proj": r"attention\.core",
 }
-"""Modules that keep their input and discard their output: the layers that would have saved it (core/tensor_parallel/random.py,
-``CheckpointWithoutOutput``). The others keep what enters them alone."""
+"""For modules that keep their input and discard their output: the layers that would have saved the output
+(core/tensor_parallel/random.py, ``CheckpointWithoutOutput``). The other modules keep only their input."""
 
 
 class Recomputed(NamedTuple):
-    """A piece that backward runs forward again, and which share of it."""
+    """A piece whose forward pass is recomputed in backward, and the recomputed share."""
 
     piece: LayerPiece
     share: float
 
 
 def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
-    """Return the pieces of a checkpointed *unit* that backward runs forward again."""
+    """Return the pieces of *unit* whose forward pass is recomputed in backward."""
     checkpointing = training.activation_checkpointing
     if unit.kind != "block":
         return ()
     if checkpointing == "blocks":
         saves = training.recompute_saves
-        return tuple(Recomputed(piece, 1.0) for piece in _run_again(training, unit) if not is_named(piece.layer, saves))
+        return tuple(Recomputed(piece, 1.0) for piece in _rerun_pieces(training, unit) if not is_named(piece.layer, saves))
     if checkpointing == "operators":
         shares = _every_second(unit)
         return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
-    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
+    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer, modules))
 
 
-def _run_again(training: Training, unit: Unit) -> Sequence[LayerPiece]:
-    """Return the pieces of a block up to the last tensor that backward reads, or all, as the stack does."""
+def _rerun_pieces(training: Training, unit: Unit) -> Sequence[LayerPiece]:
+    """Return the pieces of a block that recomputation runs: all, or with early stop, up to the last tensor that backward reads."""
     options = training.stack.mesh
     if options is None or not options.early_stop:
         return unit.pieces
@@ -77,13 +77,13 @@ def _run_again(training: Training, unit: Unit) -> Sequence[LayerPiece]:
     return unit.pieces[: last if reads_input_alone else last + 1]
 
 
-def _alone(piece: LayerPiece, checkpointing: str) -> bool:
-    """Tell whether *piece* is computed again though its block is not: attention of ``selective``, and what the model's code checkpoints."""
+def _is_selected(piece: LayerPiece, checkpointing: str) -> bool:
+    """Return whether *piece* is recomputed although its block is not: attention (``selective``), or segments in the model's own code."""
     return piece.layer.op == "attention" if checkpointing == "selective" else checkpointing == "model" and bool(piece.layer.segment)
 
 
 def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -> float:
-    """Return which share of a stage's blocks is checkpointed: all, or as many as ``recompute_blocks`` says, stages being even."""
+    """Return the share of a stage's blocks that is checkpointed: all, or ``recompute_blocks`` of them, assuming equal stages."""
     if training.activation_checkpointing != "blocks" or not training.recompute_blocks:
         return 1.0
     blocks = sum(unit.kind == "block" for unit in units) / stages
@@ -91,7 +91,7 @@ def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -
 
 
 def discarded(modules: Sequence[str], unit: Unit) -> list[float]:
-    """Return what each piece of a block does not keep, of its saved bytes, since *modules* are recomputed by themselves."""
+    """Return how many of its saved bytes each piece of a block does not keep because *modules* of the block are recomputed."""
     freed = []
     inside = False
     for piece in unit.pieces:
@@ -105,17 +105,17 @@ def discarded(modules: Sequence[str], unit: Unit) -> list[float]:
 
 
 def in_modules(layer: Layer, modules: Sequence[str]) -> bool:
-    """Tell whether *layer* belongs to one of Megatron's *modules*."""
+    """Return whether *layer* belongs to one of the Megatron *modules*."""
     return any(re.search(rf"\.({MODULES[module]})$", layer.name) for module in modules)
 
 
 def is_named(layer: Layer, names: Sequence[str]) -> bool:
-    """Tell whether the name of *layer* is one of *names*, or ends with one behind a dot."""
+    """Return whether the name of *layer* is one of *names*, or ends with a dot and one of them."""
     return any(f".{layer.name}".endswith(f".{name}") for name in names)
 
 
 def check_saves(training: Training, units: Sequence[Unit]) -> None:
-    """Raise SpecError where ``recompute_saves`` names what is no layer of a block."""
+    """Raise SpecError if ``recompute_saves`` contains a name that no layer of a block has."""
     if not training.recompute_saves:
         return
     layers = {piece.layer.name: piece.layer for unit in units if unit.kind == "block" for piece in unit.pieces}
@@ -126,9 +126,9 @@ def check_saves(training: Training, units: Sequence[Unit]) -> None:
 
 
 def kept_outputs(training: Training, unit: Unit) -> list[tuple[Layer, float]]:
-    """Return the layers of a checkpointed block whose outputs are kept all the same, and which share of each.
+    """Return the layers of a checkpointed block whose outputs are kept nevertheless, and the share of each that is kept.
 
-    A saved output is summed up over tensor ranks; with sequence parallelism a rank has its tokens of it.
+    A saved output is the sum over tensor ranks; with sequence parallelism, a rank keeps only its own tokens.
     """
     if unit.kind != "block":
         return []
@@ -147,7 +147,7 @@ def kept_outputs(training: Training, unit: Unit) -> list[tuple[Layer, float]]:
 
 
 def _every_second(unit: Unit) -> list[float]:
-    """Return the share of each piece that is computed again: none of attention, every second product, all else."""
+    """Return the recomputed share of each piece: none of attention, every second matrix product, and all of the rest."""
     shares, before = [], 0
     for piece in unit.pieces:
         if piece.layer.op == "attention":

@@ -1,7 +1,7 @@
-"""How long does torch compare a collective between its ranks before it runs? What TORCH_DISTRIBUTED_DEBUG=DETAIL costs the host.
+"""How long does torch compare a collective between its ranks before it runs? The host time of TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
-torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, ``runCollectiveChecks``: a monitored barrier, in which the first rank hears from and
-answers every other in turn, and two ring all-gathers of a fingerprint over Gloo: four socket messages a rank, one after the other.
+torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, ``runCollectiveChecks``: a monitored barrier, in which the first rank receives from and
+replies to every other rank in turn, and two ring all-gathers of a fingerprint over Gloo: four sequential socket messages per rank.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 _MESSAGES: Final = 4.0
-"""Messages of each rank but one."""
+"""Sequential messages for each rank except one."""
 
 
 def check_time(ranks: int, message: float) -> float:
-    """Return the host's seconds to compare one collective of *ranks*, where a socket message takes *message* seconds."""
+    """Return the host time (s) to compare one collective among *ranks* ranks if a socket message takes *message* seconds."""
     return _MESSAGES * (ranks - 1) * message

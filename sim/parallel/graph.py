@@ -1,8 +1,8 @@
-"""What does each rank do in a step that is given as a graph? Nodes with what they wait for; who meets whom follows from their order.
+"""What does each rank do in a step that is described by a graph? Nodes with dependencies, and the matching of collectives and messages.
 
-Unlike a program (`sim.parallel.program`), a graph has no order of its own: a node may begin when those it waits for have ended. Members of
-a communicator enter its collectives in one order, that of the nodes' numbers as far as dependencies allow, and the first of each rank
-meet, then the second ones, as NCCL has it; so do messages with one sender, receiver and tag.
+Unlike a program (`sim.parallel.program`), a graph has no order of its own: a node may begin when its dependencies have ended. Each rank
+calls the collectives of a communicator in one order: by node number, as far as dependencies allow. As in NCCL, the first calls of all ranks
+form one collective, then the second calls, and so on. Messages with the same sender, receiver and tag are matched the same way.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class GraphNode(NamedTuple):
     """One operation of one rank."""
 
     number: int
-    """As the graph names it."""
+    """Number of the node in the graph's file."""
     name: str
     kind: NodeKind
     after: tuple[int, ...] = ()
     """Places in the graph of the nodes that it waits for."""
     seconds: float | None = None
-    """How long it takes, where that is known."""
+    """Duration, if specified."""
     flop: float = 0.0
     nbytes: float = 0.0
-    """Moved by compute and memory; of a collective as in `sim.parallel.program.Message`."""
+    """Bytes moved by compute and memory nodes; for a collective as in `sim.parallel.program.Message`."""
     op: CollectiveOp = "all_reduce"
     communicator: str = ""
     ranks: tuple[int, ...] = ()
@@ -41,17 +41,17 @@ class GraphNode(NamedTuple):
     """The other end of a message."""
     tag: int = 0
     meets: bool = False
-    """Whether a message leaves only when its receiver has come too."""
+    """Whether a message leaves only when its receiver is ready."""
 
 
 class Graph(NamedTuple):
-    """What one rank does; *where* names it in messages, such as its file."""
+    """The operations of one rank; *where* identifies it in error messages, for example its file."""
 
     where: str
     nodes: tuple[GraphNode, ...]
 
     def named(self, place: int) -> str:
-        """Return the node at *place* as a message names it."""
+        """Return the node at *place* as error messages name it."""
         node = self.nodes[place]
         return f"node {node.number}" + (f" ({node.name})" if node.name else "")
 
@@ -61,22 +61,22 @@ NodePlace = tuple[int, int]
 
 
 class GraphMeeting(NamedTuple):
-    """A collective with the place of each member in order, or a message with those of its sender and its receiver."""
+    """A collective with the place of each member in order, or a message with the places of its sender and its receiver."""
 
     members: tuple[NodePlace, ...]
     node: GraphNode
-    """What the first member says of it."""
+    """The node of the first member."""
 
 
 class Matched(NamedTuple):
-    """Who meets whom: the collectives of each communicator in order, and messages."""
+    """The matched operations: the collectives of each communicator in order, and the messages."""
 
     collectives: dict[tuple[str, tuple[int, ...]], tuple[GraphMeeting, ...]]
     messages: tuple[GraphMeeting, ...]
 
 
 def order(graph: Graph) -> list[int]:
-    """Return the places of *graph* by number, as far as dependencies allow. Raise SpecError with a cycle where there is one."""
+    """Return the places of *graph*, ordered by number as far as dependencies allow. Raise SpecError if dependencies form a cycle."""
     followers = followers_of(graph)
     left = [len(node.after) for node in graph.nodes]
     ready = [(node.number, place) for place, node in enumerate(graph.nodes) if not node.after]
@@ -92,13 +92,13 @@ def order(graph: Graph) -> list[int]:
     if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
         cycle = _cycle({place: next(before for before in graph.nodes[place].after if before in blocked) for place in blocked})
-        told = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
-        raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {told}")
+        path = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
+        raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {path}")
     return places
 
 
 def followers_of(graph: Graph) -> list[list[int]]:
-    """Return the places that wait for each place of *graph*."""
+    """Return, for each place of *graph*, the places that wait for it."""
     followers: list[list[int]] = [[] for _ in graph.nodes]
     for place, node in enumerate(graph.nodes):
         for before in node.after:
@@ -107,7 +107,7 @@ def followers_of(graph: Graph) -> list[list[int]]:
 
 
 def _cycle(waits_for: dict[int, int]) -> list[int]:
-    """Return a cycle of a mapping from each blocked place to one that it waits for, in the order in which they would run."""
+    """Return a cycle in *waits_for*, which maps each blocked place to one that it waits for, in the order in which they would run."""
     place, seen = next(iter(waits_for)), dict[int, int]()
     while place not in seen:
         seen[place] = len(seen)
@@ -117,9 +117,9 @@ def _cycle(waits_for: dict[int, int]) -> list[int]:
 
 
 def matched(graphs: Sequence[Graph]) -> Matched:
-    """Return who meets whom in *graphs*, one a rank.
+    """Match the collectives and messages of *graphs*, one graph per rank.
 
-    Raise SpecError for a cycle, for members of a communicator that do not call the same, and for messages without their other end.
+    Raise SpecError for a cycle, for members of a communicator with different calls, and for a send or receive without its counterpart.
     """
     calls: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     ends: dict[tuple[int, int, int], tuple[list[NodePlace], list[NodePlace]]] = defaultdict(lambda: ([], []))
@@ -135,7 +135,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
     collectives = {key: tuple(_meetings(graphs, key[0], key[1], of_rank)) for key, of_rank in calls.items()}
     messages = [each for (source, target, tag), pair in ends.items() for each in _messages(graphs, source, target, tag, pair)]
     meetings = Matched(collectives, tuple(messages))
-    _require_an_end(graphs, meetings)
+    _require_no_deadlock(graphs, meetings)
     return meetings
 
 
@@ -153,11 +153,11 @@ def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_ran
             members.append((rank, own[turn]))
         first, at = graphs[ranks[0]], members[0][1]
         for rank, other in members[1:]:
-            _require_alike(first, at, graphs[rank], other)
+            _require_equal(first, at, graphs[rank], other)
         yield GraphMeeting(tuple(members), first.nodes[at])
 
 
-def _require_alike(first: Graph, at: int, other: Graph, there: int) -> None:
+def _require_equal(first: Graph, at: int, other: Graph, there: int) -> None:
     one, two = first.nodes[at], other.nodes[there]
     if (one.op, one.nbytes) != (two.op, two.nbytes):
         raise SpecError(
@@ -190,31 +190,31 @@ def _messages(
         yield GraphMeeting((sends[turn], receives[turn]), here)
 
 
-def _require_an_end(graphs: Sequence[Graph], matched_up: Matched) -> None:
-    """Raise SpecError where ranks wait for each other for ever, each inside what it calls."""
+def _require_no_deadlock(graphs: Sequence[Graph], matched_up: Matched) -> None:
+    """Raise SpecError if ranks would wait for each other forever (a deadlock across ranks)."""
     first = [0]
     for graph in graphs:
         first.append(first[-1] + len(graph.nodes))
-    stands = list(range(first[-1]))
-    """Of each node, that which stands for the collective it is part of."""
+    representatives = list(range(first[-1]))
+    """For each node, the node that represents the collective or the rendezvous message that it is part of."""
     waits: dict[int, set[int]] = defaultdict(set)
     for meetings in matched_up.collectives.values():
         turns = [first[meeting.members[0][0]] + meeting.members[0][1] for meeting in meetings]
         for meeting, own in zip(meetings, turns, strict=True):
             for rank, place in meeting.members:
-                stands[first[rank] + place] = own
+                representatives[first[rank] + place] = own
         for before, after in pairwise(turns):
             waits[after].add(before)
     for meeting in matched_up.messages:
-        sent, got = (first[rank] + place for rank, place in meeting.members)
+        sent, received = (first[rank] + place for rank, place in meeting.members)
         if meeting.node.meets:
-            stands[got] = sent
+            representatives[received] = sent
         else:
-            waits[got].add(sent)
+            waits[received].add(sent)
     for rank, graph in enumerate(graphs):
         for place, node in enumerate(graph.nodes):
-            own = stands[first[rank] + place]
-            waits[own].update(stands[first[rank] + before] for before in node.after)
+            own = representatives[first[rank] + place]
+            waits[own].update(representatives[first[rank] + before] for before in node.after)
     _require_acyclic(graphs, first, waits)
 
 
@@ -235,10 +235,10 @@ def _require_acyclic(graphs: Sequence[Graph], first: Sequence[int], waits: dict[
     blocked = {place for place, count in left.items() if count}
     if blocked:
         cycle = _cycle({place: next(before for before in waits[place] if before in blocked) for place in blocked})
-        told = " -> ".join(_across(graphs, first, place) for place in [*cycle, cycle[0]])
-        raise SpecError(f"ranks wait for each other forever: {told}")
+        path = " -> ".join(_name_on_rank(graphs, first, place) for place in [*cycle, cycle[0]])
+        raise SpecError(f"ranks wait for each other forever: {path}")
 
 
-def _across(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:
+def _name_on_rank(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:
     rank = next(rank for rank in range(len(graphs)) if place < first[rank + 1])
     return f"rank {rank} {graphs[rank].named(place - first[rank])}"

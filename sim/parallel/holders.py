@@ -1,7 +1,7 @@
-"""Which ranks write a checkpoint, and what does each node need of it? Parts of the state by rank of a mesh.
+"""Which ranks write a checkpoint, and which parts of it does each node need? Parts of the state for each rank of a mesh.
 
-A part is what ranks hold alike: weights of a tensor rank, stage and expert rank, and the shard of sharded states. The first rank that
-holds a part writes it. Ranks fill nodes in turn, so that writers are on few nodes where a replica is.
+A part is a piece of state that is identical on all ranks that hold it: the weights of a tensor rank, stage and expert rank, or one shard of
+sharded states. The first rank that holds a part writes it. Ranks fill nodes in order, so the writers are on the few nodes of one replica.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ Ranks = NDArray[np.intp]
 
 
 class Holders(NamedTuple):
-    """Parts of the state of a job: whole weights, and shards; where there are none, both are the same."""
+    """Numbers of parts of a job's state: of the unsharded weights, and of shards; without sharding, both are the same."""
 
     weights: int
-    """Parts of the weights that differ, before these are sharded."""
+    """Number of distinct parts of the weights, before sharding."""
     weights_on_node: int
-    """Of them, those that the ranks of one node need."""
+    """Maximum number of these parts that the ranks of one node need."""
     writers: int
-    """Ranks that write: one for each shard of each part."""
+    """Number of ranks that write: one for each shard of each part."""
     writers_on_node: int
-    """Those of the node that has most."""
+    """Number of writers on the node with the most."""
     shards_on_node: int
-    """Shards that the ranks of one node need."""
+    """Maximum number of shards that the ranks of one node need."""
 
 
 ALONE = Holders(1, 1, 1, 1, 1)
-"""Of plain data parallelism: all ranks have all alike, and the first one writes it."""
+"""Holders in plain data parallelism: all ranks have the same state, and the first rank writes it."""
 
 
 def holders(mesh: Mesh) -> Holders:
-    """Return who holds what of the state of a job on *mesh*."""
+    """Return the numbers of parts, shards and writers of the state of a job on *mesh*."""
     ranks = np.arange(mesh.gpus)
     weights = _combined(mesh, ranks, _weights_of(mesh, ranks))
     shards = _combined(mesh, ranks, _shards_of(mesh, ranks)) if mesh.parallel.shard != "none" else weights
@@ -48,7 +48,7 @@ def holders(mesh: Mesh) -> Holders:
 
 
 def _weights_of(mesh: Mesh, ranks: Ranks) -> Ranks:
-    """Return which part of the weights of its tensor rank and stage each of *ranks* has, by its experts."""
+    """Return which part of the weights of its tensor rank and stage each of *ranks* has: its expert rank."""
     return _position(mesh, ranks, ("tensor", "context", "data")) % mesh.parallel.expert
 
 
@@ -57,13 +57,13 @@ def _shards_of(mesh: Mesh, ranks: Ranks) -> Ranks:
 
 
 def _combined(mesh: Mesh, ranks: Ranks, inside: Ranks) -> Ranks:
-    """Return one number for each of *ranks*: equal where tensor rank, stage and what it has *inside* of them are."""
+    """Return one number for each of *ranks*; numbers are equal if tensor rank, stage and the number *inside* of them are equal."""
     coordinate = _coordinate(mesh, ranks, "pipeline") * mesh.parallel.tensor + _coordinate(mesh, ranks, "tensor")
     return np.asarray(coordinate * mesh.gpus + inside)
 
 
 def _position(mesh: Mesh, ranks: Ranks, axes: tuple[Axis, ...]) -> Ranks:
-    """Return the place of each of *ranks* among those that differ from it along *axes* only, in order."""
+    """Return the position of each of *ranks* among the ranks that differ from it only along *axes*."""
     place, size = np.zeros_like(ranks), 1
     for axis in (axis for axis in mesh.order if axis in axes):
         place += _coordinate(mesh, ranks, axis) * size
@@ -76,6 +76,6 @@ def _coordinate(mesh: Mesh, ranks: Ranks, axis: Axis) -> Ranks:
 
 
 def _most_on_node(nodes: Ranks, parts: Ranks) -> int:
-    """Return how many of *parts* the ranks of one of *nodes* have at most."""
+    """Return the maximum number of distinct *parts* on one of *nodes*."""
     pairs = np.unique(np.stack([nodes, parts]), axis=1)
     return int(np.bincount(pairs[0]).max())

@@ -1,7 +1,7 @@
-"""What must a rank exchange for a layer of which its group holds parts? Messages of tensor, expert and context groups.
+"""What must a rank exchange for a layer that is split over its group? Messages of tensor, expert and context groups.
 
-They follow from where a split begins and ends (Megatron-LM, arXiv 2205.05198: with sequence parallelism an all-gather in and a
-reduce-scatter out, else one all-reduce out; the mirror image in backward).
+They depend on where a split begins and ends (Megatron-LM, arXiv 2205.05198): with sequence parallelism, an all-gather at the beginning
+and a reduce-scatter at the end, otherwise one all-reduce at the end; in backward, the reverse.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from sim.spec.workload import Attention, Layer
 
 
 class LayerMessage(NamedTuple):
-    """One exchange of a rank per sample, in bytes for elements of 4; *beside* names the layer's own work that it overlaps."""
+    """One exchange of a rank: bytes per sample for 4-byte elements; *beside*: whether it overlaps with the layer's own work."""
 
     axis: Literal["tensor", "context", "expert"]
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
     nbytes: float
     beside: bool = False
     skew: float = 1.0
-    """Of an all-to-all: what the most loaded rank receives, or in combine sends, over the mean."""
+    """For an all-to-all: bytes that the most loaded rank receives (in combine: sends), divided by the mean."""
 
 
 SPLIT = frozenset({"colwise", "heads", "per_head"})
 
 
 def begins_experts(layers: Sequence[Layer], index: int) -> bool:
-    """Tell whether layer *index* is the first of a run of experts."""
+    """Return whether layer *index* is the first layer of a run of experts."""
     return layers[index].share == "expert" and (index == 0 or layers[index - 1].share != "expert")
 
 
 def tensor_messages(
     layer: Layer, parallel: Parallel, inside: bool, regathers: bool, forward: list[LayerMessage], backward: list[LayerMessage]
 ) -> bool:
-    """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
+    """Add the messages of the tensor group for *layer*; return whether the layers after it work on split activations."""
     sequence, context = parallel.sequence_parallel, parallel.context
-    if layer.op == "loss" and layer.share in SPLIT:  # maximum, sum and target's logit of each token
+    if layer.op == "loss" and layer.share in SPLIT:  # maximum, sum and logit of the target, for each token
         forward += [LayerMessage("tensor", "all_reduce", 4.0 * max(layer.tokens, 1) / context)] * 3
         return False
     if layer.share in SPLIT and not inside:
@@ -47,7 +47,7 @@ def tensor_messages(
             forward.append(LayerMessage("tensor", "all_gather", entering))
             backward.append(LayerMessage("tensor", "reduce_scatter", entering))
             if regathers:
-                backward.append(LayerMessage("tensor", "all_gather", entering, beside=True))  # the input, for the weights' gradient
+                backward.append(LayerMessage("tensor", "all_gather", entering, beside=True))  # the input, for the gradient of the weights
         else:
             backward.append(LayerMessage("tensor", "all_reduce", entering))
         return True
@@ -65,7 +65,7 @@ def tensor_messages(
 def expert_messages(
     layers: Sequence[Layer], index: int, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]
 ) -> None:
-    """Add dispatch before the first and combine after the last layer of a run of experts; without expert ranks tensor ranks split them."""
+    """Add dispatch before the first and combine after the last layer of a run of experts, or messages of tensor ranks that split them."""
     begins = begins_experts(layers, index)
     ends = index + 1 == len(layers) or layers[index + 1].share != "expert"
     tokens = parallel.context * (parallel.tensor if parallel.sequence_parallel or parallel.expert == 1 else 1)
@@ -91,11 +91,11 @@ def expert_messages(
 
 
 def context_messages(attention: Attention, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]) -> None:
-    """Add the exchange of keys and values: round a ring beside the attention of each piece, or gathered before it."""
+    """Add the exchange of keys and values: around a ring that overlaps with attention, or gathered before it."""
     width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
     local = attention.keys / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
     if parallel.context_exchange == "ring":
-        forward.append(LayerMessage("context", "all_gather", local * parallel.context, beside=True))  # as many steps round the ring
+        forward.append(LayerMessage("context", "all_gather", local * parallel.context, beside=True))  # one ring step per rank
         backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, beside=True))
     else:
         gathered = LayerMessage("context", "all_gather", local * parallel.context)

@@ -1,8 +1,8 @@
-"""Which ranks form a group, and where do they stand? A mesh of tensor, context, data and pipeline ranks on equal nodes.
+"""Which ranks form a group, and on which GPUs are they? A mesh of tensor, context, data and pipeline ranks on equal nodes.
 
-Ranks are numbered by axis order (Megatron-LM's ``tp-cp-dp-pp`` unless said otherwise) and fill nodes in turn. Gradients are reduced over
-data and context ranks together, since both hold the same weights. Experts are not split by tensor ranks: an expert group takes its ranks
-from tensor, context and data ranks, the nearest first (expert tensor parallelism 1 in Megatron-LM's and torchtitan's words).
+Ranks are numbered by axis order (by default Megatron-LM's ``tp-cp-dp-pp``) and fill nodes in order. Gradients are reduced over data and
+context ranks together because both hold the same weights. Experts are not split by tensor ranks: an expert group takes its ranks
+from tensor, context and data ranks, the nearest first (expert tensor parallelism 1 in the terms of Megatron-LM and torchtitan).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
 from sim.spec.yaml import SpecError
 
 GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pool", "pipeline", "ends", "everyone"]
-"""shard: ranks that hold the shards of one model copy; reshard: the part of them that keeps weights after forward; replicate: ranks with
-equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts; pool: shards and
-replicas together; ends: the first and the last stage."""
+"""shard: ranks that hold the shards of one model copy; reshard: smaller groups of them over which weights stay sharded after forward;
+replicate: ranks with equal shards; expert: ranks that hold the experts of a layer together; expert_data: ranks that hold the same experts;
+pool: shards and replicas together; ends: the first and the last stage."""
 
 _POOLED: Final[tuple[GroupAxis, ...]] = ("shard", "reshard", "replicate", "expert_data", "pipeline")
-"""Groups whose operations and messages share links with others over a step."""
+"""Axes whose operations and messages share links with other groups during a step."""
 Place = tuple[int, int]
 """Node number and GPU number on it."""
 
@@ -37,7 +37,7 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> dict[Axis, int]:
-        """Return the ranks along each axis."""
+        """Return the number of ranks along each axis."""
         own = self.parallel
         data = self.gpus // own.model_ranks
         return {"tensor": own.tensor, "context": own.context, "data": data, "pipeline": own.pipeline, "expert": own.expert}
@@ -54,12 +54,12 @@ class Mesh:
 
     @property
     def pool(self) -> int:
-        """Return the ranks that hold the same weights but for sharding: data times context."""
+        """Return the number of ranks that hold the same weights, apart from sharding: data times context."""
         return self.data * self.parallel.context
 
     @property
     def divides(self) -> bool:
-        """Whether ranks hold unlike parts of the reduced gradients, whose norm takes an all-reduce."""
+        """Whether ranks hold different parts of the reduced gradients, so that the gradient norm needs an all-reduce."""
         own = self.parallel
         return self.gpus > 1 and (own.shard != "none" or max(own.tensor, own.pipeline, own.expert) > 1)
 
@@ -99,7 +99,7 @@ class Mesh:
         return tensor * strides["tensor"] + context * strides["context"] + data * strides["data"] + pipeline * strides["pipeline"]
 
     def coordinate(self, rank: int, axis: Axis) -> int:
-        """Return where *rank* is along *axis*."""
+        """Return the coordinate of *rank* along *axis*."""
         return rank // self._strides[axis] % self.sizes[axis]
 
     def place(self, rank: int) -> Place:
@@ -107,7 +107,7 @@ class Mesh:
         return divmod(rank, self.gpus_per_node)
 
     def group(self, rank: int, axis: GroupAxis) -> tuple[int, ...]:
-        """Return the ranks of the group of *axis* that *rank* is in, in order."""
+        """Return the ranks of the group along *axis* that contains *rank*, in order."""
         if axis == "everyone":
             return tuple(range(self.gpus))
         if axis in ("tensor", "context", "pipeline"):
@@ -120,7 +120,7 @@ class Mesh:
             return members
         place = members.index(rank)
         size = self.group_size(axis)
-        if axis in ("shard", "reshard", "expert"):  # neighbours
+        if axis in ("shard", "reshard", "expert"):  # neighboring members
             first = place - place % size
             return members[first : first + size]
         return members[place % (len(members) // size) :: len(members) // size]
@@ -131,11 +131,11 @@ class Mesh:
         return tuple(range(first, first + size * stride, stride))
 
     def _pool(self, rank: int) -> tuple[int, ...]:
-        """Return the data and context ranks that share everything else with *rank*."""
+        """Return the ranks that differ from *rank* only along data and context."""
         return tuple(sorted(other for peer in self._along(rank, "data") for other in self._along(peer, "context")))
 
     def _expert_pool(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that hold the experts of a layer together, each as often as the others."""
+        """Return the ranks that together hold the experts of a layer, each expert equally often."""
         if self.parallel.expert == 1:
             return self._pool(rank)
         return tuple(sorted(other for peer in self._pool(rank) for other in self._along(peer, "tensor")))
@@ -150,25 +150,25 @@ class Mesh:
 
     @cached_property
     def even(self) -> bool:
-        """Tell whether one node stands for every node that holds the same stage: its ranks, their groups and their messages lie alike."""
+        """Return whether one node can represent all nodes with the same stage: ranks, groups and messages are placed identically."""
         if self._boxes:
             return True
-        alike: dict[int, object] = {}
+        by_stage: dict[int, object] = {}
         for node in range(-(-self.gpus // self.gpus_per_node)):
             ranks = self.on_node(node)
             held = tuple(self.stage_of(rank) for rank in ranks)
             for stage in set(held):
-                lying = [[self._lies(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
-                if any(counts != lying[0][axis][1] for each in lying for axis, (_, counts) in enumerate(each)):
+                placements = [[self._placement(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
+                if any(counts != placements[0][axis][1] for each in placements for axis, (_, counts) in enumerate(each)):
                     return False
-                key = (held, [[where for where, _ in each] for each in lying])
-                if alike.setdefault(stage, key) != key:
+                key = (held, [[where for where, _ in each] for each in placements])
+                if by_stage.setdefault(stage, key) != key:
                     return False
         return True
 
     @property
     def _boxes(self) -> bool:
-        """Tell whether nodes are boxes of the mesh, and groups inside an axis divide them."""
+        """Return whether every node is a box of the mesh, and the groups within an axis divide the boxes evenly."""
         own, inside = self.parallel, self.gpus_per_node
         parts = {"shard": self.group_size("shard"), "reshard": self.group_size("reshard"), "expert": own.expert}
         if own.replicate > 1 or own.expert > 1 or parts["reshard"] > 1:
@@ -178,8 +178,8 @@ class Mesh:
         ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
         return all(end % inside == 0 or inside % end == 0 for end in ends)
 
-    def _lies(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
-        """Return on which GPUs of its own and of other nodes the group of *rank* lies, and on how many of each node."""
+    def _placement(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
+        """Return the GPUs of the group of *rank* on its own node and on other nodes, and their numbers per node."""
         home, _ = self.place(rank)
         members = self.group(rank, axis)
         by_node: dict[int, list[int]] = {}
@@ -188,22 +188,22 @@ class Mesh:
             by_node.setdefault(node, []).append(gpu)
         own = by_node.pop(home)
         others = tuple(map(tuple, by_node.values()))
-        if axis == "pipeline":  # which neighbour stands where
+        if axis == "pipeline":  # here the order of the members matters
             return (tuple((self.place(other)[1], self.place(other)[0] == home) for other in members), ())
         return (tuple(own), tuple(sorted(others))), (len(own), tuple(sorted(map(len, others))))
 
 
 def divisors(number: int, near: int) -> str:
-    """Return the divisors of *number* next to *near* below and above, as a choice in words."""
+    """Return the divisors of *number* just below and above *near* as text, such as ``4 or 8``."""
     every = [size for size in range(1, number + 1) if number % size == 0]
     below, above = [size for size in every if size <= near], [size for size in every if size > near]
     return " or ".join(str(size) for size in (*below[-1:], *above[:1]))
 
 
 def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...]) -> Mesh:
-    """Return the mesh of *parallel* over nodes that lend so many GPUs each (*placement*).
+    """Return the mesh of *parallel* over nodes; *placement* is the number of GPUs that each node provides.
 
-    Raise SpecError where the axes do not multiply to the GPUs, and where nodes lend unlike numbers of them.
+    Raise SpecError if the axes do not divide the GPUs, or if nodes provide different numbers of GPUs.
     """
     gpus = sum(placement)
     if len(set(placement)) > 1:

@@ -1,8 +1,8 @@
-"""How does a pipeline schedule of the user's own run? It is asked once for the passes of each stage, which are checked before they run.
+"""How does a pipeline schedule supplied by the user run? It returns the passes of each stage once, which are checked before they run.
 
-Every micro-batch passes each chunk forward once and backward once (B, or its halves I and W), and the stages must not wait for each other
-for ever: neither for passes, nor, where sends are waited for, for a stage that does not ask for what was sent. Limit: chunks go round the
-stages (chunk c of stage s is number c x stages + s of the model), not there and back as in zbv.
+Every micro-batch passes each chunk once forward and once backward (B, or its halves I and W). The stages must not deadlock: neither by
+waiting for passes, nor, if compute waits for sends, by waiting for a receiver that never posts its receive. Limit: chunks are
+looped over the stages (chunk c of stage s is number c x stages + s of the model), not V-shaped as in zbv.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _ONCE: Final = "each micro-batch goes through each chunk forward once (F) and ba
 
 
 class PipelineSchedule(Protocol):
-    """In which order each stage of a pipeline runs its micro-batches; docs/develop/own-schedule.md has one as an example."""
+    """The order in which each stage of a pipeline runs its micro-batches; docs/develop/own-schedule.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``schedule:`` in YAML and ``--schedule`` say."""
+        """Return the name of the schedule for ``schedule:`` in YAML and for ``--schedule``."""
 
     @property
     def waits_for_sends(self) -> bool:
-        """Whether compute waits until what a stage sent has gone: so torch's GPipe and 1F1B run, its other schedules do not."""
+        """Whether compute waits until a stage's sends are done, as in torch's GPipe and 1F1B; torch's other schedules do not wait."""
 
     def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Iterable[tuple[str, int, int]]:
-        """Return what *stage* runs in a step, in order: (kind, own chunk, micro-batch), counted from 0.
+        """Return the passes that *stage* runs in a step, in order: (kind, local chunk, micro-batch), counted from 0.
 
-        Kinds are F (forward), B (backward), or for B in halves I (gradient of the input) and W (of the weights).
-        Raise ValueError with a sentence for numbers that the schedule cannot run.
+        Kinds are F (forward), B (backward), or the halves of B: I (gradient of the input) and W (gradient of the weights).
+        Raise ValueError with a one-sentence message for numbers that the schedule cannot run.
         """
 
 
 @dataclass(frozen=True)
 class OwnPasses:
-    """What the user's schedule runs, checked: the passes of every stage."""
+    """The checked passes of a user's schedule for every stage."""
 
     waits_for_sends: bool
     programs: tuple[tuple[Action, ...], ...]
 
 
 def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahead: bool = False) -> OwnPasses | None:
-    """Return what the schedule *name* runs on such a pipeline; None for one that is built in. *runs_ahead*: `sim.parallel.schedule.holds`.
+    """Return the passes of the schedule *name* on such a pipeline; None if it is built in. *runs_ahead*: see `sim.parallel.schedule.holds`.
 
-    Raise SpecError with one sentence where a pass is missing or doubled, or the stages wait for each other for ever.
+    Raise SpecError with a one-sentence message if a pass is missing or duplicated, or if the stages deadlock.
     """
     if name in BUILT_IN:
         return None
@@ -67,45 +67,45 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
 
 
 def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
-    given = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
-    actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", given))
+    returned = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
+    actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", returned))
     counted = Counter(actions)
     for chunk in range(chunks):
         for micro_batch in range(micro_batches):
             kinds = {kind: times for kind in PASSES if (times := counted[Action(kind, chunk, micro_batch)])}
             if kinds not in _HALVES:
-                raise SpecError(f"schedule {name}: stage {stage} runs {_told(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
+                raise SpecError(f"schedule {name}: stage {stage} runs {_describe(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
     return actions
 
 
-def _action(name: str, stage: int, given: object, chunks: int, micro_batches: int) -> Action:
-    """Return the pass that *given* names. Raise SpecError where it names none."""
-    if isinstance(given, Sequence) and len(given) == 3:
-        kind, chunk, micro_batch = given
+def _action(name: str, stage: int, value: object, chunks: int, micro_batches: int) -> Action:
+    """Return the pass that *value* describes. Raise SpecError if it does not describe one."""
+    if isinstance(value, Sequence) and len(value) == 3:
+        kind, chunk, micro_batch = value
         if isinstance(kind, str) and kind in PASSES and is_place(chunk, chunks) and is_place(micro_batch, micro_batches):
             return Action(kind, int(chunk), int(micro_batch))
     raise SpecError(
-        f"schedule {name}: stage {stage} runs {given!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
+        f"schedule {name}: stage {stage} runs {value!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
         f"a chunk below {chunks} and a micro-batch below {micro_batches}"
     )
 
 
-def _told(kinds: dict[PassKind, int]) -> str:
-    """Return in words which passes there are: ``forward twice, and no backward of``."""
+def _describe(kinds: dict[PassKind, int]) -> str:
+    """Return text for the counts of passes: ``forward twice and no backward of``."""
     times = {1: "", 2: " twice"}
-    said = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
+    phrases = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
     lacking = [word for kinds_of, word in (("F", "forward"), ("BIW", "backward")) if not any(kind in kinds for kind in kinds_of)]
-    said += [f"no {word}" for word in lacking]
+    phrases += [f"no {word}" for word in lacking]
     if "I" in kinds and not {"W", "B"} & set(kinds):
-        said.append("no weight gradient")
+        phrases.append("no weight gradient")
     if "W" in kinds and not {"I", "B"} & set(kinds):
-        said.append("no input gradient")
-    return f"{' and '.join(said)} of"
+        phrases.append("no input gradient")
+    return f"{' and '.join(phrases)} of"
 
 
 def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) -> list[str] | None:
-    """Return None where stages that wait for their sends end, else who waits for whom: a send goes when its receiver asks for it."""
-    many = len(programs) * chunks
+    """Return None if stages that wait for their sends finish, else the wait that blocks; a send needs a posted receive to complete."""
+    total_chunks = len(programs) * chunks
     places, sent, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     waiting: list[set[tuple[str, int, int]]] = [set() for _ in programs]
     ahead: list[set[tuple[str, int, int]]] = [set() for _ in programs]
@@ -116,7 +116,7 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
             while places[stage] < len(program):
                 action = program[places[stage]]
                 chunk = position("", len(programs), stage, action.chunk)
-                source, target = _messages(action, chunk, many, len(programs))
+                source, target = _messages(action, chunk, total_chunks, len(programs))
                 if source is not None:
                     sent.add(source)
                 if (source is not None and source not in posted) or not waiting[stage] <= sent:
@@ -139,12 +139,14 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
     ]
 
 
-def _messages(action: Action, chunk: int, many: int, stages: int) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
-    """Return the message that *action* on *chunk* of *many* waits for, and the one that it sends; None for none."""
+def _messages(
+    action: Action, chunk: int, total_chunks: int, stages: int
+) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
+    """Return the message that *action* on *chunk* of *total_chunks* waits for, and the message that it sends; None if there is none."""
     if stages == 1 or action.kind == "W":
         return None, None
     if action.kind == "F":
         source = ("activations", chunk, action.micro_batch) if chunk > 0 else None
-        return source, (("activations", chunk + 1, action.micro_batch) if chunk < many - 1 else None)
-    source = ("gradients", chunk, action.micro_batch) if chunk < many - 1 else None
+        return source, (("activations", chunk + 1, action.micro_batch) if chunk < total_chunks - 1 else None)
+    source = ("gradients", chunk, action.micro_batch) if chunk < total_chunks - 1 else None
     return source, (("gradients", chunk - 1, action.micro_batch) if chunk > 0 else None)

@@ -1,8 +1,8 @@
-"""What does a rank do in one step? A list of instructions in the order in which its compute stream meets them.
+"""What does a rank do in one step? A list of instructions in the order in which its compute stream reaches them.
 
-A program names layers, messages and groups, never seconds: `sim.training.layouts` and, for data parallelism, `sim.training.step_plan`
-price it. ``Start`` enters an operation into the queue of its communicator, which plays operations one after another; ``Wait`` holds the
-compute stream until one has ended. Ranks of one pipeline stage run the same program.
+A program names layers, messages and groups, but no times: `sim.training.layouts` and, for data parallelism, `sim.training.step_plan`
+price it. ``Start`` enqueues an operation on its communicator, which runs operations in order. ``Wait`` blocks the compute stream until an
+operation has ended. Ranks of one pipeline stage run the same program.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 PassPart = Literal["F", "B", "I", "W"]
 """Forward, backward, backward of inputs, backward of weights."""
 Tag = tuple[str, int, int]
-"""What an operation is for: (what, unit or chunk of the model or bucket of gradients, -1: none, micro-batch)."""
+"""Identifies an operation: (purpose, unit or chunk of the model or bucket of gradients (-1: none), micro-batch)."""
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter"]
 HOST_WAITS: Final[Mapping[str, frozenset[Op]]] = {
     "nothing": frozenset(),
     "reductions": frozenset({"all_reduce", "reduce_scatter"}),
     "everything": frozenset(get_args(Op)),
 }
-"""Operations by what ``host_waits`` of a stack says."""
+"""Operations that the host waits for, by the value of ``host_waits`` in a stack."""
 
 
 class Message(NamedTuple):
-    """One collective of *nbytes*: what it leaves on every rank, so that a gather counts the parts of all ranks.
+    """One collective; *nbytes* is the whole vector: the output of an all-gather, the input of a reduction or an all-to-all.
 
-    Of ``scatter`` and ``gather`` that is the vector of the root, of ``send_recv`` what each rank sends.
+    For ``scatter`` and ``gather``, *nbytes* is the vector of the root; for ``send_recv``, the bytes that each rank sends.
     """
 
     op: Op
@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute units *first* to *last* (numbers of the model's units, both included) for one micro-batch."""
+    """Compute units *first* to *last* (numbers of the model's units, inclusive) for one micro-batch."""
 
     part: PassPart
     first: int
@@ -52,20 +52,20 @@ class Work(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Copy gradients into *bucket*, narrower or compressed as they travel."""
+    """Copy gradients into *bucket*, narrowed or compressed for communication."""
 
     bucket: int
     micro_batch: int
 
 
 class Unpack(NamedTuple):
-    """Copy what has come in all buckets back into gradients."""
+    """Copy the received contents of all buckets back into gradients."""
 
     micro_batch: int
 
 
 class Copy(NamedTuple):
-    """Pass *nbytes* through the GPU's memory, read and written, where FSDP copies weights or gradients beside its collectives."""
+    """Copy weights or gradients in GPU memory, as FSDP does around its collectives; *nbytes* counts bytes read and written."""
 
     what: Literal["weights", "gradients"]
     nbytes: float
@@ -77,7 +77,7 @@ class Update(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Enter *op* on *nbytes* (a gather's output, a reduction's input) among the ranks of *axis* into *communicator*'s queue."""
+    """Enqueue *op* on *nbytes* (the output of a gather, the input of a reduction) among the ranks of *axis* on *communicator*."""
 
     tag: Tag
     op: Op
@@ -85,30 +85,30 @@ class Start(NamedTuple):
     nbytes: float
     communicator: str
     after: Tag | None = None
-    """The operation of this rank whose end it waits for."""
+    """The operation of this rank that must end first."""
     prefetch: bool = False
-    """The host issues it behind the works before its use (FSDP's implicit prefetch): no sooner than it has launched them."""
+    """The host issues it only after it has launched the works between this place and the first wait for it (FSDP's implicit prefetch)."""
     more: tuple[Message, ...] = ()
-    """Collectives that follow the first as one operation with it."""
+    """Collectives that follow the first as part of the same operation."""
     limited: bool = False
-    """The host issues it, and launches what follows, no sooner than compute comes to this place (FSDP1's ``limit_all_gathers``)."""
+    """The host issues it, and launches later kernels, no earlier than compute reaches this place (FSDP1's ``limit_all_gathers``)."""
     delay: float = 0.0
-    """Seconds between the last rank that comes and its begin (Horovod's cycle)."""
+    """Seconds between the arrival of the last rank and the begin of the operation (Horovod's cycle)."""
     copied: float = 0.0
-    """Bytes that another stream than that which computes passes through the GPU's memory before it begins, read and written."""
+    """Bytes that a stream other than the compute stream reads and writes in GPU memory before the operation begins."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Return all its collectives, one after another."""
+        """Return all its collectives in order."""
         return (Message(self.op, self.nbytes), *self.more)
 
 
 class Wait(NamedTuple):
-    """Hold compute until the operation *tag* has ended."""
+    """Block compute until the operation *tag* has ended."""
 
     tag: Tag
     host: bool = False
-    """The host waits too, and launches what follows no sooner; else it goes on, and only the stream waits."""
+    """Whether the host also waits before it launches later kernels; otherwise only the compute stream waits."""
 
 
 class Free(NamedTuple):
@@ -118,19 +118,20 @@ class Free(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Hand *nbytes* to the rank at the same place in stage *stage*; the next work waits for it where stages do not overlap messages."""
+    """Send *nbytes* to the rank at the same place in *stage*; the next work waits for the send if stages do not overlap messages."""
 
     tag: Tag
     stage: int
     nbytes: float
     holds: bool = True
-    """Not held: the next work goes on; the send is waited for with the next that holds, or before the optimizer."""
+    """If False, the next work does not wait; the wait comes with the next send that holds, or before the optimizer."""
 
 
 class Receive(NamedTuple):
-    """Hold compute until the *nbytes* that *tag* names have come from stage *stage*.
+    """Block compute until the *nbytes* of *tag* have arrived from *stage*.
 
-    It stands where they are used; buffers are taken to be there before, as torch's runtime posts receives in the order of sends.
+    Its place is where the data are used. Receive buffers are assumed to be posted earlier, because torch's runtime posts receives in the
+    order of sends.
     """
 
     tag: Tag
@@ -143,7 +144,7 @@ Program = tuple[Instruction, ...]
 
 
 def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Iterator[Instruction]:
-    """Yield *instructions*, where the host waits for each operation of *ops* before it goes on."""
+    """Yield *instructions* with a ``Wait`` inserted directly after the start of each operation in *ops*."""
     for instruction in instructions:
         yield instruction
         if isinstance(instruction, Start) and instruction.op in ops:
@@ -162,7 +163,7 @@ def before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
 
 
 def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
-    """Yield *instructions*, where each forward that begins the model loads its micro-batch."""
+    """Yield *instructions* with a ``Load`` of the micro-batch inserted before each forward of the model's first unit."""
     for instruction in instructions:
         if isinstance(instruction, Work) and instruction.part == "F" and instruction.first == 0:
             yield Load(instruction.micro_batch)
@@ -170,7 +171,7 @@ def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 
 
 def fused(instructions: Iterable[Instruction]) -> Program:
-    """Join work on neighbouring units with nothing between it."""
+    """Return the program with consecutive work on neighboring units merged."""
     joined: list[Instruction] = []
     for instruction in instructions:
         before = joined[-1] if joined else None

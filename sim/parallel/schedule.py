@@ -1,8 +1,8 @@
-"""In which order does each rank of a pipeline run its chunks? Six schedules, and whether a set of them can end.
+"""In which order does each rank of a pipeline run its chunks? Six schedules, and a check whether the orders of all stages can finish.
 
-Orders equal what torch.distributed.pipelining (2.13) runs. ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan et
-al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
-with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; a pair that it overlaps is F, then B).
+The orders equal those of torch.distributed.pipelining (2.13): ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan
+et al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
+with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; an overlapped pair runs as F, then B).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PassKind = Literal["F", "B", "I", "W"]
 PASSES: Final[dict[PassKind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 MEETING: Final = ("gpipe", "1f1b")
-"""Schedules whose messages begin when the receiver asks for them; compute waits until they have gone."""
+"""Schedules whose messages begin when the receiver requests them; the sender's compute waits until they are sent."""
 
 _ACTIVE: Final = 3
-"""Chunks that a rank holds gathered: ``max_active_stages`` of torch's ``_add_unshard_reshard``."""
+"""Maximum number of chunks that a rank holds gathered: ``max_active_stages`` of torch's ``_add_unshard_reshard``."""
 
 
 class Action(NamedTuple):
@@ -35,7 +35,7 @@ class Action(NamedTuple):
 
 
 def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
-    """Return what the rank of *stage* runs in one step, in order; raise SpecError for what `check` refuses."""
+    """Return the actions of the rank of *stage* in one step, in order; raise SpecError for combinations that `check` rejects."""
     check(schedule, stages, chunks, micro_batches)
     if not 0 <= stage < stages:
         raise ValueError(f"stage {stage} of a pipeline of {stages}")
@@ -54,14 +54,14 @@ def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: 
 
 
 def position(schedule: str, stages: int, stage: int, chunk: int) -> int:
-    """Return which chunk of the model, counted from its input, a local *chunk* is: looped round the stages, or there and back (V)."""
+    """Return the number of a local *chunk* in the model, counted from its input: chunks loop over the stages, or form a V."""
     if schedule in SPLIT_STAGES and chunk == 1:
         return 2 * stages - 1 - stage
     return chunk * stages + stage
 
 
 def holder(schedule: str, stages: int, chunks: int, global_chunk: int) -> tuple[int, int]:
-    """Return the (stage, local chunk) that holds *global_chunk*: the inverse of `position`."""
+    """Return the stage and the local chunk of *global_chunk*: the inverse of `position`."""
     if not 0 <= global_chunk < stages * chunks:
         raise ValueError(f"chunk {global_chunk} is not in a model of {stages * chunks} chunks")
     chunk, place = divmod(global_chunk, stages)
@@ -69,7 +69,7 @@ def holder(schedule: str, stages: int, chunks: int, global_chunk: int) -> tuple[
 
 
 def check(schedule: str, stages: int, chunks: int, micro_batches: int) -> None:
-    """Raise SpecError with one sentence where *schedule* cannot run so many micro-batches on such a pipeline."""
+    """Raise SpecError with a one-sentence message if *schedule* cannot run that many micro-batches on such a pipeline."""
     if min(stages, chunks, micro_batches) < 1:
         raise SpecError(f"a pipeline of {stages} stages, {chunks} chunks each, with {micro_batches} micro-batches; write 1 or more of each")
     if schedule in SPLIT_STAGES and chunks != 2:
@@ -92,7 +92,7 @@ def check(schedule: str, stages: int, chunks: int, micro_batches: int) -> None:
 
 
 def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
-    """Return, after each action, how many micro-batches each local chunk holds: forward is done, backward (of weights too) is not."""
+    """Return, after each action, the micro-batches that each local chunk holds: forward is done, backward (including W) is not."""
     program = tuple(program)
     held = [0] * (1 + max((action.chunk for action in program), default=-1))
     timeline = []
@@ -103,25 +103,25 @@ def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
 
 
 def holds(action: Action, following: Action | None, runs_ahead: bool) -> bool:
-    """Tell whether a stage that waits for its sends waits for that of *action* before it computes on.
+    """Return whether a stage that waits for its sends waits for the send of *action* before it continues to compute.
 
-    With *runs_ahead* (torch/distributed/pipelining/schedules.py) sends of warm-up and cool-down, and all of GPipe, are fired alone and
-    waited for later; a send before a pass of the other direction is one batch with the receive after it.
+    With *runs_ahead* (torch/distributed/pipelining/schedules.py), the sends of warm-up and cool-down, and all sends of GPipe, are issued
+    on their own and waited for later. A send before a pass of the other direction forms one batch with the receive after it.
     """
     return not runs_ahead or following is None or following.kind != action.kind
 
 
 class Gathering(NamedTuple):
-    """What torch's runtime does about sharded chunks before a pass: it frees some, then gathers others, by local number."""
+    """The local chunks with sharded weights that torch's runtime first frees and then gathers before a pass."""
 
     freed: tuple[int, ...]
     gathered: tuple[int, ...]
 
 
 def gatherings(program: Sequence[Action]) -> list[Gathering]:
-    """Return what comes before each action of *program*, and behind the last: the next three chunks are held, others are freed.
+    """Return the gatherings before each action of *program* and after the last: the next three chunks are held, others are freed.
 
-    torch/distributed/pipelining/schedules.py, ``_add_unshard_reshard``, whose runtime plays all schedules but those of MEETING.
+    torch/distributed/pipelining/schedules.py, ``_add_unshard_reshard``; its runtime runs all schedules except those in `MEETING`.
     """
     order, coming = list[int](), [tuple[int, ...]()]
     for action in reversed(program):
@@ -135,9 +135,10 @@ def gatherings(program: Sequence[Action]) -> list[Gathering]:
 
 
 def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
-    """Return None where the *programs* of all stages end, else the cycle of waits in words, one wait a line.
+    """Return None if the *programs* of all stages finish, else the cycle of waits as text, one wait per line.
 
-    Sends are buffered. A forward waits for that of the chunk before; a backward for its forward and for the backward of the chunk after.
+    Sends are buffered. A forward waits for the forward of the previous chunk. A backward waits for its own forward and for the backward of
+    the next chunk.
     """
     chunks = 1 + max((action.chunk for action in chain(*programs)), default=0)
     run = _Run(schedule, chunks, programs)
@@ -146,7 +147,7 @@ def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] |
 
 
 def _group(stages: int, micro_batches: int) -> int:
-    """Return how many micro-batches pass one chunk before the next chunk begins: torch's rule, Megatron-LM's for multiples of *stages*."""
+    """Return how many micro-batches pass one chunk before the next chunk begins: torch's rule (Megatron-LM's for multiples of *stages*)."""
     return micro_batches // max(1, micro_batches // stages)
 
 
@@ -161,9 +162,9 @@ def _nearest(stages: int, micro_batches: int) -> str:
 
 
 def _looped(chunks: int, micro_batches: int, group: int, warm_up: int, lag: int | None) -> Iterator[Action]:
-    """Yield *warm_up* forwards, then a forward and a backward by turns, then the backwards that remain.
+    """Yield *warm_up* forwards, then forwards and backwards in alternation, then the remaining backwards.
 
-    With *lag*, backwards are split and the gradient of the weights follows so many backwards later.
+    With *lag*, backwards are split, and the gradient of the weights follows that many backwards later.
     """
     order = [(step // group % chunks, step // (group * chunks) * group + step % group) for step in range(chunks * micro_batches)]
     forwards = [Action("F", chunk, micro_batch) for chunk, micro_batch in order]
@@ -182,10 +183,10 @@ def _weights(order: Sequence[tuple[int, int]], chunks: int, begin: int, end: int
 
 
 def _zbv(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
-    """A pipeline too short for its micro-batches runs the order of 2 stages - 1 and leaves out those that do not exist."""
+    """Return the actions; with fewer than 2 x stages - 1 micro-batches, those of 2 x stages - 1 without the ones that do not exist."""
     many, hops = max(2 * stages - 1, micro_batches), stages - 1 - stage
     fed = many - (2 * stages - 1 - stage)
-    """Forwards of the first chunk that the warm-up leaves."""
+    """Forwards of the first chunk that remain after the warm-up."""
     steps = [
         *["F0"] * (2 * hops + 1),
         *["F1", "F0"] * stage,
@@ -208,7 +209,7 @@ def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...
         *["I1", "W", "F1"] * hops,
         *["F0", "B1", "F1", "B0"] * (micro_batches - 2 * stages + turns),
         *["B1", "F1", "B0"] * hops,
-        # of the last backwards on both chunks, the second half leaves its weights for the drain
+        # the second half of these last backwards leaves the gradients of the weights for the drain
         *(f"{'B' if index < turns else 'I'}{1 - index % 2}" for index in range(2 * turns)),
         *["W", "I0"] * hops,
         *["W"] * turns,
@@ -217,7 +218,7 @@ def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...
 
 
 def _numbered(steps: Iterable[str]) -> Iterator[Action]:
-    """Number the micro-batches of *steps* ("F0": forward of chunk 0), each kind upwards; W takes the oldest I that waits (of its chunk)."""
+    """Number the micro-batches of *steps* ("F0": forward of chunk 0), increasing per kind; W takes the oldest pending I (of its chunk)."""
     count: Counter[tuple[PassKind, int]] = Counter()
     pending: list[Action] = []
     for step in steps:
@@ -237,7 +238,7 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
 
 
 class _Token(NamedTuple):
-    """A pass of a chunk of the model. What B and I leave, a gradient of the input, is kept under B."""
+    """A pass of a chunk of the model. The gradient of the input, which B and I produce, is recorded as B."""
 
     kind: PassKind
     chunk: int
@@ -248,7 +249,7 @@ class _Token(NamedTuple):
 
 
 class _Run:
-    """An untimed run of all stages: each advances until what its next action needs is missing."""
+    """An untimed run of all stages: each stage advances until its next action lacks an input."""
 
     def __init__(self, schedule: str, chunks: int, programs: Sequence[Sequence[Action]]) -> None:
         self.schedule = schedule
@@ -258,7 +259,7 @@ class _Run:
         self.done: set[_Token] = set()
 
     def advance(self) -> None:
-        """Run every stage as far as it goes: until what it waits for is there it is not looked at again."""
+        """Run every stage as far as possible; a blocked stage is resumed when the pass that it waits for is done."""
         waiting: defaultdict[_Token, list[int]] = defaultdict(list)
         ready = list(range(len(self.programs)))
         while ready:
@@ -267,20 +268,20 @@ class _Run:
                 if (need := self._missing(stage, action)) is not None:
                     waiting[need].append(stage)
                     break
-                left = self._left(stage, action)
-                self.done.add(left)
+                produced = self._produced(stage, action)
+                self.done.add(produced)
                 self.places[stage] += 1
-                ready += waiting.pop(left, ())
+                ready += waiting.pop(produced, ())
 
     def _token(self, stage: int, action: Action) -> _Token:
         return _Token(action.kind, position(self.schedule, len(self.programs), stage, action.chunk), action.micro_batch)
 
-    def _left(self, stage: int, action: Action) -> _Token:
+    def _produced(self, stage: int, action: Action) -> _Token:
         token = self._token(stage, action)
         return token._replace(kind="B") if token.kind == "I" else token
 
     def _missing(self, stage: int, action: Action) -> _Token | None:
-        """Return the first thing that *action* needs and nobody has run yet."""
+        """Return the first pass that *action* needs and that has not run yet, or None."""
         token = self._token(stage, action)
         if action.kind == "F":
             needs = [_Token("F", token.chunk - 1, token.micro_batch)] if token.chunk > 0 else []
@@ -292,7 +293,7 @@ class _Run:
         return next((need for need in needs if need not in self.done), None)
 
     def cycle(self) -> list[str] | None:
-        """Follow waits from the first stage that cannot go on until a stage recurs, or nobody will run what is missing."""
+        """Follow waits from the first blocked stage until a stage recurs, or until no stage runs the missing pass."""
         stage = next((stage for stage, program in enumerate(self.programs) if self.places[stage] < len(program)), None)
         waits: dict[int, str] = {}
         while stage is not None and stage not in waits:
@@ -301,7 +302,7 @@ class _Run:
             assert need is not None
             owner, _ = holder(self.schedule, len(self.programs), self.chunks, need.chunk)
             line = f"stage {stage} waits at {self._token(stage, action)} for the {need}"
-            if need not in (self._left(owner, other) for other in self.programs[owner]):
+            if need not in (self._produced(owner, other) for other in self.programs[owner]):
                 return [f"{line}, which stage {owner} does not run"]
             waits[stage] = f"{line}, which stage {owner} runs later"
             stage = owner

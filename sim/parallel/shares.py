@@ -1,4 +1,4 @@
-"""Which part of a layer does one rank of a tensor, context and expert group compute and hold? By the layer's ``share``."""
+"""Which part of a layer does one rank of a tensor, context and expert group compute and hold? It depends on the layer's ``share``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
 
 @lru_cache(maxsize=8192)
 def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
-    """Return what part of its work, input, output and weights one rank of a tensor (and expert) group has of a layer."""
+    """Return the shares of a layer's work, input, output and weights that one rank of a tensor (and expert) group has."""
     one = 1.0 / tensor
     if share == "colwise":
         return one, 1.0, one, one
@@ -60,18 +60,18 @@ def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float
     if share == "expert":
         if expert == 1:
             return one, one, one, one
-        of_tokens = one if sequence else 1.0  # every rank sends the tokens it has
+        of_tokens = one if sequence else 1.0  # every rank sends its own tokens
         return of_tokens, of_tokens, of_tokens, 1.0 / expert
     return 1.0, 1.0, 1.0, 1.0
 
 
 def _largest(size: int, ranks: int) -> int:
-    """Return what the first of *ranks* has of *size* rows or columns as torch's DTensor chunks them; others may have less."""
+    """Return how many of *size* rows or columns the first of *ranks* has with the chunking of torch's DTensor; others may have fewer."""
     return -(-size // ranks)
 
 
 def _uneven(layer: Layer, tensor: int) -> float:
-    """Return what the first rank has of a split product over an even share. Gate and up, one product here, are two in torch."""
+    """Return the first rank's part of a split product relative to an even share. Gate and up, one product here, are two in torch."""
     if tensor == 1 or len(layer.channels) != 2 or layer.share not in ("colwise", "rowwise"):
         return 1.0
     size = layer.channels[1] if layer.share == "colwise" else layer.channels[0]
@@ -79,19 +79,19 @@ def _uneven(layer: Layer, tensor: int) -> float:
 
 
 def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
-    """Return what part of a layer's saved activations one rank keeps."""
+    """Return the share of a layer's saved activations that one rank keeps."""
     if layer.share == "colwise" and parallel.sequence_parallel and regathers:
         return read / parallel.tensor
     return min(read, write) if layer.share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
 
 
 def rowwise_bias(layer: Layer) -> int:
-    """Return the elements that the bias of a rowwise product has if there is one; of other layers 0."""
+    """Return the number of elements of a rowwise product's bias, if it has one; 0 for other layers."""
     return layer.channels[1] if layer.share == "rowwise" and len(layer.channels) == 2 and layer.channels[0] > 1 else 0
 
 
 def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ...]:
-    """Return what one rank has of tensors of *elements*; the bias of a rowwise product is added to its sum, and is everywhere."""
+    """Return one rank's elements of tensors of *elements*; a rowwise product's bias is added to the sum, so every rank holds it whole."""
     bias = rowwise_bias(layer)
     return tuple(count if count == bias else max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
 

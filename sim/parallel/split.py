@@ -1,6 +1,6 @@
-"""Which part of the model does one rank hold? Its units, each with the rank's share of every layer and what it exchanges for it.
+"""Which part of the model does one rank hold? Its units, each with the rank's share of every layer and its messages.
 
-Units (`units`), shares (`shares`) and messages (`layer_messages`) come together here, where a layout that a model cannot have is refused.
+This module combines units (`units`), shares (`shares`) and messages (`layer_messages`), and rejects layouts that a model cannot have.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from sim.spec.yaml import SpecError
 
 
 class LayerPiece(NamedTuple):
-    """One rank's share of a layer, and what it exchanges before or after it."""
+    """One rank's share of a layer, and the messages before or after it."""
 
     layer: Layer
     forward: tuple[LayerMessage, ...] = ()
     backward: tuple[LayerMessage, ...] = ()
     counted: bool = False
-    """Whether the host must read how many tokens each expert has before it launches this layer: the one behind the dispatch."""
+    """Whether the host must read the number of tokens of each expert before it launches this layer (the one after the dispatch)."""
     begins_experts: bool = False
     """Whether a run of experts begins with this layer."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A block of the model, or its head or tail, as one rank holds it. Units with equal *content* take equal time."""
+    """A block of the model, or its beginning or end, as one rank holds it. Units with equal *content* take equal time."""
 
     name: str
     kind: UnitKind
     pieces: tuple[LayerPiece, ...]
     content: int
-    """Number of the first unit that asks the same of a rank."""
+    """Number of the first unit with the same contents."""
     wraps: WrapChain | None = None
-    """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
+    """FSDP's wraps around it, from the outside in, if the layout specifies what is wrapped; None: the units and the root are wrapped."""
     begins_stage: bool = False
     """Whether the layout begins a stage with it."""
     asked: tuple[Hashable, ...] = field(default=(), repr=False)
-    """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
+    """Its contents before it is split: its kind, and all fields of its layers except names. Equal for units of equal content."""
 
     @cached_property
     def has_backward(self) -> bool:
-        """Whether gradients come to it: not before the first layer that trains."""
+        """Whether gradients reach it; they do not reach units before the first trained layer."""
         return any(
             layer.gradients or layer.backward or layer.backward_arithmetic or layer.backward_traffic
             for layer in (piece.layer for piece in self.pieces)
@@ -59,37 +59,38 @@ class Unit:
 
     @cached_property
     def elements(self) -> float:
-        """Return the parameters of one rank before sharding that are not experts."""
+        """Return the number of parameters of one rank before sharding, without experts."""
         return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share != "expert"))
 
     @cached_property
     def expert_elements(self) -> float:
-        """Return the parameters of one rank's experts before sharding."""
+        """Return the number of parameters of one rank's experts before sharding."""
         return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share == "expert"))
 
     @cached_property
     def trained(self) -> float:
-        """Return the parameters of one rank before sharding that are not experts and get gradients."""
+        """Return the number of trained parameters of one rank before sharding, without experts."""
         return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share != "expert"))
 
     @cached_property
     def trained_experts(self) -> float:
-        """Return the parameters of one rank's experts before sharding that get gradients."""
+        """Return the number of trained parameters of one rank's experts before sharding."""
         return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share == "expert"))
 
     def summed(self, sequence: bool) -> tuple[int, ...]:
-        """Return the elements of each trained tensor whose gradient tensor ranks have parts of.
+        """Return the elements of each trained tensor whose gradient must be summed over tensor ranks.
 
-        They all hold it, and use it for different heads, or with *sequence* parallelism for different tokens.
+        All tensor ranks hold these tensors, but use them for different heads or, with *sequence* parallelism, for different tokens.
         """
         shares = ("sequence", "per_head") if sequence else ("per_head",)
         return tuple(elements for piece in self.pieces if piece.layer.share in shares for elements in piece.layer.gradients)
 
     def flattened(self, sequence: bool) -> int:
-        """Return the elements whose gradients Megatron-LM adds up over tensor ranks in one buffer: those of norms of heads.
+        """Return the number of elements whose gradients Megatron-LM sums over tensor ranks in one buffer: the norms of heads.
 
-        With *sequence* parallelism all that it marks ``sequence_parallel``, too: other norms, biases of rowwise products, and what all
-        ranks hold (routers, MLA's down projections). Positions are looked up for all tokens before these are split.
+        With *sequence* parallelism, add everything that it marks ``sequence_parallel``: other norms, biases of rowwise products, and layers
+        that all ranks hold (routers, MLA's down projections). Position embeddings are not among them: all tokens are looked up before they
+        are split.
         """
         layers = [piece.layer for piece in self.pieces]
         heads = sum(sum(layer.gradients) for layer in layers if layer.share == "per_head")
@@ -100,7 +101,7 @@ class Unit:
 
     @property
     def boundary(self) -> float:
-        """Return the bytes per sample (elements of 4) that enter the unit."""
+        """Return the bytes per sample (4-byte elements) that enter the unit."""
         return self.pieces[0].layer.received if self.pieces else 0.0
 
 
@@ -114,19 +115,19 @@ _SPLITTING: Final = (
     "capacity_factor",
     "pad_to_capacity",
 )
-"""Fields of a layout that decide what one rank holds of a unit."""
+"""Fields of a layout that determine one rank's part of a unit."""
 
 _NAMES: Final = frozenset({"name", "segment", "shares"})
-"""Fields of a layer in which equal units differ."""
+"""Fields of a layer that may differ between equal units."""
 
 
 @lru_cache(maxsize=256)
-def _split(model: Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
+def _split(model: Held, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
-    around = iter(() if wanted is None else chains(model.model, wanted))
+    around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
     contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
-    made: list[Unit] = []
+    result: list[Unit] = []
     for name, kind, layers in units(model.model, cuts):
         of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
@@ -134,14 +135,14 @@ def _split(model: Held, parallel: Parallel, regathers: bool, wanted: Wrapping | 
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
-            contents[key] = tuple(Unit(name, kind, part, len(made) + index, asked=(index, *key)) for index, part in enumerate(parts))
-        for index, ((chain, _), like) in enumerate(zip(runs, contents[key], strict=True)):
-            made.append(replace(like, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
-    return tuple(made)
+            contents[key] = tuple(Unit(name, kind, part, len(result) + index, asked=(index, *key)) for index, part in enumerate(parts))
+        for index, ((chain, _), template) in enumerate(zip(runs, contents[key], strict=True)):
+            result.append(replace(template, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
+    return tuple(result)
 
 
 def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> frozenset[str]:
-    """Return the layers that stages begin with by *cuts*. Raise SpecError for one between layers that ranks hold in parts."""
+    """Return the layers with which stages begin according to *cuts*. Raise SpecError for a cut between layers that ranks hold in parts."""
     starts = cut_layers(model, cuts)
     inside = False
     for number, (before, layer) in enumerate(pairwise(model.layers), 1):
@@ -155,7 +156,7 @@ def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> fr
 
 
 class Held:
-    """A model as part of a key: equal to itself alone."""
+    """A model as part of a cache key, compared by identity."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -169,7 +170,7 @@ class Held:
 
 @lru_cache(maxsize=256)
 def shared_layers(held: Held) -> frozenset[str]:
-    """Return the layers of a model whose parameters others use."""
+    """Return the layers of a model whose parameters other layers use as well."""
     return frozenset(layer.shares for layer in held.model.layers if layer.shares)
 
 
@@ -180,17 +181,18 @@ def _content(layer: Layer) -> tuple[object, ...]:
 def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
     """Return the units of *model* as one rank of a tensor, context and expert group holds them.
 
-    With *regathers* backward gathers the inputs of split products again, which are not kept (Megatron-LM); else they are (torch).
+    With *regathers*, the inputs of split products are not kept, and backward gathers them again (Megatron-LM); otherwise they are kept
+    (torch).
 
-    Raise SpecError where heads or experts do not divide, for layers without a tensor plan, for context without attention, and for cuts
-    where no stage can begin.
+    Raise SpecError if heads or experts cannot be divided evenly, for layers without a tensor plan, for context without attention, and for
+    cuts where no stage can begin.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
     return _split(Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
 
 
 def block_in_parts(units: Sequence[Unit], model: Model) -> str:
-    """Return the first numbered block of *model* of which FSDP wraps parts, so that several of *units* are its; empty: none."""
+    """Return the name of the first numbered block of *model* that FSDP wraps in parts, so that it has several *units*; empty if none."""
     return next((one.name for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != model.name), "")
 
 
@@ -235,7 +237,7 @@ def _check(model: Model, parallel: Parallel) -> None:
 
 
 def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
-    """Yield the heads of each attention that tensor ranks split; of separate products those that the columns before them hold."""
+    """Yield the number of heads of each attention that tensor ranks split; for attention in separate products, from their columns."""
     columns = 0
     for layer in layers:
         if layer.share == "colwise" and layer.channels:
@@ -244,11 +246,11 @@ def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
             yield layer.attention.heads
         elif layer.op == "attention" and layer.share in SPLIT and columns and layer.channels:
             yield columns // layer.channels[0]
-            columns = 0  # the product with values combines keys, not the elements of a head
+            columns = 0  # the product with values sums over keys, not over the elements of a head
 
 
 def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[LayerPiece]:
-    """Return the shares of the layers of one unit; a unit begins and ends outside of any split."""
+    """Return one rank's pieces of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
     for index, layer in enumerate(layers):
@@ -262,12 +264,16 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             context_messages(layer.attention, parallel, forward, backward)
         pieces.append(
             LayerPiece(
-                shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index), begins_experts(layers, index)
+                shared(layer, parallel, regathers),
+                tuple(forward),
+                tuple(backward),
+                _needs_counts(layers, index),
+                begins_experts(layers, index),
             )
         )
     return pieces
 
 
-def _counted(layers: Sequence[Layer], index: int) -> bool:
-    """Tell whether layer *index* is the second of a run of experts."""
+def _needs_counts(layers: Sequence[Layer], index: int) -> bool:
+    """Return whether layer *index* is the second layer of a run of experts."""
     return [layer.share == "expert" for layer in layers[max(0, index - 2) : index + 1]] in ([True, True], [False, True, True])

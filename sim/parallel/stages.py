@@ -1,6 +1,7 @@
-"""Which units does each chunk of a pipeline hold? Blocks evenly, by their cost, or as the layout says; the ends of the model with them.
+"""Which units does each chunk of a pipeline hold? Blocks are distributed evenly, by cost, or as the layout specifies.
 
-Where a layout cuts the model at modules, chunks are what is between the cuts.
+The beginning and the end of the model belong to the first and last chunk. If a layout cuts the model at modules, the chunks are the parts
+between the cuts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from sim.spec.yaml import SpecError
 def stages(
     kinds: Sequence[UnitKind], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the units of each chunk in the order of the model, by number; the head and tail belong to the first and last chunk.
+    """Return the numbers of the units of each chunk, in the order of the model; its beginning and end belong to the first and last chunk.
 
-    Blocks are spread evenly, remainders to the early chunks, or by the *cost* of a block and of the head (`by_cost`); the first and last
-    chunk hold *first_less* and *last_less* blocks less. Raise
-    SpecError for more chunks than blocks, and for ``layers_per_stage`` that do not sum to the blocks.
+    Blocks are distributed evenly, with remainders in the early chunks, or by the *cost* of a block and of the head (`by_cost`). The first
+    and last chunk hold *first_less* and *last_less* fewer blocks. Raise SpecError for more chunks than blocks, and if ``layers_per_stage``
+    does not sum to the number of blocks.
     """
     chunks = parallel.pipeline * parallel.chunks
     numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
@@ -49,9 +50,9 @@ def stages(
 def stages_of(
     units: Sequence[Unit], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the *units* of each chunk as `stages` does, or as cuts say; those that wraps cut a block into stay together.
+    """Return the *units* of each chunk as `stages` does, or according to cuts; units of a block that wraps divide stay together.
 
-    Raise SpecError as `stages` does, for a model without numbered blocks or cuts, and for cuts of another number than there are chunks.
+    Raise SpecError like `stages`, for a model with neither numbered blocks nor cuts, and if the number of cuts does not fit the chunks.
     """
     if parallel.cuts:
         _check_cuts(parallel)
@@ -69,17 +70,18 @@ def stages_of(
 
 
 def _check_cuts(parallel: Parallel) -> None:
-    given, wanted = len(parallel.cuts), parallel.pipeline * parallel.chunks - 1
-    if given != wanted:
+    count, expected = len(parallel.cuts), parallel.pipeline * parallel.chunks - 1
+    if count != expected:
         chunks = f"{parallel.pipeline} stages" if parallel.chunks == 1 else f"{parallel.pipeline} stages x {parallel.chunks} chunks"
         raise SpecError(
-            f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {given + 1} parts, but there "
-            f"{'is 1 stage' if wanted == 0 else f'are {chunks}'}; name {wanted or 'no'} modules instead of {given}, or change pipeline"
+            f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {count + 1} parts, but there "
+            f"{'is 1 stage' if expected == 0 else f'are {chunks}'}; name {expected or 'no'} modules instead of {count}, or change "
+            "pipeline"
         )
 
 
 def _even_cuts(units: Sequence[Unit], parallel: Parallel) -> list[str]:
-    """Return the layers at which *units* are cut into chunks of about equal products."""
+    """Return the layers at which *units* can be cut into chunks with about equal work in matrix products."""
     layers, chunks = [piece.layer for unit in units for piece in unit.pieces], parallel.pipeline * parallel.chunks
     done = list(accumulate(layer.forward for layer in layers))
     cuts: list[int] = []
@@ -90,27 +92,27 @@ def _even_cuts(units: Sequence[Unit], parallel: Parallel) -> list[str]:
 
 
 def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
-    """Return the *units* of each block, of the head and of the tail, by number: several where wraps cut it."""
+    """Return the numbers of the *units* of each block and of both ends of the model; several units if wraps divide a block."""
     return [tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name))]
 
 
 def costs(shape: Transformer) -> tuple[float, float]:
-    """Return what a block and the head count when stages are cut by cost (nanotron ``get_block_compute_costs``); the embedding nothing."""
+    """Return the costs of a block and of the head for stages by cost (nanotron ``get_block_compute_costs``); the embedding costs 0."""
     block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
     return block, float(shape.vocab) * shape.hidden
 
 
 def spread(options: MeshOptions, shape: Transformer | None, virtual_stages: int) -> tuple[int, int, tuple[float, float] | None]:
-    """Return how a framework spreads blocks over stages, as `stages` takes it: how many the ends have less, and what blocks cost."""
+    """Return how a framework distributes blocks over stages: the arguments *first_less*, *last_less* and *cost* of `stages`."""
     cost = costs(shape) if shape and options.stages_by_cost and virtual_stages == 1 else None
     return options.first_stage_less, options.last_stage_less, cost
 
 
 def by_cost(blocks: int, block: float, head: float, stages: int) -> tuple[tuple[int, ...], int]:
-    """Return the blocks of each of *stages* and the one with the head, where each takes blocks until their cost passes its even share.
+    """Return the number of blocks of each of *stages* and the stage of the head; a stage takes blocks until their cost reaches its share.
 
-    *block* and *head* are the costs of a block and of the head (nanotron models/base.py). The code as stored lets a stage that reaches
-    its share exactly take one block more; it is taken for even here, as the fullest stage is else.
+    *block* and *head* are the costs of a block and of the head (nanotron models/base.py). In nanotron's published code, a stage that
+    reaches its share exactly takes one more block; here it does not.
     """
     share = (blocks * block + head) / stages
     counts, stage, passed = [0] * stages, 0, 0.0

@@ -1,6 +1,6 @@
-"""Into which units does a model come apart? Numbered blocks, what is before and behind them, and parts where a pipeline is cut inside.
+"""Into which units is a model divided? Numbered blocks, the layers before and after them, and parts of blocks if a pipeline cuts inside.
 
-A *unit* is what FSDP wraps, activation checkpointing recomputes and pipelines place, unless the layout says otherwise.
+FSDP wraps *units*, activation checkpointing recomputes them, and pipelines place them, unless the layout specifies something else.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from sim.units import any_of
 
 UnitKind = Literal["first", "block", "last"]
 _NAMED: Final = 6
-"""Layers that a message names."""
+"""Number of layers that an error message lists."""
 
 
 def units(model: Model, cuts: Sequence[str] = ()) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
-    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one.
+    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later block.
 
-    A unit in which a module of *cuts* begins is two; raise SpecError where no stage can begin (`cut_layers`).
+    A unit inside which a module of *cuts* begins is divided there. Raise SpecError if no stage can begin at a cut (`cut_layers`).
     """
     uncut = _units(model)
     if not cuts:
         return uncut
     path = dict(zip(cut_layers(model, cuts), cuts, strict=True))
-    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
+    result: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
     first = 0
     for name, kind, layers in uncut:
         last = first + len(layers)
         for start, end in pairwise([first, *(at for at in path if first < at < last), last]):
-            made.append((name if start == first else path[start], kind, model.layers[start:end]))
+            result.append((name if start == first else path[start], kind, model.layers[start:end]))
         first = last
-    return made
+    return result
 
 
 def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the layers that the modules *cuts* begin with.
+    """Return the numbers of the layers with which the modules *cuts* begin.
 
-    Raise SpecError for a module that *model* does not have, for the first one, for modules out of order, and inside a decoder's block,
-    whose table does not say what is alive there.
+    Raise SpecError for a module that *model* does not have, for its first module, for modules out of order, and for a cut inside a block of
+    a decoder, because the decoder's table does not list the activations that are live there.
     """
     names = [layer.name for layer in model.layers]
     of_units = {0, *accumulate(len(layers) for _, _, layers in _units(model))}
@@ -71,22 +71,22 @@ def _units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
     numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
         return [(model.name, "block", model.layers)]
-    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
+    result: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
     waiting: tuple[Layer, ...] = ()
     for index, (name, layers) in enumerate(runs):
         if index not in numbered:
             waiting += layers
             continue
-        if not made and waiting:
-            made.append((waiting[0].name, "first", waiting))
+        if not result and waiting:
+            result.append((waiting[0].name, "first", waiting))
             waiting = ()
-        made.append((name, "block", waiting + layers))
+        result.append((name, "block", waiting + layers))
         waiting = ()
-    return [*made, (waiting[0].name, "last", waiting)] if waiting else made
+    return [*result, (waiting[0].name, "last", waiting)] if waiting else result
 
 
 def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
-    """Return what FSDP wraps where that is said or the model has no numbered blocks; None: units."""
+    """Return what FSDP wraps if the layout specifies it or the model has no numbered blocks; None: FSDP wraps the units."""
     if parallel.shard != "parameters" or parallel.wrap is not None or parallel.pipeline > 1:
         return parallel.wrap
     return None if _is_numbered(model) else TORCHS_SIZE

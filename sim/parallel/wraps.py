@@ -1,7 +1,7 @@
-"""Which modules does FSDP wrap, and which layers are in each? Patterns over module paths, or torch's size-based policy.
+"""Which modules does FSDP wrap, and which layers does each wrap contain? Patterns over module paths, or torch's size-based policy.
 
-A wrap holds the parameters below its module that no wrap inside it holds (``torch/distributed/fsdp/wrap.py``, and ``fully_shard``); what no
-wrap holds is the root's. Modules are known by the names of layers: a layer's name is the path of its module, or that path and an operator.
+A wrap holds the parameters below its module that no inner wrap holds (``torch/distributed/fsdp/wrap.py``, and ``fully_shard``). The root
+holds the rest. Modules are derived from layer names: a layer's name is the path of its module, or this path and an operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 TORCHS_SIZE: Final = 100_000_000
-"""Parameters from which on torch wraps a module where nobody says so: ``min_num_params`` of ``size_based_auto_wrap_policy``."""
+"""Default number of parameters from which torch wraps a module: ``min_num_params`` of ``size_based_auto_wrap_policy``."""
 WrapChain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
 
@@ -24,7 +24,7 @@ WrapChain = tuple[str, ...]
 def chains(model: Model, wrapping: Wrapping) -> tuple[WrapChain, ...]:
     """Return the wraps around each layer of *model*.
 
-    Raise SpecError for patterns that match nothing or what cannot be wrapped, and for parameters that layers of two wraps share.
+    Raise SpecError for patterns that match no module or one that cannot be wrapped, and if layers in two wraps share parameters.
     """
     sizes = _sizes(model.layers)
     chosen = _by_size(model, sizes, wrapping) if isinstance(wrapping, int) else _by_pattern(model, sizes, wrapping)
@@ -40,7 +40,7 @@ def _elements(layer: Layer) -> int:
 
 
 def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
-    """Return the parameters in each module that has any."""
+    """Return the number of parameters in each module that has any."""
     sizes: dict[str, int] = defaultdict(int)
     for layer in layers:
         if elements := _elements(layer):
@@ -50,7 +50,7 @@ def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
 
 
 def _lists(model: Model) -> frozenset[str]:
-    """Return the modules that hold others and are not called; a decoder's blocks stand in one."""
+    """Return the modules that only contain other modules and are not called; the blocks of a decoder are in one."""
     return frozenset(("layers",) if model.transformer is not None else model.lists)
 
 
@@ -71,7 +71,7 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
 
 
 def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[str]:
-    """Return what torch's ``size_based_auto_wrap_policy`` wraps, bottom up: a module once what is not wrapped in it is *least* or more."""
+    """Return the modules that torch's ``size_based_auto_wrap_policy`` wraps, bottom up: each with at least *least* unwrapped parameters."""
     lists, leaves = _lists(model) | set(model.called_lists), frozenset(model.leaves)
     below: dict[str, list[str]] = defaultdict(list)
     for path in sizes:
@@ -79,7 +79,7 @@ def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[st
     chosen: set[str] = set()
 
     def wrapped(path: str) -> int:
-        """Return how many parameters of *path* are wrapped after it has been looked through."""
+        """Visit *path* and return how many of its parameters are wrapped."""
         if sizes[path] < least or path in leaves:
             return 0
         inside = sum(map(wrapped, below[path]))
@@ -88,23 +88,23 @@ def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[st
         chosen.add(path)
         return sizes[path]
 
-    if model.parameters >= least:  # the root is looked through, and always wrapped
+    if model.parameters >= least:  # the policy visits the root, which is always wrapped
         for path in below[""]:
             wrapped(path)
     return frozenset(chosen)
 
 
 def _check_shared(model: Model, of_layers: tuple[WrapChain, ...]) -> None:
-    """Raise SpecError where two wraps use one parameter: ``fully_shard`` refuses it, and FSDP1 asks for one wrap."""
+    """Raise SpecError if two wraps use one parameter: ``fully_shard`` rejects this, and FSDP1 requires one wrap for it."""
     holder = {layer.name: chain[-1] if chain else "" for layer, chain in zip(model.layers, of_layers, strict=True)}
     for layer in model.layers:
         owner = holder.get(layer.shares, holder[layer.name])
         if owner != holder[layer.name]:
             raise SpecError(
                 f"training.parallel.wrap: {layer.name} of {model.name} uses the parameters of {layer.shares}, but "
-                f"{_said(holder[layer.name])} wraps the one and {_said(owner)} the other; FSDP needs both in the same wrap"
+                f"{_wrap_name(holder[layer.name])} wraps the one and {_wrap_name(owner)} the other; FSDP needs both in the same wrap"
             )
 
 
-def _said(wrap: str) -> str:
+def _wrap_name(wrap: str) -> str:
     return wrap or "the root"

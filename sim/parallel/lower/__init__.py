@@ -1,1 +1,1 @@
-"""How do models, stacks and layouts become programs? Pure: no hardware, no seconds."""
+"""How do models, stacks and layouts become programs? Pure: independent of hardware and time."""

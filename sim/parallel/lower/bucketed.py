@@ -1,8 +1,8 @@
-"""When do gradients travel where each rank has whole weights? Data parallelism and sharded optimizers: in buckets, from the last backward.
+"""When are gradients exchanged if each rank has whole weights? Data parallelism and sharded optimizers use buckets in the last backward.
 
-Megatron-LM ``distributed_data_parallel.py``: gradients are reduced in buckets as the last micro-batch's backward makes them; a sharded
-optimizer's weights are gathered before their next use, the next bucket while one is used. Behind these reductions gradients of norms are
-added up over tensor ranks (``finalize_model_grads.py``).
+Megatron-LM ``distributed_data_parallel.py``: gradients are reduced in buckets as the backward pass of the last micro-batch makes them. The
+weights of a sharded optimizer are gathered before their next use; the next bucket is gathered while one is used. After these reductions,
+the gradients of norms are summed over tensor ranks (``finalize_model_grads.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.parallel.program import Copy, Instruction, Op, PassPart, Start, Tag, Wa
 from sim.parallel.schedule import Action
 
 MEGATRON_BUCKET = 40e6
-"""Least elements of a gradient bucket in Megatron-LM; a million for each data rank where that is more (param_and_grad_buffer.py)."""
+"""Minimum elements of a gradient bucket in Megatron-LM, or a million per data rank if that is more (param_and_grad_buffer.py)."""
 
 
 class Bucketed(Lowering):
@@ -29,15 +29,15 @@ class Bucketed(Lowering):
         locals_ = range(layout.mesh.parallel.chunks)
         chunks = sorted(layout.chunk_of(stage, each) for each in locals_)
         self.buckets = {chunk: list(self._cut(layout.chunks[chunk])) for chunk in chunks}
-        """Units of each bucket of a chunk, in the order in which backward fills them."""
+        """Units of each bucket of a chunk, in the order in which backward fills the buckets."""
         self.gathers = deque(self._gathers()) if self.sharded and layout.options.overlap_parameters else deque()
-        """Buckets of weights that are still to be gathered, in the order in which forward wants them."""
+        """Buckets of weights that are still to be gathered, in the order in which forward uses them."""
         self.under_way: dict[int, list[Tag]] = {}
         self.late: list[Start] = []
 
     @property
     def bucket(self) -> float:
-        """Return the elements at which a bucket closes. Megatron-LM and apex send all at once without overlap, and on later stages."""
+        """Return the number of elements at which a bucket closes; Megatron-LM and apex use one bucket without overlap or after stage 0."""
         options = self.layout.options
         if options.framework in ("megatron", "apex") and (self.stage > 0 or not options.overlap_gradients):
             return math.inf
@@ -60,7 +60,7 @@ class Bucketed(Lowering):
         return dense, experts
 
     def before(self) -> Iterator[Instruction]:
-        """Gather the first bucket of what the last step's optimizers updated; each one's use starts the next (``overlap_param_gather``)."""
+        """Gather the first bucket of updated weights; the use of each bucket starts the gather of the next (``overlap_param_gather``)."""
         yield from self._gather_next()
 
     def _gather_next(self) -> Iterator[Start]:
@@ -71,7 +71,7 @@ class Bucketed(Lowering):
             yield from starts
 
     def after(self) -> Iterator[Instruction]:
-        """Gather updated weights at once where the next forward does not."""
+        """Gather updated weights immediately if the next forward does not gather them."""
         if self.sharded and not self.layout.options.overlap_parameters:
             starts = [start for _, group in self._gathers() for start in group]
             yield from starts
@@ -80,7 +80,7 @@ class Bucketed(Lowering):
                 yield Copy("weights", sum(start.nbytes for start in starts), 0)
 
     def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
-        """Yield the units of each bucket of weights with the operations that gather them, in the order of forward."""
+        """Yield the units of each bucket of weights and the operations that gather them, in the order of forward."""
         layout = self.layout
         for units in chain.from_iterable(reversed(buckets) for buckets in self.buckets.values()):
             dense, experts = self._elements(units)
@@ -93,12 +93,12 @@ class Bucketed(Lowering):
             yield units, starts
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
-        """Yield one forward, whose first use of a bucket of weights waits for it."""
+        """Yield one forward; the first use of a bucket of weights waits for its gather."""
         if units and not self.gathers and not self.under_way:
             yield from _runs("F", units, action)
             return
         for unit in units:
-            while any(unit in group for group, _ in self.gathers):  # a chunk whose turn comes before that of its bucket
+            while any(unit in group for group, _ in self.gathers):  # a chunk may run before the turn of its bucket
                 yield from self._gather_next()
             if tags := self.under_way.pop(unit, None):
                 self.under_way = {other: each for other, each in self.under_way.items() if each is not tags}
@@ -107,7 +107,7 @@ class Bucketed(Lowering):
             yield Work("F", unit, unit, action.micro_batch)
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        """Yield one backward, which reduces a bucket as soon as its gradients are there."""
+        """Yield one backward, which reduces each bucket as soon as its gradients are ready."""
         layout = self.layout
         if action.kind == "I" or not (final or layout.reduces_each):
             yield from _runs(action.kind, units, action)
@@ -123,7 +123,7 @@ class Bucketed(Lowering):
                 self.late += starts
 
     def finish(self) -> Iterator[Instruction]:
-        """Yield the reductions that nothing overlaps; then what Megatron-LM adds up over tensor ranks, in one buffer."""
+        """Yield the reductions without overlap, then the sum over tensor ranks that Megatron-LM does in one buffer."""
         if self.layout.options.flattens:
             gradients = sum(sum(self._elements(bucket)) for buckets in self.buckets.values() for bucket in buckets) * self.layout.reduced
             yield Copy("gradients", gradients, self.layout.micro_batches - 1)
@@ -139,7 +139,7 @@ class Bucketed(Lowering):
 
 
 def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:
-    """Yield the work of one pass over *units*, which are in the order of the model: neighbours together."""
+    """Yield the work of one pass over *units*, which are in the order of the model; consecutive units form one work."""
     first = 0
     runs = []
     for index in range(1, len(units) + 1):

@@ -1,10 +1,10 @@
-"""Which gradients travel together, and when? Buckets as torch DDP, apex, Horovod and a flat all-reduce form them.
+"""Which gradients are exchanged together? Buckets as formed by torch DDP, apex, Horovod and a flat all-reduce.
 
-DDP after its first iteration: tensors in the order their gradients become ready; a bucket closes when adding a tensor reaches
-its cap; the first cap is 1 MiB, the others 25 MiB (torch/csrc/distributed/c10d/reducer.cpp,
+DDP, after its first iteration, takes tensors in the order in which their gradients become ready. A bucket closes when a tensor makes it
+reach its cap; the first cap is 1 MiB, the others 25 MiB (torch/csrc/distributed/c10d/reducer.cpp,
 ``compute_bucket_assignment_by_size``). Apex closes a bucket when it holds ``message_size`` elements (NVIDIA/apex
-apex/parallel/distributed.py); with 1, as Stash runs it, after every tensor. Horovod: `sim.parallel.lower.fusion`. A tensor that travels as
-rows (a sparse embedding) has a message of its own, whatever the strategy.
+apex/parallel/distributed.py); with 1, as Stash runs it, after every tensor. Horovod: `sim.parallel.lower.fusion`. A tensor that is sent as
+rows (a sparse embedding) has a message of its own with any strategy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.parallel.lower.own_exchange import own_buckets
 from sim.spec.stack import Stack, Strategy
 
 GRADIENT_ELEMENT = 4.0
-"""Bytes by which apex's elements are counted where nothing narrower travels."""
+"""Default bytes of a gradient element, by which apex's limit in elements is converted to bytes."""
 
 CAPS: Mapping[Strategy, Callable[[Stack, float], Sequence[float]]] = {
     "ddp": lambda stack, _: [stack.first_bucket_cap, stack.bucket_cap],
@@ -27,11 +27,11 @@ CAPS: Mapping[Strategy, Callable[[Stack, float], Sequence[float]]] = {
     "parameter_server": lambda stack, _: [stack.first_bucket_cap, stack.bucket_cap] if stack.overlap else [math.inf],
     "parameter_server_async": lambda *_: [math.inf],
 }
-"""Bytes at which buckets close, by strategy, for gradient elements of some width; the last serves all further buckets."""
+"""Bytes at which buckets close, by strategy, given the stack and the bytes per element; the last applies to all further buckets."""
 
 
 def assign_buckets(sizes: Sequence[float], caps: Sequence[float]) -> list[list[int]]:
-    """Return the indices of *sizes* (bytes, in ready order) in each bucket; the last of *caps* (bytes) serves all further buckets."""
+    """Return the indices of *sizes* (bytes, in ready order) in each bucket; the last of *caps* (bytes) applies to all further buckets."""
     buckets: list[list[int]] = []
     current: list[int] = []
     filled = 0.0
@@ -54,10 +54,10 @@ def stack_buckets(
     element: float = GRADIENT_ELEMENT,
     alone: Set[int] = frozenset(),
 ) -> list[Bucket]:
-    """Return the buckets that *stack*'s strategy makes of gradient tensors of these *sizes* (bytes, ready order), in launch order.
+    """Return the buckets that the strategy of *stack* forms from gradient tensors of *sizes* (bytes, in ready order), in launch order.
 
-    *ready* are the times (s) at which all *ranks* have them, which Horovod and the user's own exchanges ask for; *element* is the bytes of
-    one gradient element; tensors of *alone* share a bucket with no other.
+    *ready* are the times (s) at which all *ranks* have the tensors; only Horovod and a user's own exchange need them. *element* is the
+    bytes of one gradient element. Each tensor in *alone* has a bucket of its own.
     """
     shared = [index for index in range(len(sizes)) if index not in alone]
     together = [sizes[index] for index in shared]

@@ -1,13 +1,13 @@
-"""What does one bucket weigh on the wire, and what does making it lighter cost the GPU?
+"""How many bytes does one bucket send, and how much GPU work does compression cost?
 
-As it is: one all-reduce of its bytes. ``wire_dtype``: fewer bytes an element, and a cast before and after (torch
-ddp_comm_hooks/default_hooks.py). ``top_k`` with error feedback (Lin et al., Deep Gradient Compression, ICLR 2018): the values and the
-4-byte places of a share of the elements, gathered from all ranks. ``power_sgd`` (Vogels et al., NeurIPS 2019; torch
-ddp_comm_hooks/powerSGD_hook.py): of each n x m matrix of gradients M the factors P = MQ (n x r), made orthogonal, and Q = M'P (m x r),
-one all-reduce each; vectors, and matrices that would not shrink to less than half, travel whole. Sparse: the rows of an embedding
-touched by any sample, and their 8-byte numbers, gathered from all ranks and added up.
+Uncompressed: one all-reduce of its bytes. ``wire_dtype``: fewer bytes per element, and a cast before and after (torch
+ddp_comm_hooks/default_hooks.py). ``top_k`` with error feedback (Lin et al., Deep Gradient Compression, ICLR 2018): the values and 4-byte
+indices of a share of the elements, gathered from all ranks. ``power_sgd`` (Vogels et al., NeurIPS 2019; torch
+ddp_comm_hooks/powerSGD_hook.py): for each n x m gradient matrix M, the factors P = MQ (n x r), orthogonalized, and Q = M'P (m x r), with
+one all-reduce each; vectors, and matrices that would not shrink to less than half, are sent whole. Sparse: the embedding rows touched
+by any sample and their 8-byte indices, gathered from all ranks and summed.
 
-Limits: gathered parts of all ranks have the same size; rows are counted as if no sample touched a row twice.
+Limits: gathered parts of all ranks have the same size; rows are counted as if no row were touched twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sim.parallel.program import Message
 from sim.spec.stack import Stack
 
 _INDEX = 4.0
-"""Bytes of an element's place: 32 bits suffice for a bucket."""
+"""Bytes of an element's index: 32 bits suffice for a bucket."""
 _ROW_NUMBER = 8.0
-"""Bytes of a row's number: torch's sparse tensors hold int64."""
+"""Bytes of a row's index: torch's sparse tensors use int64."""
 _SELECTION_PASSES = 5.0
-"""Reads of all elements to find the largest: four digits of 8 bits, and a gathering (aten/native/cuda/TensorTopK.cu)."""
+"""Reads of all elements to find the largest: one for each of four 8-bit digits, and one to gather (aten/native/cuda/TensorTopK.cu)."""
 _LEAST_GAIN = 2.0
 """min_compression_rate of powerSGD_hook.py."""
 _FEEDBACK_PASSES = 3.0
-"""Adding last step's error to a gradient, or storing this step's: two reads and a write."""
+"""Memory passes to add the last step's error to a gradient, or to store this step's error: two reads and one write."""
 
 
 class Tensor(NamedTuple):
-    """A gradient tensor as a matrix: its elements and its rows (1 for a vector), and how many rows a step touches if it is sparse."""
+    """A gradient tensor as a matrix: its elements, its rows (1 for a vector), and the rows *touched* in a step if it is sparse."""
 
     elements: float
     rows: float = 1.0
@@ -39,7 +39,7 @@ class Tensor(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What a bucket sends, *values* gradient elements a rank, and the GPU's work: bytes of memory before and after, FLOP, kernels."""
+    """The messages of a bucket with *values* gradient elements per rank, and the GPU work: memory bytes before and after, FLOP, kernels."""
 
     messages: tuple[Message, ...]
     values: float
@@ -50,7 +50,7 @@ class Payload(NamedTuple):
 
 
 def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stack, ranks: int) -> Payload:
-    """Return what a bucket of *tensors*, *element* bytes a gradient, sends between *ranks*, *width* bytes each."""
+    """Return the payload of a bucket of *tensors* between *ranks*: *element* bytes per gradient in memory, *width* bytes when sent."""
     if tensors[0].touched is not None:
         sent = _rows(tensors[0], width, ranks)
     elif stack.compression is None:
@@ -68,14 +68,14 @@ def _rows(tensor: Tensor, width: float, ranks: int) -> Payload:
     touched = tensor.touched or 0.0
     values = touched * tensor.elements / tensor.rows
     messages = (Message("all_gather", ranks * values * width), Message("all_gather", ranks * touched * _ROW_NUMBER))
-    return Payload(messages, values, after=3.0 * ranks * values * width)  # each row is read, and added to what is there
+    return Payload(messages, values, after=3.0 * ranks * values * width)  # each row is read and added to the existing value
 
 
 def _top_k(elements: float, element: float, width: float, density: float, ranks: int) -> Payload:
     sent = density * elements
     messages = (Message("all_gather", ranks * sent * width), Message("all_gather", ranks * sent * _INDEX))
     before = elements * element * (_FEEDBACK_PASSES + _SELECTION_PASSES)
-    after = elements * element + ranks * sent * (_INDEX + width + 2 * element)  # zeroed, then each value read and added in its place
+    after = elements * element + ranks * sent * (_INDEX + width + 2 * element)  # zeroed, then each value is read and added at its index
     return Payload(messages, sent, before, after)
 
 

@@ -1,13 +1,12 @@
-"""What does FSDP copy on the GPU around its collectives? Bytes that cross the memory, read and written, for each element of a wrap.
+"""What does FSDP copy on the GPU around its collectives? Bytes read and written in GPU memory for each element of a wrap.
 
-FSDP2 (torch fsdp/_fully_shard/_fsdp_collectives.py): the shards are cast and then copied into the buffer that is gathered, on a stream of
-their own; compute copies each parameter out of it (``split_with_sizes_copy``), and gradients into the buffer that is reduced
-(``chunk_cat``), which casts them. FSDP1 (fsdp/_flat_param.py, _runtime_utils.py): parameters are views of what is gathered, so that
-autograd puts their gradients together (backward of ``torch.split``); another stream casts these and divides them before they are reduced.
+FSDP2 (torch fsdp/_fully_shard/_fsdp_collectives.py): a separate stream casts the shards and copies them into the input buffer of the
+all-gather. The compute stream copies each parameter out of the gathered buffer (``split_with_sizes_copy``), and copies gradients into the
+buffer that is reduced (``chunk_cat``), which also casts them. FSDP1 (fsdp/_flat_param.py, _runtime_utils.py): parameters are views of
+the gathered buffer, so autograd concatenates their gradients (backward of ``torch.split``). Another stream casts them and divides
+them before they are reduced. Nothing is copied if the compiler lays out the communicated buffers (``copies: false``, XLA).
 
-Nothing is copied where the compiler lays out what travels (``copies: false``, XLA).
-
-Limits: shards that are cast and added up behind a reduction, one part in so many ranks; DeepSpeed's ZeRO-3.
+Limits: casting and adding the shards after a reduction is not counted (one part in as many as there are ranks); nor is DeepSpeed's ZeRO-3.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from sim.spec.layer import WIDTHS
 
 
 def shard_copied(layout: Layout, ranks: int, again: bool) -> float:
-    """Return the bytes that another stream copies of a rank's shard before it is gathered, for each element that *ranks* hold together.
+    """Return the bytes that another stream copies of a rank's shard before its gather, per element that *ranks* hold together.
 
-    *again*: from shards that forward left behind in the type that travels (``reshard_after_forward`` with a number).
+    *again*: the shards were left by forward in the communicated data type (``reshard_after_forward`` with a number).
     """
     travels, held = layout.gathered, layout.gathered if again else WIDTHS[layout.options.weights]
-    casts = WIDTHS[layout.options.weights] != travels  # a type of parameters is set, which FSDP2 copies to whatever a shard is in
+    casts = WIDTHS[layout.options.weights] != travels  # a parameter dtype is set, to which FSDP2 copies shards of any type
     if _copies(layout) == "fsdp2":
         return ((held + travels if casts else 0.0) + 2.0 * travels) / ranks
     return (held + travels) / ranks if casts and _copies(layout) == "fsdp1" else 0.0
 
 
 def weights_copied(layout: Layout) -> float:
-    """Return the bytes that compute copies of each element once it is gathered."""
+    """Return the bytes that the compute stream copies per element after a gather."""
     return 2.0 * layout.gathered if _copies(layout) == "fsdp2" else 0.0
 
 
 def gradients_copied(layout: Layout, reduces: bool) -> float:
-    """Return the bytes that compute copies of each gradient behind backward, which then *reduces* it or not."""
+    """Return the bytes that the compute stream copies per gradient element after backward; *reduces*: whether it is reduced then."""
     match _copies(layout):
         case "fsdp2":
             return unreduced_width(layout) + layout.reduced if reduces else 0.0
@@ -47,13 +46,13 @@ def gradients_copied(layout: Layout, reduces: bool) -> float:
 
 
 def unreduced_width(layout: Layout) -> float:
-    """Return the bytes of a gradient before it is reduced: as autograd made it, or added up over micro-batches in the type that travels."""
+    """Return the bytes of a gradient before it is reduced: as made by autograd, or summed over micro-batches in the communicated type."""
     adds = layout.micro_batches > 1 and not layout.reduces_each
     return layout.reduced if adds else layout.gathered
 
 
 def gradients_divided(layout: Layout) -> float:
-    """Return the bytes that another stream passes of each gradient before FSDP1 reduces it: cast, and divided in place."""
+    """Return the bytes per gradient element that another stream moves before FSDP1 reduces it: a cast, and a division in place."""
     if _copies(layout) != "fsdp1":
         return 0.0
     cast = layout.gathered + layout.reduced if layout.reduced != layout.gathered else 0.0
@@ -61,6 +60,6 @@ def gradients_divided(layout: Layout) -> float:
 
 
 def _copies(layout: Layout) -> Literal["fsdp2", "fsdp1", ""]:
-    """Return whose copies a rank makes; empty: none."""
+    """Return the framework whose copies a rank makes; empty: none."""
     framework = layout.options.framework
     return framework if layout.options.copies and framework in ("fsdp2", "fsdp1") else ""

@@ -1,10 +1,10 @@
-"""What do the ranks of one job exchange in a step, and at which layers? From the layer table and the stack to operations; pure.
+"""What do the ranks of one job exchange in a step, and at which layers? Pure: from the layer table and the stack to operations.
 
-Buckets come from `buckets`, what each weighs from `compression`. Torch's DDP broadcasts buffers before the first forward
-after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
-``compute_bucket_assignment_by_size``): BatchNorm's statistics in FP32, then its counts of batches, int64. SyncBatchNorm gathers mean,
-inverse deviation and count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py),
-in FP32. Limits: its own kernels cost what BatchNorm's do.
+Buckets come from `buckets`, their payloads from `compression`. Torch's DDP broadcasts buffers before the first forward
+after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), separately for each data type (c10d's
+``compute_bucket_assignment_by_size``): BatchNorm's statistics in FP32, then its batch counts in int64. SyncBatchNorm gathers mean,
+inverse deviation and count of every channel in forward, and sums two gradients of them in backward (torch/nn/modules/_functions.py),
+in FP32. Limits: its own kernels cost the same as those of BatchNorm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNT_BYTES = 8.0
 
 
 class BucketPlan(NamedTuple):
-    """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and what starts it."""
+    """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and its ``Start``."""
 
     last: int
     copied: float
@@ -34,7 +34,7 @@ class BucketPlan(NamedTuple):
 
 
 class ExchangePlan(NamedTuple):
-    """What a micro-batch that exchanges starts; *norms* are those of BatchNorm layers, by place in the table: forward, backward."""
+    """The operations of a micro-batch that exchanges; *norms*: (forward, backward) of each BatchNorm layer, by its place in the table."""
 
     before: tuple[Start, ...] = ()
     between: tuple[Start, ...] = ()
@@ -43,24 +43,24 @@ class ExchangePlan(NamedTuple):
 
 
 def started(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
-    """Return what starts the operation *name* among all ranks, which carries *bucket* (-1: none), in the first micro-batch."""
+    """Return the ``Start`` of the operation *name* among all ranks, for *bucket* (-1: none), in the first micro-batch."""
     (op, nbytes), *more = messages
     return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more=tuple(more), delay=delay)
 
 
 def gradient_bytes(workload: Workload) -> float:
-    """Return the bytes of one gradient element of *workload* where the model's code makes it FP32."""
+    """Return the bytes of one gradient element of *workload* for tensors that the model's code declares as FP32."""
     return MEANING[workload.training.precision].gradient
 
 
 def gradient_volume(workload: Workload) -> float:
-    """Return the bytes of all gradients of *workload*, each tensor of the type it has."""
+    """Return the bytes of all gradients of *workload*, each tensor in its own data type."""
     width = gradient_bytes(workload)
     return sum(layer.gradient_bytes(width) for layer in workload.model.layers)
 
 
 def wire_bytes(workload: Workload, element: float | None = None) -> float:
-    """Return the bytes on the wire of a gradient element of *element* bytes, those of an FP32 one by default."""
+    """Return the bytes that are sent for a gradient element of *element* bytes (default: an FP32 tensor's element)."""
     wire = workload.training.stack.wire_dtype
     element = gradient_bytes(workload) if element is None else element
     narrow = wire in ("fp16", "bf16") or (wire == "autocast" and MEANING[workload.training.precision].autocast)
@@ -68,7 +68,7 @@ def wire_bytes(workload: Workload, element: float | None = None) -> float:
 
 
 def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> ExchangePlan:
-    """Return what *ranks* exchange when all of them have each gradient tensor at *ready* (s after backward began, growing)."""
+    """Return what *ranks* exchange if all of them have each gradient tensor at *ready* (s after backward began, increasing)."""
     if ranks == 1 and not workload.training.stack.uses_servers:
         return ExchangePlan()
     stack, buffers = workload.training.stack, _buffers(workload)
@@ -80,14 +80,14 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
 
 
 def _buffers(workload: Workload) -> tuple[Message, ...]:
-    """Return the broadcasts of buffers, one for each data type; Gloo's two threads carry both at once, so that one stands for both."""
+    """Return the broadcasts of buffers, one per data type; Gloo's two threads send both at once, so they are combined into one."""
     total, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
     parts = (total,) if workload.training.stack.backend == "gloo" else (total - counts, counts)
     return tuple(Message("broadcast", nbytes) for nbytes in parts if nbytes > 0)
 
 
 def gradient_tensors(workload: Workload) -> list[Tensor]:
-    """Return the gradient tensors of *workload* in the order they become ready."""
+    """Return the gradient tensors of *workload* in the order in which they become ready."""
     training = workload.training
     samples = training.batch * (training.gradient_accumulation_steps if training.stack.no_sync else 1)
     sparse = training.stack.sparse_embeddings
@@ -97,13 +97,13 @@ def gradient_tensors(workload: Workload) -> list[Tensor]:
 
 
 def gradient_widths(workload: Workload) -> list[float]:
-    """Return the bytes of an element of each of those tensors."""
+    """Return the bytes per element of each tensor in `gradient_tensors`."""
     width = gradient_bytes(workload)
     return [each for layer in reversed(workload.model.layers) for each in layer.widths(width)[: len(layer.gradients)]]
 
 
 def _tensors(layer: Layer, touched: int) -> list[Tensor]:
-    """Return the gradient tensors of *layer*; *touched* rows of its table, if that travels by rows."""
+    """Return the gradient tensors of *layer*; *touched*: rows of its table that are sent if the table is sent as rows, else 0."""
     rows = layer.rows or (layer.channels[-1] if layer.channels else 1)
     tensors = [Tensor(elements, rows if elements % rows == 0 and elements > rows else 1.0) for elements in layer.gradients]
     return [tensors[0]._replace(touched=float(min(touched, layer.rows))), *tensors[1:]] if touched and tensors else tensors
@@ -114,7 +114,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
     plans = []
-    for index, bucket in enumerate(_of_one_type(sizes, widths, sparse, stack, ready, ranks)):
+    for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, stack, ready, ranks)):
         element = widths[bucket.tensors[0]]
         sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
@@ -122,12 +122,12 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     return tuple(plans)
 
 
-def _of_one_type(
+def _buckets_by_type(
     sizes: Sequence[float], widths: Sequence[float], sparse: Set[int], stack: Stack, ready: Sequence[float], ranks: int
 ) -> list[Bucket]:
-    """Return the buckets, in launch order; no framework mixes types in one.
+    """Return the buckets in launch order; no framework mixes data types in one bucket.
 
-    torch's reducer.cpp fills buckets for each type and device (``BucketKey``); apex splits by type, Horovod fuses equal types only.
+    torch's reducer.cpp fills buckets for each type and device (``BucketKey``); apex splits by type; Horovod fuses only equal types.
     """
     if len(set(widths)) < 2:
         return stack_buckets(sizes, stack, ready, ranks, widths[0] if widths else GRADIENT_ELEMENT, sparse)

@@ -1,11 +1,11 @@
-"""Which gradients does Horovod reduce together, and when? Those that became ready within a cycle, in ready order, up to a threshold.
+"""Which gradients does Horovod reduce together, and when? Tensors that became ready within a cycle, in ready order, up to a threshold.
 
-A background thread wakes every cycle; ranks agree on which tensors all of them have (horovod/common/controller.cc,
-``ComputeResponseList``), then each tensor joins the message before it if both fit the fusion buffer (``FuseResponses``; it looks
-ahead past one that does not fit only where types differ). What they agree on costs time on the host, as collectives of a few bytes
-take ``log2(n)`` hops: two bit vectors and-ed where the response cache knows the tensors; else requests gathered at the first rank,
-which reads one for every tensor and rank, and its answer broadcast. The thread's clock runs free of the step; here a cycle ends half
-a cycle after the first tensor is ready, the mean. Limits: all tensors of one type; the thread never waits for a collective.
+A background thread wakes up every cycle. Ranks agree on which tensors all of them have (horovod/common/controller.cc,
+``ComputeResponseList``); then each tensor joins the message before it if both fit into the fusion buffer (``FuseResponses``; it looks past
+a tensor that does not fit only if types differ). This negotiation takes host time, because collectives of a few bytes need ``log2(n)``
+hops: two bit vectors are and-ed if the tensors are in the response cache; otherwise requests are gathered at the first rank, which
+reads one for every tensor and rank, and its response is broadcast. The thread's clock is independent of the step; here a cycle ends half a
+cycle (the mean) after the first tensor is ready. Limits: all tensors have one type; the thread never waits for a collective.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sim.spec.stack import Fusion
 
 
 class Bucket(NamedTuple):
-    """Gradient tensors that travel together, by their place in ready order; launched *delay* seconds after the last is ready."""
+    """Gradient tensors in one message, by their place in ready order; it is launched *delay* seconds after the last is ready."""
 
     tensors: tuple[int, ...]
     delay: float = 0.0
 
 
 def fused(ready: Sequence[float], sizes: Sequence[float], fusion: Fusion, ranks: int) -> list[Bucket]:
-    """Return the messages made of tensors of *sizes* (bytes) that all *ranks* have at times *ready* (s, growing)."""
+    """Return the fused messages of tensors of *sizes* (bytes) that all *ranks* have at times *ready* (s, increasing)."""
     cached = len(sizes) <= fusion.response_cache
     period = max(fusion.cycle_time, negotiation(fusion, ranks, 0))
     ticks = [_tick(time, ready[0], period) for time in ready]
@@ -39,12 +39,12 @@ def fused(ready: Sequence[float], sizes: Sequence[float], fusion: Fusion, ranks:
 
 
 def negotiation(fusion: Fusion, ranks: int, requests: int) -> float:
-    """Return the seconds in which *ranks* agree on what is ready, each with *requests* tensors that the response cache does not know."""
+    """Return the time (s) for *ranks* to agree on ready tensors, each with *requests* tensors that are not in the response cache."""
     return 2 * math.ceil(math.log2(ranks)) * fusion.control_latency + requests * ranks * fusion.request_time
 
 
 def fill(tensors: Sequence[int], sizes: Sequence[float], threshold: float) -> list[tuple[int, ...]]:
-    """Return *tensors* in runs, in order, each within *threshold* bytes together unless one alone exceeds it."""
+    """Return *tensors* in consecutive runs of at most *threshold* bytes each, except for single tensors above it."""
     runs: list[tuple[int, ...]] = []
     room = -1.0
     for tensor in tensors:
@@ -58,7 +58,7 @@ def fill(tensors: Sequence[int], sizes: Sequence[float], threshold: float) -> li
 
 
 def _tick(time: float, first: float, period: float) -> float:
-    """Return when the background thread next wakes at or after *time*."""
+    """Return when the background thread next wakes up at or after *time*."""
     if period <= 0:
         return time
     return first + (max(0, math.ceil((time - first) / period - 0.5)) + 0.5) * period

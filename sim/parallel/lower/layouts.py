@@ -1,4 +1,4 @@
-"""How does a layout become programs? Each stage's list of instructions, by what its ranks shard."""
+"""How does a layout become programs? Each stage gets a list of instructions, depending on what its ranks shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.parallel.program import HOST_WAITS, Program, fused, loaded, waited_for
 
 
 def program(layout: Layout, stage: int) -> Program:
-    """Return what each rank of *stage* does in one step; worked out once."""
+    """Return the program of each rank of *stage* for one step, memoized in *layout*."""
     if stage not in layout.programs:
         lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
         layout.programs[stage] = fused(loaded(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits])))

@@ -1,6 +1,6 @@
-"""What decides a stage's program, and what do all programs have in common? A layout, and its schedule with messages between stages.
+"""What determines a stage's program, and what do all programs have in common? A layout, and its schedule with messages between stages.
 
-`sim.parallel.lower.sharded` and `sim.parallel.lower.bucketed` add when weights and gradients travel.
+`sim.parallel.lower.sharded` and `sim.parallel.lower.bucketed` add the communication of weights and gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sim.spec.parallel import MeshOptions
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that decides the programs of one step."""
+    """Everything that determines the programs of one step."""
 
     mesh: Mesh
     options: MeshOptions
@@ -29,11 +29,11 @@ class Layout:
     schedule: str
     micro_batches: int
     gathered: float
-    """Bytes of an element of weights as it travels."""
+    """Bytes per element of weights when they are gathered."""
     reduced: float
-    """Bytes of an element of gradients as it travels."""
+    """Bytes per element of gradients when they are reduced."""
     entering: tuple[float, ...]
-    """Bytes of activations that enter each chunk for one micro-batch: what is handed to it, and whose gradients it hands back."""
+    """Bytes of activations that enter each chunk for one micro-batch; their gradients, which it sends back, have the same size."""
     clips: bool
     """Whether the optimizer waits for the norm of all gradients."""
     tied: float
@@ -41,13 +41,13 @@ class Layout:
     synchronizes_each: bool
     """Whether the stack lets every micro-batch reduce its gradients, not just the last one (`Stack.synchronizes_each`)."""
     own: OwnPasses | None = None
-    """What the schedule runs where it is the user's."""
+    """The passes of the schedule if it is supplied by the user."""
     programs: dict[int, tuple[Instruction, ...]] = field(init=False, default_factory=dict, repr=False, compare=False)
     """Programs lowered so far, by stage (`sim.parallel.lower.layouts.program`)."""
 
     @property
     def meets(self) -> bool:
-        """Whether a message between stages begins when its receiver asks for it, and compute waits until it has gone."""
+        """Whether a message between stages begins when its receiver requests it, and the sender's compute waits until it is sent."""
         return self.own.waits_for_sends if self.own else self.schedule in MEETING
 
     @property
@@ -62,13 +62,13 @@ class Layout:
 
     @property
     def adds_shards(self) -> bool:
-        """Whether gradients are reduced to shards before those of micro-batches are added up."""
+        """Whether gradients are reduced to shards before they are accumulated over micro-batches."""
         sharded = self.mesh.parallel.shard in ("gradients", "parameters") and self.mesh.group_size("shard") > 1
         return sharded and self.reduces_each
 
     @property
     def rooted(self) -> bool:
-        """Whether the ends of the model belong to FSDP's root: the stack wraps no more than blocks, or both ends use one table."""
+        """Whether the ends of the model belong to FSDP's root: the stack wraps only blocks, or both ends use one table."""
         return self.options.root or bool(self.tied and self.mesh.stages == 1)
 
     @property
@@ -84,9 +84,9 @@ class Layout:
 
     @property
     def loses_gradients(self) -> bool:
-        """Whether torch's runtime makes no gradients of some weights: FSDP2 frees them after forward, and backward is cut in halves.
+        """Whether torch's runtime makes no gradients for some weights: FSDP2 frees them after forward, and backward is split into halves.
 
-        Stages but the first; the first half of backward looks for the weights before FSDP has gathered them (torch 2.13
+        This affects all stages except the first: the first half of backward looks for the weights before FSDP has gathered them (torch 2.13
         pipelining/_backward.py, ``stage_backward_input``).
         """
         if not (self.sharded_parameters and self.frees and self.mesh.stages > 1 and self.options.framework == "fsdp2"):
@@ -100,7 +100,7 @@ class Layout:
         return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
 
     def chunk_of(self, stage: int, local: int) -> int:
-        """Return the number in the model of a stage's chunk *local*."""
+        """Return the number in the model of the local chunk *local* of *stage*."""
         return position(self.schedule, self.mesh.stages, stage, local)
 
     def units_of(self, stage: int) -> tuple[int, ...]:
@@ -109,7 +109,10 @@ class Layout:
         return tuple(unit for chunk in sorted(self.chunk_of(stage, each) for each in local) for unit in self.chunks[chunk])
 
     def elements(self, unit: int, *, experts: bool, trained: bool = False) -> float:
-        """Return the parameters of one rank's part of *unit*: experts, or all else; experts without expert ranks are like all else."""
+        """Return the number of parameters of one rank's part of *unit*: its experts, or the rest.
+
+        Without expert ranks, experts count as part of the rest.
+        """
         own = self.units[unit]
         dense, of_experts = (own.trained, own.trained_experts) if trained else (own.elements, own.expert_elements)
         if self.mesh.parallel.expert == 1:
@@ -118,7 +121,7 @@ class Layout:
 
 
 class Lowering:
-    """One stage's instructions, action by action; subclasses say when weights and gradients travel."""
+    """The instructions of one stage, action by action; subclasses add the communication of weights and gradients."""
 
     def __init__(self, layout: Layout, stage: int) -> None:
         self.layout = layout
@@ -157,9 +160,9 @@ class Lowering:
         yield from self.after()
 
     def _receives_first(self, action: Action, following: Action | None) -> bool:
-        """Tell whether what *action* sends waits until what *following* works on has come: in the steady state of 1F1B.
+        """Return whether the send of *action* comes after the receive of *following*, as in the steady state of 1F1B.
 
-        Before it the next stage may need this message for the gradients that it would be waiting for.
+        Before the steady state, the next stage may need this message to compute the gradients that *following* would wait for.
         """
         if not self.layout.options.receives_first or self.layout.schedule != "1f1b" or following is None:
             return False
@@ -167,19 +170,19 @@ class Lowering:
         return (action.kind, following.kind) == ("F", "B") and action.micro_batch - following.micro_batch == ahead
 
     def before(self) -> Iterator[Instruction]:
-        """Yield what comes before the first action."""
+        """Yield the instructions before the first action."""
         yield from ()
 
     def ahead_of(self, at: int) -> Iterator[Instruction]:
-        """Yield what comes before the action at place *at*, or behind the last one."""
+        """Yield the instructions before the action at place *at*, or after the last action."""
         yield from ()
 
     def after(self) -> Iterator[Instruction]:
-        """Yield what comes after the optimizer."""
+        """Yield the instructions after the optimizer."""
         yield from ()
 
     def finish(self) -> Iterator[Instruction]:
-        """Yield what comes after the last action."""
+        """Yield the instructions after the last action."""
         yield from ()
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
@@ -187,7 +190,7 @@ class Lowering:
         raise NotImplementedError
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        """Yield one backward, or a half of it, over *units*; *final* is a chunk's last, behind which its gradients are complete."""
+        """Yield one backward, or half of one, over *units*; *final*: whether the gradients of the chunk are complete after it."""
         raise NotImplementedError
 
     def _received(self, action: Action, chunk: int) -> Iterator[Instruction]:
@@ -213,7 +216,7 @@ class Lowering:
             yield Send((what, to, action.micro_batch), stage, self.layout.entering[max(chunk, to)], held)
 
     def _tied(self) -> Iterator[Instruction]:
-        """Add up the gradient of a table that the first and the last stage both hold."""
+        """Sum the gradient of a table that the first and the last stage both hold."""
         ends = {0, holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, self.many - 1)[0]}
         if self.layout.tied and len(ends) > 1 and self.stage in ends:
             yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied, "ends")
@@ -221,12 +224,12 @@ class Lowering:
 
     @property
     def _sums_whole(self) -> bool:
-        """Whether gradients are added up among all data ranks at once, shards and replicas together."""
+        """Whether gradients are summed over all data ranks in one operation, over shards and replicas together."""
         mesh = self.layout.mesh
         return self.layout.options.whole_gradients and mesh.parallel.shard == "optimizer" and mesh.group_size("replicate") > 1
 
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
-        """Reduce the gradients of so many elements: among shards, then among replicas; experts among the ranks that hold the same."""
+        """Reduce the gradients of *dense* elements over shards, then over replicas, and of *experts* over ranks with the same experts."""
         mesh, width = self.layout.mesh, self.layout.reduced
         what, unit, micro_batch = tag
         first = None

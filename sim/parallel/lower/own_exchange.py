@@ -1,8 +1,9 @@
-"""Which gradients travel together where the user says so? An exchange strategy of the user's own forms buckets in the place of DDP's.
+"""Which gradients are exchanged together if the user decides? A user's exchange strategy forms the buckets instead of DDP.
 
-``strategy`` of the stack still says what the framework does around them (copies, memory, overlap); the user's object is asked which
-gradients share a message and how long it waits. Limits: messages start in the order in which their last gradients become ready; gradients
-of unlike types share none, so that each type is asked for by itself; rows of sparse embeddings travel alone.
+``strategy`` of the stack still determines what the framework does around the buckets (copies, memory, overlap). The user's object decides
+which gradients share a message and how long the message waits. Limits: messages start in the order in which their last gradients become
+ready; gradients of different types never share a message, so the object is called once per type; rows of sparse embeddings are sent
+separately.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from sim.spec.yaml import SpecError
 
 
 class ExchangeStrategy(Protocol):
-    """Which gradients travel together, and when; docs/develop/own-exchange.md has one as an example."""
+    """Decides which gradients are exchanged together, and when; docs/develop/own-exchange.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``own_exchange`` of a stack says."""
+        """Return the name of the strategy for ``own_exchange`` of a stack."""
 
     def buckets(self, sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Iterable[tuple[Iterable[int], float]]:
         """Return the messages of one backward pass among *ranks*: (numbers of gradients, delay).
 
-        Gradients are numbered from 0 as they become ready; *sizes* are their bytes, *ready* the seconds after backward began. A message
-        starts *delay* seconds after the last of its gradients is ready, or when the one before it has ended.
+        Gradients are numbered from 0 in the order in which they become ready. *sizes* are their bytes, *ready* the times (s) after backward
+        began. A message starts *delay* seconds after the last of its gradients is ready, or when the previous message has ended.
         """
 
 
 def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks: int) -> list[Bucket]:
-    """Return the messages that the strategy *name* makes. Raise SpecError unless each gradient is in one of them."""
+    """Return the messages of the strategy *name*. Raise SpecError unless each gradient is in exactly one of them."""
     strategy = cast(ExchangeStrategy, extension(EXCHANGES, name))
 
-    def buckets_given() -> list[Bucket]:
+    def requested_buckets() -> list[Bucket]:
         return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
 
-    buckets = cast("list[Bucket]", called(EXCHANGES, name, buckets_given))
+    buckets = cast("list[Bucket]", called(EXCHANGES, name, requested_buckets))
     for bucket in buckets:
         if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")
@@ -48,6 +49,6 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     times = Counter(place for bucket in buckets for place in bucket.tensors)
     wrong = next((place for place in range(len(sizes)) if times[place] != 1), None)
     if wrong is not None:
-        said = "no message" if not times[wrong] else f"{times[wrong]} messages"
-        raise SpecError(f"exchange {name}: gradient {wrong} is in {said}; write each of the {len(sizes)} gradients once")
+        count = "no message" if not times[wrong] else f"{times[wrong]} messages"
+        raise SpecError(f"exchange {name}: gradient {wrong} is in {count}; write each of the {len(sizes)} gradients once")
     return buckets

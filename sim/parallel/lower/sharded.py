@@ -1,8 +1,9 @@
-"""When do weights and gradients travel where weights are sharded? FSDP: units gathered before use, gradients scattered behind backward.
+"""When are weights gathered and gradients reduced if weights are sharded? FSDP gathers before use and reduce-scatters after backward.
 
-torch ``fsdp/_fully_shard/_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``: a unit is gathered before it computes, the next one
-meanwhile; after backward its gradients are reduce-scattered, one reduce-scatter in flight; without a pipeline weights are freed after
-forward and gathered again, with one they stay and gradients are reduced after the last backward (``pipelining/stage.py``).
+torch ``fsdp/_fully_shard/_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``: a unit is gathered before it computes, and the next
+unit is gathered meanwhile. After backward, its gradients are reduce-scattered, with one reduce-scatter in flight. Without a pipeline,
+weights are freed after forward and gathered again. With a pipeline, they stay, and gradients are reduced after the last backward
+(``pipelining/stage.py``).
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ class Sharded(Lowering):
         """Wraps whose weights are gathered."""
         self.scatters: list[Tag] = []
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
-        self.ends_with: list[Tag] = []
-        """Operations that end with this backward."""
+        self.pending: list[Tag] = []
+        """Operations that the end of this backward waits for."""
         self.courses: dict[tuple[int, ...], WrapCourse] = {}
         self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
-        """What is done to whole chunks before each action."""
+        """Which whole chunks are freed and gathered before each action."""
         self.coming: dict[tuple[int, ...], _Gathers] = {}
-        """Gathers of whole chunks that nothing has waited for."""
+        """Gathers of whole chunks for which nothing has waited yet."""
 
     def ahead_of(self, at: int) -> Iterator[Instruction]:
-        """Free and gather whole chunks as torch's runtime does before the action at place *at*, which waits for all of its own."""
+        """Free and gather whole chunks before the action at place *at*, as torch's runtime does, then wait for the chunk of the action."""
         if not self.gatherings:
             return
         freed, gathered = self.gatherings[at]
@@ -63,7 +64,7 @@ class Sharded(Lowering):
 
     @property
     def pipelined(self) -> bool:
-        """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
+        """Whether weights stay gathered after backward and gradients are reduced at the end (torch pipelining, ``perform_reduce_grad``)."""
         return self.layout.mesh.stages > 1
 
     def _course(self, units: Sequence[int]) -> WrapCourse:
@@ -73,13 +74,13 @@ class Sharded(Lowering):
         return self.courses[key]
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
-        """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
+        """Yield one forward; each wrap is gathered after the launch of the work that follows the previous gather."""
         course, gathers = self._course(units), _Gathers(self, action, "F")
         for place, unit in enumerate(units):
             for wrap, inside in zip_longest(course.entered[place], course.entered[place][1:]):
                 yield from gathers.needed(wrap)
                 yield from self._ahead(course.entered_behind(place), gathers) if inside is None else gathers.started(inside)
-                yield from gathers.copied(wrap)  # beside the gather that follows
+                yield from gathers.copied(wrap)  # overlaps with the next gather
             yield Work("F", unit, unit, action.micro_batch)
             for wrap in course.left[place]:
                 if self.layout.frees and not course.stays(wrap):
@@ -90,63 +91,66 @@ class Sharded(Lowering):
             self.held -= {wrap for wrap in course.wraps if not course.stays(wrap)}
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        """Yield one backward: the wrap that forward left before is gathered while one computes."""
+        """Yield one backward; while one wrap computes, the wrap that forward left before it is gathered."""
         course, gathers = self._course(units), _Gathers(self, action, action.kind)
         reduces = final or self.layout.reduces_each
         left = list(course.wraps)
-        """Wraps whose gradients are not reduced yet: autograd tells of the end of a module only where gradients pass through its input."""
+        """Wraps whose gradients are not reduced yet; autograd signals the end of a module only if gradients pass through its input."""
         lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
         complete = self._complete(course, units, lowest)
-        when = "none" if self._late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
+        when = (
+            "none" if self._accumulates_late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
+        )
         for place, unit in reversed(list(enumerate(units))):
             if place < lowest:
-                break  # frozen from here on; its weights were gathered all the same
+                break  # frozen from here on, but its weights were gathered nevertheless
             if action.kind != "W":  # gradients of weights need no weights
                 for wrap, following in course.turned(place):
                     yield from gathers.needed(wrap)
                     yield from gathers.copied(wrap)
-                    if following is not None and when != "none":  # post: behind the host's launch of this unit
+                    if following is not None and when != "none":  # post: after the host has launched this unit
                         yield from gathers.started(following, when == "post", when == "post" and self._limited)
             yield Work(action.kind, unit, unit, action.micro_batch)
             for wrap in complete.get(place, ()) if not self.pipelined else ():
                 left.remove(wrap)
-                yield from self._freed(wrap, action.micro_batch, reduces)
+                yield from self._free_and_reduce(wrap, action.micro_batch, reduces)
         if self.pipelined and not final:
-            self.ends_with += gathers.unused(course.wraps)
+            self.pending += gathers.unused(course.wraps)
             self.held |= set(course.wraps)
             return
         self.held -= set(course.wraps)
         for wrap in left:
             unused = gathers.unused([wrap])
-            if reduces:  # what was gathered in vain is let go wrap by wrap, before the gradients of those behind (``finalize_backward``)
+            if reduces:  # unneeded gathers are waited for wrap by wrap, before the gradients of later wraps (``finalize_backward``)
                 yield from map(Wait, unused)
             else:
-                self.ends_with += unused
-            yield from self._freed(wrap, action.micro_batch, reduces)
+                self.pending += unused
+            yield from self._free_and_reduce(wrap, action.micro_batch, reduces)
         if reduces:
-            yield from map(Wait, (*self.scatters, *self.ends_with))
-            self.scatters, self.ends_with = [], []
+            yield from map(Wait, (*self.scatters, *self.pending))
+            self.scatters, self.pending = [], []
 
     @property
-    def _late(self) -> bool:
-        """Whether autograd adds up a wrap's gradients behind the backward of the wrap before it.
+    def _accumulates_late(self) -> bool:
+        """Whether autograd accumulates a wrap's gradients only after the backward of the wrap before it.
 
-        FSDP1 with ``forward_prefetch`` makes views of weights before that one's forward, and autograd takes what was made last first.
+        FSDP1 with ``forward_prefetch`` creates views of a wrap's weights before the forward of the previous wrap, and autograd processes
+        the newest nodes first.
         """
-        return self._is_first and self.layout.options.forward_prefetch
+        return self._is_fsdp1 and self.layout.options.forward_prefetch
 
     @property
     def _limited(self) -> bool:
-        return self._is_first and self.layout.options.limit_all_gathers
+        return self._is_fsdp1 and self.layout.options.limit_all_gathers
 
     def _ahead(self, following: Sequence[Wrap], gathers: _Gathers) -> Iterator[Start]:
-        """Start what forward gathers ahead of the wraps *following*: the next one.
+        """Start the gathers that forward issues ahead for the wraps *following*; with FSDP2 at most the next one.
 
-        FSDP1's host gathers a wrap before its use, or one wrap earlier with ``forward_prefetch``, and runs ahead of the device: by any
-        number of wraps, or with ``limit_all_gathers`` by what leaves two of them to be freed (torch/distributed/fsdp/_limiter_utils.py).
+        FSDP1's host gathers a wrap before its use, or one wrap earlier with ``forward_prefetch``, and runs ahead of the device by any
+        number of wraps, or with ``limit_all_gathers`` until two wraps wait to be freed (torch/distributed/fsdp/_limiter_utils.py).
         """
         options = self.layout.options
-        if not self._is_first:
+        if not self._is_fsdp1:
             depth, behind = int(options.forward_prefetch), True
         else:
             limited = 2 if options.forward_prefetch else 1
@@ -155,48 +159,48 @@ class Sharded(Lowering):
             yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
 
     def _complete(self, course: WrapCourse, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
-        """Return the wraps that backward is done with at each place: of FSDP1 once it has their gradients, else as it leaves their module.
+        """Return the wraps whose backward ends at each place: with FSDP1 when their gradients exist, else when backward leaves the module.
 
-        No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
+        No gradient passes through the input of wraps that are entered up to the place *lowest*, so they end with the whole backward.
         """
         done: dict[int, list[Wrap]] = {}
         before = len(units)
-        seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        seen = set() if self._is_fsdp1 else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
         for place, entered in enumerate(course.entered):
             for wrap in entered:
                 if wrap not in seen:  # reduced once, however often it is called
                     seen.add(wrap)
                     trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
-                    at = units.index(next(trained, units[place])) if self._is_first else place
-                    done.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    at = units.index(next(trained, units[place])) if self._is_fsdp1 else place
+                    done.setdefault(min(at, before) if self._accumulates_late else at, []).insert(0, wrap)
                     before = place
         return {place: wraps for place, wraps in done.items() if place >= lowest}
 
     @property
-    def _is_first(self) -> bool:
+    def _is_fsdp1(self) -> bool:
         """Whether this is torch's first FSDP, ``FullyShardedDataParallel``."""
         return self.layout.options.framework == "fsdp1"
 
-    def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
-        """Free *wrap* behind its backward, and reduce its gradients."""
+    def _free_and_reduce(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
+        """Free *wrap* after its backward and, if it *reduces*, reduce its gradients."""
         yield Free(wrap)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
         copy = Copy("gradients", (dense + experts) * gradients_copied(self.layout, reduces), micro_batch)
         if not reduces:
             yield from (copy,) if copy.nbytes else ()
             return
-        if not self._is_first:
+        if not self._is_fsdp1:
             yield from map(Wait, self.scatters)
             self.scatters = []
-        yield from self._summed(wrap, micro_batch)
+        yield from self._sum_partial(wrap, micro_batch)
         yield from (copy,) if copy.nbytes else ()
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             scatters = start.op == "reduce_scatter"
-            (self.scatters if scatters else self.ends_with).append(start.tag)
+            (self.scatters if scatters else self.pending).append(start.tag)
             yield start._replace(copied=start.nbytes / self.layout.reduced * gradients_divided(self.layout)) if scatters else start
 
-    def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
-        """Add up gradients of which tensor ranks have parts, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
+    def _sum_partial(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+        """Sum gradients that are partial on tensor ranks, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
         layout = self.layout
         parallel = layout.mesh.parallel
         tensors = [size for unit in wrap for size in layout.units[unit].summed(parallel.sequence_parallel)]
@@ -231,12 +235,12 @@ class _Gathers:
         yield from (Wait(start.tag) for start in self.open.get(wrap, ()))
 
     def copied(self, wrap: Wrap) -> Iterator[Copy]:
-        """Copy the parameters of *wrap* out of what was gathered."""
+        """Copy the parameters of *wrap* out of the gathered buffer."""
         if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered * weights_copied(self.layout):
             yield Copy("weights", nbytes, self.micro_batch)
 
     def unused(self, wraps: Sequence[Wrap]) -> list[Tag]:
-        """Return the gathers of *wraps* that nothing has waited for; the caller does."""
+        """Return the gathers of *wraps* for which nothing has waited; the caller must wait for them."""
         return [start.tag for wrap in wraps for start in self.open.pop(wrap, ())]
 
     def _starts(self, wrap: Wrap) -> Iterator[Start]:

@@ -1,7 +1,7 @@
-"""What does one rank of data parallelism do in a step? Its exchange plan and the layer table, as a program of instructions; pure.
+"""What does one data-parallel rank do in a step? Pure: its exchange plan and the layer table become a program of instructions.
 
-Worked out once for all runs that exchange the same: neither the GPU nor the network decides, unless the stack fuses what becomes ready in
-the same cycle (Horovod), or the user's own exchange looks at it.
+The program is memoized for all runs with the same exchange. It does not depend on the GPU or the network, unless the stack fuses tensors
+that become ready in the same cycle (Horovod), or the user has an exchange strategy of their own, which receives the ready times.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _KEPT: Final = 512
 
 
 class StepProgram(NamedTuple):
-    """The instructions of a step, and its gradient buckets by number; units of work are layers of the table."""
+    """The instructions of a step, and its gradient buckets by number; the units of ``Work`` are layers of the table."""
 
     instructions: Program
     buckets: tuple[BucketPlan, ...]
 
 
 def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
-    """Return the program of one of *ranks* that have each gradient tensor at *ready* (s after backward began)."""
+    """Return the program of one of *ranks*, which have each gradient tensor at *ready* (s after backward began)."""
     if workload.training.stack.fusion is not None or workload.training.stack.own_exchange is not None:
         return _step_program(workload, ready, ranks)
     key = same_layers(workload), workload.training.gradient_accumulation_steps, ranks
@@ -34,8 +34,8 @@ def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> Step
 
 
 @lru_cache(maxsize=_KEPT)
-def _untimed(question: Same) -> StepProgram:
-    workload, ranks = question.held
+def _untimed(inputs: Same) -> StepProgram:
+    workload, ranks = inputs.held
     return _step_program(workload, (), ranks)
 
 
@@ -50,7 +50,7 @@ def _step_program(workload: Workload, ready: Sequence[float], ranks: int) -> Ste
 
 
 def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
-    """Yield one micro-batch, at whose end the buckets are waited for: the last is mostly the last to end."""
+    """Yield one micro-batch; at its end it waits for the buckets, the last bucket first because it usually ends last."""
     yield Load(number)
     yield from _forward(workload, exchange, number)
     yield from _backward(workload, exchange, number)
@@ -62,19 +62,19 @@ def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Ite
 
 def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
     gloo = workload.training.stack.backend == "gloo"
-    yield from _meets(exchange.before, number, gloo)
+    yield from _blocking(exchange.before, number, gloo)
     done, last = 0, len(workload.model.layers) - 1
     for place in sorted(exchange.norms):
         yield Work("F", done, place, number)
-        yield from _meets(exchange.norms[place][:1], number, gloo)
+        yield from _blocking(exchange.norms[place][:1], number, gloo)
         done = place + 1
     if done <= last:
         yield Work("F", done, last, number)
-    yield from _meets(exchange.between, number, host=True)
+    yield from _blocking(exchange.between, number, host=True)
 
 
 def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
-    """Yield backward from the last layer on: each bucket leaves as soon as its tensors are there, without overlap after the first layer."""
+    """Yield backward from the last layer on: each bucket starts when its tensors are ready, or without overlap after the whole backward."""
     layers, stack = workload.model.layers, workload.training.stack
     left, tensors, bucket = len(layers) - 1, 0, 0
     for place in reversed(range(len(layers))):
@@ -86,15 +86,15 @@ def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterat
             yield Work("B", place, left, number)
             left = place - 1
         if place in exchange.norms:
-            yield from _meets(exchange.norms[place][1:], number, host=stack.backend == "gloo")
+            yield from _blocking(exchange.norms[place][1:], number, host=stack.backend == "gloo")
         for each in range(bucket, full):
             yield Pack(each, number)
             yield _at(exchange.buckets[each].start, number)
         bucket = full
 
 
-def _meets(starts: Sequence[Start], number: int, host: bool) -> Iterator[Instruction]:
-    """Yield operations that every rank waits for on the spot, its *host* too or its stream alone."""
+def _blocking(starts: Sequence[Start], number: int, host: bool) -> Iterator[Instruction]:
+    """Yield operations that every rank waits for immediately: with *host*, its host as well as its compute stream."""
     for start in starts:
         here = _at(start, number)
         yield from (here, Wait(here.tag, host))

@@ -1,7 +1,7 @@
-"""Through which wraps of FSDP does a pass go? What it enters and leaves at each unit, and what the root holds.
+"""Which FSDP wraps does a pass enter and leave at each unit, and what does the root hold?
 
-A wrap is what one call of ``fully_shard`` covers: a unit, a module that the layout names (`sim.parallel.wraps`), or the root with the
-rest. Wraps may hold others. Forward enters the outer one first and leaves the inner one first; backward comes the other way.
+A wrap is the scope of one call of ``fully_shard``: a unit, a module that the layout names (`sim.parallel.wraps`), or the root with the
+rest. Wraps may be nested. Forward enters the outer wrap first and leaves the inner wrap first; backward goes the other way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import takewhile, zip_longest
 from sim.parallel.lower.lowering import Layout
 
 Wrap = tuple[int, ...]
-"""The units whose parameters a wrap holds, apart from those of wraps inside it."""
+"""The units whose parameters a wrap holds, excluding inner wraps."""
 _ROOT = ""
 
 
@@ -31,12 +31,12 @@ class WrapCourse:
         self.innermost = {unit: chain[-1] for unit, chain in zip(units, around, strict=True) if chain}
         """The wrap that holds the parameters of each unit."""
         self.wraps: tuple[Wrap, ...] = tuple(dict.fromkeys(wrap for chain in around for wrap in chain))
-        """All wraps, outer ones before those inside them."""
+        """All wraps, outer wraps before inner ones."""
         before = [(), *around]
         self.entered = [chain[_common(chain, other) :] for chain, other in zip(around, before, strict=False)]
         """The wraps that forward enters with each unit, the outermost first."""
         self.left = [chain[_common(chain, other) :][::-1] for chain, other in zip_longest(around, around[1:], fillvalue=())]
-        """The wraps that forward leaves behind each unit, the innermost first."""
+        """The wraps that forward leaves after each unit, the innermost first."""
 
     def _elements(self, unit: int) -> float:
         return self.layout.elements(unit, experts=False) + self.layout.elements(unit, experts=True)
@@ -51,17 +51,17 @@ class WrapCourse:
         return (_ROOT,) if own.kind != "block" else (_ROOT, str(unit))
 
     def stays(self, wrap: Wrap) -> bool:
-        """Tell whether forward leaves *wrap* gathered, since backward begins with it; not where all are to be freed."""
+        """Return whether forward leaves *wrap* gathered because backward begins with it; never if the layout frees all wraps."""
         layout = self.layout
         last = wrap == self._root or (layout.units[wrap[-1]].wraps is None and layout.units[wrap[-1]].kind == "last")
         return last and layout.mesh.parallel.reshard_after_forward is not True
 
     def entered_behind(self, place: int) -> list[Wrap]:
-        """Return the wraps that are entered behind *place*, in that order."""
+        """Return the wraps that are entered after *place*, in order."""
         return [wrap for wraps in self.entered[place + 1 :] for wrap in wraps]
 
     def turned(self, place: int) -> list[tuple[Wrap, Wrap | None]]:
-        """Return the wraps that backward enters with the unit at *place*, each with the one that forward left before it.
+        """Return the wraps that backward enters with the unit at *place*, each with the wrap that forward left before it.
 
         Hooks on one tensor run in the order in which forward left their modules, so the inner wrap comes first here, too.
         """
@@ -70,5 +70,5 @@ class WrapCourse:
 
 
 def _common(chain: Sequence[Wrap], other: Sequence[Wrap]) -> int:
-    """Return how many wraps from the outside in both have in common."""
+    """Return how many of their outermost wraps both chains share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chain, other, strict=False)))

@@ -86,7 +86,7 @@ class LayoutPlan:
     def refused(self) -> list[LayoutWay]:
         """Return a pipeline with each of the user's own schedules that runs on no pipeline, if such schedules were to take part."""
         piped = [LayoutWay(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
-        if not piped or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed:
+        if not piped or "schedule" in self.question.fixed or "own_schedule" not in allowances(self.question.allowed):
             return []
         tried = {way.candidate.schedule for way in piped}
         first = min(piped, key=lambda way: way.candidate.virtual_stages)

@@ -104,6 +104,7 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
     assert main(shlex.split(command)[3:]) == 2
     assert "schedule half: stage 0 runs forward and no backward of chunk 0" in capsys.readouterr().err
     assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused == []
+    assert prepare_plan(replace(asked, allowed={"no-own_schedule"})).refused == []
     with pytest.raises(SpecError, match="half"):
         plan(replace(asked, fixed={"pp": "4", "schedule": "half"}))
 
