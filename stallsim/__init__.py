@@ -58,7 +58,7 @@ class _CallOptions(TypedDict, total=False):
     gpus: int | None
     overrides: Mapping[str, object] | None
     prices: object
-    collective: Annotated[object, OptionTerms("an all-reduce of your own, a name or an object")]
+    collective: Annotated[object, OptionTerms("your own all-reduce: a name or an object")]
 
 
 class _Laid(RunOptions, _CallOptions, total=False):
@@ -67,9 +67,9 @@ class _Laid(RunOptions, _CallOptions, total=False):
 
 class _PlainOptions(PlainRunOptions, _CallOptions, total=False):
     batch: int | Literal["max"] | None
-    thorough: Annotated[bool, OptionTerms("also try what freeing each resource would save", False)]
-    loader: Annotated[object, OptionTerms("a loader of your own, a name or an object")]
-    exchange: Annotated[object, OptionTerms("a strategy of your own, a name or an object")]
+    thorough: Annotated[bool, OptionTerms("also find the bottleneck and the estimates that decide the result", False)]
+    loader: Annotated[object, OptionTerms("your own loader: a name or an object")]
+    exchange: Annotated[object, OptionTerms("your own strategy: a name or an object")]
 
 
 @overload

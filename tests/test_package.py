@@ -97,7 +97,7 @@ def test_dir_shows_the_public_names() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: stallsim.run(1, "vgg16"), "hardware=1: expected a name"),
+        (lambda: stallsim.run(1, "vgg16"), "hardware=1: expected a catalog name"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", nodes="2"), "nodes='2': expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", gpus=2.5), "gpus=2.5: expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", batch=True), "batch=True: expected a whole number or 'max'"),
@@ -107,7 +107,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", tp=2), "tp: unknown option; write parallel={'tp': 2}"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
         (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),
-        (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of texts, such as ['p3.16xlarge']"),
+        (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of strings, such as ['p3.16xlarge']"),
         (lambda: stallsim.compare("vgg16", ["p3.16xlarge"], nodes=[0]), "nodes=[0]: expected whole numbers of 1 or more"),
         (lambda: stallsim.sweep("p3.16xlarge", "vgg16", ["batch"]), "vary=['batch']: expected a mapping"),
         (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "--budget-hours or --budget-usd: write one of the two"),
@@ -116,7 +116,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "--spares -1: write 0 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "--trials 1: write 2 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days="3"), "days='3': expected a number"),
-        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected text"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected a string"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, elastic="no"), "elastic='no': expected True or False"),
         (
             lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, failure_rate="1 /d"),
@@ -174,7 +174,7 @@ def test_a_layout_of_the_workloads_own_is_run(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
     (tmp_path / "laid-out.yaml").write_text(LAID_OUT)
-    with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but is asked for here in data parallelism"):
+    with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but this runs plain data parallelism only"):
         simulate("hgx-h100", tmp_path / "laid-out.yaml")
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text('jobs:\n  - {workload: resnet18, placement: "4"}\n  - {workload: laid-out.yaml, placement: "4"}\n')

@@ -61,7 +61,8 @@ def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
             process.kill()
             messages = process.communicate()[1].strip().splitlines()
             raise SpecError(
-                f"lab: this machine cannot delay frames, neither with netem nor with TAP devices: {messages[-1] if messages else 'unknown reason'}"
+                f"lab: this machine cannot delay frames, neither with netem nor with TAP devices: "
+                f"{messages[-1] if messages else 'unknown reason'}"
             )
         yield
     finally:

@@ -46,15 +46,17 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     """
     saving = run.saving
     if run.work == math.inf and run.horizon == math.inf:
-        raise ValueError("a job has an amount of work or a time")
+        raise ValueError("a job needs an amount of work or a time limit")
     if saving.interval + saving.blocking < saving.persist * (1 - 1e-9):
         raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
     if saving.memory_interval is not None and saving.memory_interval <= 0:
-        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory; write more than 0")
+        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is too short; write more than 0")
     if saving.memory_interval is not None and saving.memory_interval + saving.memory_blocking < saving.memory_persist * (1 - 1e-9):
-        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies is shorter than one of {saving.memory_persist:g} s")
+        raise ValueError(
+            f"an interval of {saving.memory_interval:g} s between copies is shorter than the {saving.memory_persist:g} s that a copy takes"
+        )
     if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
-        raise ValueError("where nothing is lost with a node, training waits until a checkpoint is complete")
+        raise ValueError("if no node failure loses work, training must wait until a checkpoint is complete")
     of_rates, of_courses, of_others = np.random.SeedSequence(seed).spawn(3)
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)

@@ -95,7 +95,7 @@ def named_grid(region: str) -> GridIntensity:
     named = grid_of(region)
     if named.assumed and region != WORLD:
         raise SpecError(
-            f"--region {region}: no grid intensity of it; write a region of aws or gcp such as us-east-1, or a country such as USA"
+            f"--region {region}: no grid intensity available; write an AWS or GCP region such as us-east-1, or a country such as USA"
         )
     return named._replace(assumed=False)
 

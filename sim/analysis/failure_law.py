@@ -78,7 +78,7 @@ class Own:
         try:
             drawn = np.asarray(returned, dtype=np.float64)
         except (TypeError, ValueError):
-            raise SpecError(f"failure law {self.name}: returns no array of numbers; return {count} times") from None
+            raise SpecError(f"failure law {self.name}: does not return an array of numbers; return {count} times") from None
         if drawn.shape != (count,):
             raise SpecError(f"failure law {self.name}: returns an array of shape {drawn.shape}; return {count} times")
         if not (np.isfinite(drawn).all() and (drawn >= 0).all()):
@@ -106,8 +106,8 @@ def failure_law(text: str) -> FailureLaw:
     mean, standard_error = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
     if abs(mean - 1) > _TOLERANCE * standard_error + 1e-3:
         raise SpecError(
-            f"--failure-law {text}: the mean of {EXAMINED} times is {mean:.3g}, not 1; divide them by their mean, since the rate "
-            "of failures says how long they are"
+            f"--failure-law {text}: the mean of {EXAMINED} times is {mean:.3g}, not 1; divide them by their mean (the failure rate "
+            "scales them)"
         )
     return own
 

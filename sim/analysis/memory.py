@@ -148,7 +148,7 @@ def largest_batch(
         return gpu_memory(workload, gpu, ranks=ranks, batch=batch, channels=channels, gradient_as_bucket_view=view).total <= gpu.memory
 
     if fits(_ANY_BATCH):
-        raise ValueError(f"{workload.model.name}: the layer table holds no activation sizes, so any batch fits")
+        raise ValueError(f"{workload.model.name}: the layer table has no activation sizes, so any batch fits")
     if not fits(1):
         return 0
     return bisect_left(range(1, _ANY_BATCH), True, key=lambda batch: not fits(batch))

@@ -87,7 +87,7 @@ def kaplan_meier(revoked: Sequence[float], watched: Sequence[float], cap: float 
     """
     machines = len(revoked) + len(watched)
     if not machines:
-        raise ValueError("no machine was watched, so no lifetime is known")
+        raise ValueError("no machine was observed, so there are no lifetimes")
     share, times, alive = 1.0, [], []
     for time in sorted(set(revoked)):
         at_risk = sum(life >= time for life in revoked) + sum(life >= time for life in watched)

@@ -97,10 +97,10 @@ def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
     """Return the number of epochs of the job *plan*: as specified, or as many as fit into its time."""
     if (plan.epochs is None) == (plan.time is None):
-        raise ValueError("a job has a number of epochs or a time")
+        raise ValueError("a job needs a number of epochs or a time")
     if plan.epochs is not None:
         if plan.epochs <= 0:
-            raise ValueError(f"{plan.epochs} epochs: a job has more than 0")
+            raise ValueError(f"{plan.epochs} epochs: a job needs more than 0")
         return plan.epochs
     left, done, per_epoch = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
     for most, epoch in _stretches(pace):

@@ -48,7 +48,7 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     check_code(target)
     if not inputs and not target.endswith(EXPORTED):
         example = "input_ids=128:int64" if target.startswith("transformers:") else "3x224x224"
-        raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input {example}")
+        raise SpecError(f"{target}: the shape of its inputs is missing; write, for example, --input {example}")
     for text in inputs:
         if not text.startswith("@"):
             parse_input(text)

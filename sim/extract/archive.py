@@ -34,7 +34,7 @@ def check_archive(path: Path) -> None:
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
-        raise SpecError(f"{path}: is not a program that torch.export.save wrote: {error}") from None
+        raise SpecError(f"{path}: is not a program written by torch.export.save: {error}") from None
 
 
 def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
@@ -42,7 +42,7 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
     if "/aotinductor/" in f"/{name}" or name.endswith((".so", ".cubin")):
         raise SpecError(f"{path}: holds compiled code ({name}), which loading would run; export the model with torch.export.save")
     if name.endswith(".pt") and "sample_inputs" not in name:
-        raise SpecError(f"{path}: holds pickled tensors ({name}); write it again with torch.export.save of torch 2.8 or later")
+        raise SpecError(f"{path}: holds pickled tensors ({name}); save it again with torch.export.save of torch 2.8 or later")
     if not name.endswith("_config.json"):
         return
     if member.file_size > _MOST:
@@ -51,8 +51,8 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
     pickled = next(_pickled(parse_json(text, f"{path}: {name}")), None)
     if pickled is not None:
         raise SpecError(
-            f"{path}: {name} says that {pickled} is a pickled object, and loading one runs its code; "
-            "export a model without tensor subclasses or custom objects"
+            f"{path}: {name} lists {pickled} as a pickled object, which would run code when loaded; export a model without tensor "
+            "subclasses or custom objects"
         )
 
 

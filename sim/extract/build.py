@@ -70,7 +70,7 @@ def _from_configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> A
 def _configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
     configuration = make.config_class()
     if unknown := [name for name in arguments if not hasattr(configuration, name)]:
-        raise SpecError(f"{path}: --arg {unknown[0]}: {type(configuration).__name__} has no such setting")
+        raise SpecError(f"{path}: --arg {unknown[0]}: {type(configuration).__name__} has no such field")
     configuration = make.config_class(**arguments)
     if hasattr(configuration, "use_cache"):
         configuration.use_cache = False
@@ -113,9 +113,9 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
     except Exception as error:
         why = target.told(error)
         why = f"; export it again with torch {torch.__version__}" if "warnings above" in why else f": {why}"
-        raise SpecError(f"{path}: is not a program that torch.export.save wrote with this torch{why}") from error
+        raise SpecError(f"{path}: is not a program written by torch.export.save of this torch version{why}") from error
     if program.example_inputs is None:
-        raise SpecError(f"{path}: holds no example inputs; export it with some")
+        raise SpecError(f"{path}: has no example inputs; export it with some")
     size = _batch(path, program)
     positional, named = program.example_inputs
     model: torch.nn.Module = torch.export.unflatten(move_to_device_pass(program, "meta"))
@@ -147,8 +147,8 @@ def _batch(path: str, program: Any) -> int:
         if node.name in program.graph_signature.user_inputs and isinstance(value, torch.Tensor) and value.ndim:
             if not isinstance(value.shape[0], torch.SymInt):
                 raise SpecError(
-                    f"{path}: was exported for a batch of {value.shape[0]} alone, and what a sample costs takes two; export it with "
-                    f"dynamic_shapes={{'{node.name}': {{0: torch.export.Dim('batch')}}}}"
+                    f"{path}: was exported for a batch of {value.shape[0]} only, but the cost per sample is measured with two batches; "
+                    f"export it with dynamic_shapes={{'{node.name}': {{0: torch.export.Dim('batch')}}}}"
                 )
             leaves = torch.utils._pytree.tree_leaves(program.example_inputs)
             return next(int(leaf.shape[0]) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim)
@@ -174,22 +174,22 @@ _REMEDIES: Final = (
             r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA error|Expected all tensors to be on the same"
             r"|on device \w+(:\d+)? is not on the expected device meta"
         ),
-        "tracing needs no GPU: let tensors follow the inputs or the weights, for example x.to(self.weight.device), or "
-        "torch.zeros(3, device=x.device) where the code names a device",
+        "tracing needs no GPU: let tensors follow the inputs or the weights, for example x.to(self.weight.device), or torch.zeros(3, "
+        "device=x.device) if the code names a device",
     ),
     (
         re.compile(r"Expected inputs of BF16 type"),
-        "grouped products of experts take 16 bits alone there: make the model in bfloat16, with --arg dtype=bfloat16 for a class of "
-        "transformers, else with .to(torch.bfloat16) in the callable; FLOP and parameters stay as they are",
+        "grouped matrix products of experts support only 16 bits there: build the model in bfloat16, with --arg dtype=bfloat16 for a "
+        "class of transformers, otherwise with .to(torch.bfloat16) in the callable; FLOP and parameters do not change",
     ),
     (
         re.compile(r"argument #1 'indices' to have one of the following scalar types|Expected .*scalar types?: Long"),
-        "where the model takes whole numbers, such as tokens, write the type of the input: --input 1024:int64",
+        "if the model takes integers, such as tokens, write the type of the input: --input 1024:int64",
     ),
     (
         re.compile(r"no fake impl"),
-        "without one its shapes are not known: add it to your code with its register_fake, and its backward with register_autograd, or "
-        "let the callable use torch's own operators in its place",
+        "without one its shapes are unknown: define one with register_fake, and its backward with register_autograd, or let the callable "
+        "use torch's own operators instead",
     ),
 )
 """Error messages of torch for models that cannot be traced as they are, and what the user can do."""
@@ -202,7 +202,7 @@ def explained(path: str, doing: str, error: BaseException, where: str = "") -> s
         return f"{path}: {doing} failed{where}: {target.told(error)}; {remedy}"
     if _NEEDS_VALUE.search(message):
         return (
-            f"{path}: {doing} needs the value of a tensor{where}, and on the meta device tensors have shapes only: {target.told(error)}; "
+            f"{path}: {doing} needs the value of a tensor{where}, but on the meta device tensors have only shapes: {target.told(error)}; "
             "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
         )
     if kernel := _NO_KERNEL.search(message):

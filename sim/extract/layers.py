@@ -156,8 +156,8 @@ def _same_operators(small: Sequence[LayerEvent], large: Sequence[LayerEvent], ba
         return
     shown = " and ".join(f"{event.operator} in {event.module or 'the model'}" if event else "nothing more" for event in first)
     raise SpecError(
-        f"the model runs different operators for a batch of {batches[0]} and of {batches[1]} ({shown}): "
-        "a layer table needs control flow that depends on neither data, batch nor chance"
+        f"the model runs different operators for batches of {batches[0]} and {batches[1]} ({shown}): a layer table needs control flow "
+        "that does not depend on data, batch or randomness"
     )
 
 
@@ -174,7 +174,7 @@ def _per_sample(small: LayerEvent, large: LayerEvent, batches: tuple[int, int]) 
         if slope < 0 or slope * step != high - low or slope * batches[0] > low:
             raise SpecError(
                 f"{small.operator} in {small.module or 'the model'}: costs {low} at a batch of {batches[0]} and {high} at {batches[1]}; "
-                "a layer table needs work in proportion to the batch"
+                "a layer table needs work proportional to the batch"
             )
         slopes.append(slope)
     done = [(high - low) // step for low, high in zip(_arithmetic(small), _arithmetic(large), strict=True)]  # unchecked: sorting is n log n

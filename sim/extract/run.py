@@ -51,8 +51,8 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         raise SpecError(f"{path}: {error}") from None
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
     if input_bytes <= 0:
-        same = f"as large for {BATCHES[0]} samples as for {BATCHES[1]}"
-        raise SpecError(f"{path}: the example inputs are {same}; they must hold as many samples as asked for")
+        same = f"the same size for {BATCHES[0]} samples as for {BATCHES[1]}"
+        raise SpecError(f"{path}: the example inputs are {same}; they must contain the requested number of samples")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     drafted = Model.model_construct(
         name=name,
@@ -129,8 +129,8 @@ def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raise SpecError(explained(option, f"calling it with a batch of {batch}", error)) from error
     if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(example)):
         raise SpecError(
-            f"{option}: returned {type(example).__name__} without a tensor; return the inputs of a batch: a tensor, a tuple of what "
-            "forward takes in order, or a dict of it by name"
+            f"{option}: returned {type(example).__name__} without a tensor; return the inputs of a batch: a tensor, a tuple of forward's "
+            "arguments in order, or a dict of them by name"
         )
     example = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, example)
     if isinstance(example, Mapping):
@@ -141,7 +141,7 @@ def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _dtype(shape: target.InputShape) -> torch.dtype:
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise SpecError(f"--input: {shape.dtype} is not a torch type; write for example {shape.name or '3x224x224'}:float32 or :int64")
+        raise SpecError(f"--input: {shape.dtype} is not a torch type; write, for example, {shape.name or '3x224x224'}:float32 or :int64")
     return dtype
 
 
@@ -161,10 +161,10 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     except (Exception, SystemExit) as failed:
         error, where = failed, ""
     if isinstance(error, UnknownOperator):
-        hint = "let the callable use torch's own operators in its place, or " if "::" in str(error) else ""
+        hint = "let the callable use torch's own operators instead, or " if "::" in str(error) else ""
         raise SpecError(
-            f"{path}: one training step runs the operator '{error}'{where}, whose FLOP and bytes are not known; "
-            f"{hint}add a rule to sim/extract/operators.py"
+            f"{path}: one training step runs the operator '{error}'{where}, for which FLOP and bytes are not defined; {hint}add a rule "
+            "to sim/extract/operators.py"
         )
     raise SpecError(explained(path, "one training step", error, where)) from error
 

@@ -75,8 +75,8 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-_WORKLOAD: Final = "a decoder's configuration becomes a workload with: python -m sim new workload {file} -o mine.yaml"
-_DESCRIBED: Final = "a layer table or a workload runs as it is: python -m sim run p4d.24xlarge {file}"
+_WORKLOAD: Final = "to turn a decoder's configuration into a workload: python -m sim new workload {file} -o mine.yaml"
+_DESCRIBED: Final = "a layer table or a workload runs directly: python -m sim run p4d.24xlarge {file}"
 _NO_CODE: Final = {".json": _WORKLOAD, ".toml": _WORKLOAD, ".yaml": _DESCRIBED, ".yml": _DESCRIBED}
 """Advice for files that are mistaken for code, by suffix."""
 
@@ -92,11 +92,9 @@ def check_target(target: str) -> None:
     module_name, colon, name = target.rpartition(":")
     file = Path(target.removesuffix(":"))
     if file.suffix == ".py" and (defined := _defined(file)):
-        raise SpecError(
-            f"{file}: write which of its callables returns the model, such as {file}:{defined[-1]}; it has {', '.join(defined)}"
-        )
+        raise SpecError(f"{file}: name the callable that returns the model, such as {file}:{defined[-1]}; it has {', '.join(defined)}")
     if not colon or not module_name or not name:
-        hub = f"; a decoder of the Hugging Face hub is read by 'python -m sim new workload {target}'"
+        hub = f"; for a decoder of the Hugging Face hub, use 'python -m sim new workload {target}'"
         example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
         raise SpecError(f"{target}: write module:callable or file.py:callable, {example}")
     if module_name.endswith(".py") and not _file(module_name).is_file():
@@ -143,13 +141,13 @@ def _module(target: str, name: str) -> ModuleType:
             return _from_file(_file(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise SpecError(f"{target}: there is no module '{error.name}' here; is it installed, or written file.py:callable?") from None
+            raise SpecError(f"{target}: there is no module '{error.name}'; install it, or write file.py:callable") from None
         missing = f"needs the module '{error.name}', which is not installed" if error.name else f"failed: {told(error)}"
         raise SpecError(f"{target}: importing {name} {missing}") from None
     except FileNotFoundError:
         raise SpecError(f"{target}: {name}: no such file") from None
     except (Exception, SystemExit) as error:
-        hint = "; a file that imports relatively needs an __init__.py beside it" if "relative import" in str(error) else ""
+        hint = "; relative imports need an __init__.py next to the file" if "relative import" in str(error) else ""
         raise SpecError(f"{target}: importing {name} failed: {told(error)}{hint}") from error
 
 

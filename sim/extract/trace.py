@@ -270,7 +270,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
         shapes = ", ".join("x".join(map(str, tensor.shape)) or "a scalar" for tensor in tensors[:_SHOWN])
         more = ", ..." if len(tensors) > _SHOWN else ""
-        described = f"given {shapes}{more} with the batch" if shapes else "given no tensor"
+        described = f"called with {shapes}{more}, including the batch" if shapes else "called without tensors"
         return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {described})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:

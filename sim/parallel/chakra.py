@@ -66,7 +66,7 @@ def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
         wrong = next((name for name, members in groups.items() if not set(members) <= set(range(ranks))), None)
         if wrong is not None:
-            raise SpecError(f"{where}: node {node.id}: process group {wrong} has a rank beyond the {ranks} of the trace")
+            raise SpecError(f"{where}: node {node.id}: process group {wrong} has a rank beyond the trace's {ranks} ranks")
     return groups
 
 
@@ -88,10 +88,10 @@ class _Reader:
 
     def graph(self, nodes: Sequence[TraceNode]) -> Graph:
         if not nodes:
-            raise SpecError(f"{self.where}: holds no node; a trace has one or more")
+            raise SpecError(f"{self.where}: has no nodes; a trace needs at least one")
         for place, node in enumerate(nodes):
             if node.id in self.places:
-                raise SpecError(f"{self.where}: node {node.id} stands twice; each id may stand once")
+                raise SpecError(f"{self.where}: node {node.id} appears twice; each id must be unique")
             self.places[node.id] = place
         return Graph(self.where, tuple(self._node(node) for node in nodes))
 
@@ -113,13 +113,13 @@ class _Reader:
         if kind in ("INVALID_NODE", "METADATA_NODE"):
             return base
         played = ", ".join(NODE_TYPES[1:])
-        raise self._error(node, f"has type {node.type}, which is not played; played are {played}")
+        raise self._error(node, f"has type {node.type}, which is not supported; supported are {played}")
 
     def _dependencies(self, node: TraceNode) -> tuple[int, ...]:
         places = []
         for dependency in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
             if dependency not in self.places:
-                raise self._error(node, f"waits for node {dependency}, which the file does not have")
+                raise self._error(node, f"waits for node {dependency}, which is not in the file")
             places.append(self.places[dependency])
         return tuple(places)
 
@@ -164,7 +164,7 @@ class _Reader:
             return "", self.world
         if len(dims) < 2 or any(dims[2:]) or not any(dims):
             text = "[" + ", ".join(str(bool(each)).lower() for each in dims) + "]"
-            dimensions = "the first dimension are the GPUs of a node, the second the nodes"
+            dimensions = "the first dimension is the GPUs of a node, the second the nodes"
             raise self._error(node, f"involved_dim {text}: {dimensions}; name ranks by pg_name instead")
         own = next(ranks for ranks in self.nodes if self.rank in ranks)
         if dims[0]:

@@ -236,7 +236,7 @@ def _require_acyclic(graphs: Sequence[Graph], first: Sequence[int], waits: dict[
     if blocked:
         cycle = _cycle({place: next(before for before in waits[place] if before in blocked) for place in blocked})
         path = " -> ".join(_name_on_rank(graphs, first, place) for place in [*cycle, cycle[0]])
-        raise SpecError(f"ranks wait for each other for ever: {path}")
+        raise SpecError(f"ranks wait for each other forever: {path}")
 
 
 def _name_on_rank(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:

@@ -207,7 +207,7 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
     """
     gpus = sum(placement)
     if len(set(placement)) > 1:
-        raise SpecError(f"training.parallel: a layout needs nodes that lend equally many GPUs, not {'+'.join(map(str, placement))}")
+        raise SpecError(f"training.parallel: a layout needs the same number of GPUs on each node, not {'+'.join(map(str, placement))}")
     if gpus % parallel.model_ranks:
         axes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
         below = gpus // parallel.model_ranks * parallel.model_ranks

@@ -134,8 +134,8 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
         return None
     what, chunk, micro_batch = min(waiting[stuck[0]] - sent)
     return [
-        f"stage {stuck[0]} waits until stage {chunk % len(programs)} asks for the {what} of micro-batch {micro_batch}, which comes "
-        "later, since waits_for_sends is True"
+        f"stage {stuck[0]} waits until stage {chunk % len(programs)} receives the {what} of micro-batch {micro_batch}, which happens "
+        "later because waits_for_sends is True"
     ]
 
 

@@ -63,7 +63,7 @@ def position(schedule: str, stages: int, stage: int, chunk: int) -> int:
 def holder(schedule: str, stages: int, chunks: int, global_chunk: int) -> tuple[int, int]:
     """Return the stage and the local chunk of *global_chunk*: the inverse of `position`."""
     if not 0 <= global_chunk < stages * chunks:
-        raise ValueError(f"chunk {global_chunk} of a model of {stages * chunks}")
+        raise ValueError(f"chunk {global_chunk} is not in a model of {stages * chunks} chunks")
     chunk, place = divmod(global_chunk, stages)
     return (stages - 1 - place if schedule in SPLIT_STAGES and chunk == 1 else place), chunk
 

@@ -150,7 +150,7 @@ def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> fr
         if number in starts and (inside or before.share == layer.share == "expert"):
             raise SpecError(
                 f"training.parallel.cuts: {cuts[starts.index(number)]} is between layers that {'tensor' if inside else 'expert'} ranks "
-                "hold in parts; cut in front of a block"
+                "split; cut in front of a block"
             )
     return frozenset(model.layers[number].name for number in starts)
 
@@ -201,13 +201,13 @@ def _check(model: Model, parallel: Parallel) -> None:
     if parallel.tensor > 1:
         if model.tensor_plan and parallel.sequence_parallel and "sequence" not in model.tensor_plan.values():
             raise SpecError(
-                f"training.parallel.sequence: the tensor_plan of {model.name} has no sequence layers, and tokens stay whole; "
-                "write sequence: false, or sequence for its norms"
+                f"training.parallel.sequence: the tensor_plan of {model.name} has no sequence layers, so tokens are not split; write "
+                "sequence: false, or sequence for its norms"
             )
         if parallel.expert > 1 and not parallel.sequence_parallel:
             raise SpecError(
-                "training.parallel.sequence: experts beside tensor ranks need sequence parallelism (Megatron-LM); "
-                "write sequence: true, or expert: 1"
+                "training.parallel.sequence: experts with tensor parallelism need sequence parallelism (Megatron-LM); write sequence: "
+                "true, or expert: 1"
             )
         bare = next((layer.name for layer in model.layers if not layer.share and (layer.gradients or layer.forward)), None)
         if bare is not None:
@@ -222,7 +222,7 @@ def _check(model: Model, parallel: Parallel) -> None:
                 f"use {divisors(wrong, parallel.tensor)}"
             )
     if parallel.context > 1 and not heads:
-        raise SpecError(f"training.parallel.context: {model.name} has no attention whose sequence could be split; use context: 1")
+        raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")

@@ -61,8 +61,9 @@ def stages_of(
     blocks = blocks_of(units)
     if parallel.pipeline > 1 and len(blocks) == 1:
         raise SpecError(
-            f"training.parallel.pipeline: stages are cut between numbered blocks (layers.0, layers.1, ...), of which {units[0].name} has "
-            f"none; say where they begin, such as training.parallel.cuts: [{', '.join(_even_cuts(units, parallel))}], or use pipeline: 1"
+            f"training.parallel.pipeline: stages are cut between numbered blocks (layers.0, layers.1, ...), but {units[0].name} has "
+            f"none; specify where they begin, such as training.parallel.cuts: [{', '.join(_even_cuts(units, parallel))}], or use "
+            "pipeline: 1"
         )
     cut = stages([units[numbers[0]].kind for numbers in blocks], parallel, first_less, last_less, cost)
     return tuple(tuple(number for block in chunk for number in blocks[block]) for chunk in cut)
@@ -74,7 +75,8 @@ def _check_cuts(parallel: Parallel) -> None:
         chunks = f"{parallel.pipeline} stages" if parallel.chunks == 1 else f"{parallel.pipeline} stages x {parallel.chunks} chunks"
         raise SpecError(
             f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {count + 1} parts, but there "
-            f"{'is 1 stage' if expected == 0 else f'are {chunks}'}; name {expected or 'no'} modules in place of {count}, or change pipeline"
+            f"{'is 1 stage' if expected == 0 else f'are {chunks}'}; name {expected or 'no'} modules instead of {count}, or change "
+            "pipeline"
         )
 
 

@@ -58,10 +58,10 @@ def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
             hint = f"did you mean {any_of(near)}?" if near else f"it begins with {', '.join(names[:_NAMED])}, ..."
             raise SpecError(f"training.parallel.cuts: {model.name} has no module {cut}; {hint}")
         if at <= max([0, *starts]):
-            before = "begins the model" if at == 0 else f"does not come behind {cuts[len(starts) - 1]}"
+            before = "is the first module of the model" if at == 0 else f"does not come after {cuts[len(starts) - 1]}"
             raise SpecError(f"training.parallel.cuts: {cut} {before}; write modules in the order of the model, without the first")
         if model.transformer is not None and at not in of_units:
-            raise SpecError(f"training.parallel.cuts: {cut} is inside of {block(cut)}; decoders are cut between blocks: write {block(cut)}")
+            raise SpecError(f"training.parallel.cuts: {cut} is inside {block(cut)}; decoders are cut between blocks: write {block(cut)}")
         starts.append(at)
     return tuple(starts)
 

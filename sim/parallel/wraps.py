@@ -63,8 +63,8 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
             raise SpecError(f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has {named(modules)}")
         if bare := sorted(matched & lists):
             raise SpecError(
-                f"training.parallel.wrap: {bare[0]} of {model.name} is a list of modules that is not called itself, "
-                f"which FSDP cannot wrap; write {bare[0]}.*"
+                f"training.parallel.wrap: {bare[0]} of {model.name} is a list of modules that is never called itself, so FSDP cannot "
+                f"wrap it; write {bare[0]}.*"
             )
         chosen |= matched
     return frozenset(chosen)
@@ -102,7 +102,7 @@ def _check_shared(model: Model, of_layers: tuple[WrapChain, ...]) -> None:
         if owner != holder[layer.name]:
             raise SpecError(
                 f"training.parallel.wrap: {layer.name} of {model.name} uses the parameters of {layer.shares}, but "
-                f"{_wrap_name(holder[layer.name])} is around the one and {_wrap_name(owner)} around the other; FSDP needs both in one"
+                f"{_wrap_name(holder[layer.name])} wraps the one and {_wrap_name(owner)} the other; FSDP needs both in the same wrap"
             )
 
 

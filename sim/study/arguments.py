@@ -29,14 +29,14 @@ def scenario_of(
     """Return the scenario of a call; *options* are fields of `Scenario`. Raise SpecError if a value has the wrong type."""
     for option, value in (("hardware", hardware), ("workload", workload)):
         if not isinstance(value, str | PathLike):
-            raise SpecError(f"{option}={value!r}: expected a name of the catalogue or the path of a YAML file")
+            raise SpecError(f"{option}={value!r}: expected a catalog name or the path of a YAML file")
     if overrides is not None and not isinstance(overrides, Mapping):
         raise SpecError(f"overrides={overrides!r}: expected a mapping, such as {{'node.nic.bandwidth': '100 Gbps'}}")
     for option in _WHOLE:
         require_whole(option, options.get(option), ("max",) if option == "batch" else ())
     for option in _TEXT:
         if not isinstance(options.get(option), str | None):
-            raise SpecError(f"{option}={options[option]!r}: expected text")
+            raise SpecError(f"{option}={options[option]!r}: expected a string")
     texts = tuple(f"{key}={value}" for key, value in (overrides or {}).items())
     return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
 
@@ -74,7 +74,7 @@ def require_number(option: str, value: object) -> None:
 def require_text(option: str, value: object) -> None:
     """Raise SpecError unless *value* is text."""
     if not isinstance(value, str):
-        raise SpecError(f"{option}={value!r}: expected text")
+        raise SpecError(f"{option}={value!r}: expected a string")
 
 
 def require_flag(option: str, value: object) -> None:
@@ -86,7 +86,7 @@ def require_flag(option: str, value: object) -> None:
 def several(option: str, value: object) -> list[str]:
     """Return the texts in *value*. Raise SpecError unless it is a list of texts or paths."""
     if isinstance(value, str | PathLike) or not isinstance(value, Sequence) or not all(isinstance(one, str | PathLike) for one in value):
-        raise SpecError(f"{option}={value!r}: expected a list of texts, such as {[value if isinstance(value, str) else '...']}")
+        raise SpecError(f"{option}={value!r}: expected a list of strings, such as {[value if isinstance(value, str) else '...']}")
     return [str(one) for one in value]
 
 

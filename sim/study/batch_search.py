@@ -110,7 +110,7 @@ def every_choice(search: Search) -> list[Sizes]:
     if not every:
         raise SpecError(_unreachable(search))
     if len(every) > MANY:
-        ways = f"can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups"
+        ways = f"can be divided in more than {MANY:,} ways; write a smaller batch, or use fewer groups"
         raise SpecError(f"--global-batch {search.total * search.steps}: {ways}")
     return every
 
@@ -123,8 +123,8 @@ def _unreachable(search: Search) -> str:
     near = sorted(range(least, most + 1), key=lambda total: abs(total - search.total))[:2000]
     would = next((total for total in near if next(_choices(gpus, ceilings, total), None)), least)
     return (
-        f"--global-batch {search.total * search.steps}: groups of {' and '.join(map(str, gpus))} GPUs, of which each takes 1 to "
-        f"{' or '.join(map(str, ceilings))} samples, cannot share it; {would * search.steps} is the nearest that they can"
+        f"--global-batch {search.total * search.steps}: groups of {' and '.join(map(str, gpus))} GPUs, with 1 to "
+        f"{' or '.join(map(str, ceilings))} samples per GPU, cannot divide it; the nearest possible is {would * search.steps}"
     )
 
 

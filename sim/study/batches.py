@@ -76,8 +76,7 @@ def batches(
         raise SpecError("a file of several jobs gives each job one batch; write a single workload")
     if len(groups) < 2:
         raise SpecError(
-            f"{machine.name}: has one group of workers, whose batches are equal; "
-            "write a file with several groups of machines, like 256x-tpu-v2-v3"
+            f"{machine.name}: has one group of workers, so all batches are equal; use a machine with several groups, such as 256x-tpu-v2-v3"
         )
     job = question.jobs[0]
     _possible(job.workload)
@@ -91,7 +90,7 @@ def batches(
     steps = job.workload.training.gradient_accumulation_steps
     samples = sum(gpus) * wanted if total is None else total // steps
     if total is not None and total % steps:
-        raise SpecError(f"--global-batch {total}: does not divide by {steps} accumulation steps")
+        raise SpecError(f"--global-batch {total}: is not divisible by {steps} accumulation steps")
 
     def step_time(sizes: Sizes) -> float:
         progress(f"{search.simulated} steps simulated, now {' and '.join(map(str, sizes))} samples per GPU")
@@ -133,8 +132,8 @@ def _possible(workload: Workload) -> None:
     """Raise SpecError for asynchronous workers, which wait for no other worker's batch."""
     if workload.training.stack.asynchronous:
         raise SpecError(
-            f"stack {workload.training.stack.name}: its workers do not wait for each other, so that no batch keeps others waiting; "
-            "write a stack that keeps step"
+            f"stack {workload.training.stack.name}: its workers do not wait for each other, so there are no batches to balance; write a "
+            "synchronous stack"
         )
 
 

@@ -129,7 +129,7 @@ def _connect(address: str, notice: Callable[[str], None]) -> Any:
         client = Client(f"tcp://{host}:{port}", timeout=_ANSWER_TIME, set_as_default=False)
     except (OSError, TimeoutError):
         raise SpecError(
-            f"--cluster {address}: what listens there is no dask scheduler, or not of a version that this one speaks to"
+            f"--cluster {address}: the process listening there is not a dask scheduler, or its version is incompatible"
         ) from None
     if not _workers(client):
         notice(f"{address} has no workers yet; waiting {_ANSWER_TIME:g} s for the first")
@@ -147,15 +147,17 @@ def _check_listening(address: str, host: str, port: int) -> None:
         with socket.create_connection((host, port), _ANSWER_TIME) as connection:
             greeting = _first_byte(connection)
     except socket.gaierror:
-        raise SpecError(f"--cluster {address}: no machine is known by the name {host}") from None
+        raise SpecError(f"--cluster {address}: unknown host {host}") from None
     except TimeoutError:
-        raise SpecError(f"--cluster {address}: {host} does not answer; is it on, and does a firewall let port {port} through?") from None
+        raise SpecError(
+            f"--cluster {address}: {host} does not respond; check that it is running and that no firewall blocks port {port}"
+        ) from None
     except OSError as error:
         raise SpecError(
-            f"--cluster {address}: no scheduler answers there ({error.strerror}); start one with 'dask scheduler --port {port}'"
+            f"--cluster {address}: no scheduler responds there ({error.strerror}); start one with 'dask scheduler --port {port}'"
         ) from None
     if not greeting:
-        raise SpecError(f"--cluster {address}: what listens there is no dask scheduler")
+        raise SpecError(f"--cluster {address}: the process listening there is not a dask scheduler")
 
 
 def _first_byte(connection: socket.socket) -> bytes:
@@ -233,9 +235,9 @@ class _Watch:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            self._notice(f"{self._address} has lost its workers after {self.progress}; waiting {_PATIENCE:g} s for others")
+            self._notice(f"{self._address} has lost its workers after {self.progress}; waiting {_PATIENCE:g} s for new ones")
         elif now - self._alone_since > _PATIENCE:
-            after = f"after {self.progress}; once some are back, the same command goes on from there"
+            after = f"after {self.progress}; once some are back, the same command resumes from there"
             raise SpecError(f"--cluster {self._address}: no workers are left {after}")
 
 
@@ -247,7 +249,7 @@ def _error_of(error: Exception, address: str, progress: str) -> SpecError:
         return error
     reason = f"a run failed on its worker: {type(error).__name__}: {error}"
     if isinstance(error, CancelledError | OSError):
-        reason = f"the scheduler went away after {progress}; once it is back, the same command goes on from there"
+        reason = f"lost the scheduler after {progress}; once it is back, the same command resumes from there"
     if isinstance(error, ImportError):
         reason = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
     return SpecError(f"--cluster {address}: {reason}")
@@ -282,10 +284,10 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
     """Raise Unlike unless this process has the same program and catalogue as the user."""
     if version != __version__:
-        raise Unlike(f"--cluster: a worker has stallsim {__version__}, this is {version}: install the same on all")
+        raise Unlike(f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all")
     for name, fingerprint in catalogue:
         if fingerprint not in _fingerprints(name):
-            raise Unlike(f"--cluster: {name} of the catalogue is another file on a worker: install the same stallsim on all")
+            raise Unlike(f"--cluster: catalog file {name} differs on a worker; install the same stallsim on all")
 
 
 def _fingerprints(name: str) -> Mapping[str, None]:

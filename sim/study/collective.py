@@ -47,10 +47,12 @@ def collective_table(
     fabric = crossed(machine, [[part.node for part in placed]], 0)
     plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
     if shares is not None and operation != "all_to_all":
-        raise SpecError(f"--shares {shares}: belongs to --op all_to_all; leave it out")
+        raise SpecError(f"--shares {shares}: applies only to --op all_to_all; leave it out")
     if any(len(part.gpus) % per_process for part in placed):
         counts = " and ".join(str(count) for count in sorted({len(part.gpus) for part in placed}))
-        raise SpecError(f"-g {per_process}: {counts} GPUs of a node do not divide into processes of {per_process}; write a divisor")
+        raise SpecError(
+            f"-g {per_process}: {counts} GPUs of a node are not divisible into processes of {per_process} GPUs; write a divisor"
+        )
     rows_of_sizes = rows(plan, operation, sizes, per_process, shares_of(shares, ranks) if shares is not None else ())
     return Table(
         machine.name,
@@ -96,7 +98,7 @@ def placed_machine(
     require(check_hardware(machine, loaded.document))
     lent = PlacedMachine(machine, place(machine, gpus, placement), {"hardware": loaded.sha256})
     if lent.ranks < 2:
-        raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {lent.ranks}; --nodes 2 adds a node")
+        raise SpecError(f"{machine.name}: a collective needs at least 2 ranks, not {lent.ranks}; --nodes 2 adds a node")
     return lent
 
 
@@ -107,11 +109,13 @@ def operation_of(op: str, tuning: Tuning) -> Op:
         raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
     forced = other_algorithm(tuning.algorithms)
     if forced and operation != "all_reduce":
-        raise SpecError(f"--algo {tuning.algorithms}: {forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
+        raise SpecError(
+            f"--algo {tuning.algorithms}: {forced} is an all-reduce algorithm, not one for {op}; leave the choice to NCCL, or write Ring"
+        )
     if forced and tuning.protocols:
-        raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {forced} has none, so leave it out")
+        raise SpecError(f"--proto {tuning.protocols}: protocols apply only to NCCL's algorithms, not to {forced}; leave it out")
     if operation in SENDS and (tuning.algorithms or tuning.protocols):
-        raise SpecError(f"--op {operation}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
+        raise SpecError(f"--op {operation}: point-to-point transfers have no algorithm or protocol to choose; leave --algo and --proto out")
     return operation
 
 
@@ -126,14 +130,14 @@ def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
     except ValueError:
         raise SpecError(f"--shares {text}: write numbers, for example 3,1,1,1, or a row for each sender: 1,3/1,1") from None
     if any(not 0 <= each < math.inf for row in rows_ for each in row):
-        raise SpecError(f"--shares {text}: shares are zero or more, and finite")
+        raise SpecError(f"--shares {text}: shares must be finite and at least 0")
     if len(rows_) not in (1, ranks) or any(len(row) != ranks for row in rows_):
-        raise SpecError(f"--shares {text}: {ranks} ranks need a row of {ranks} numbers, or {ranks} rows of as many")
+        raise SpecError(f"--shares {text}: {ranks} ranks need one row of {ranks} numbers, or {ranks} such rows")
     if ranks > MOST_SHARED:
-        raise SpecError(f"--shares: {ranks} ranks, the most are {MOST_SHARED}; take fewer nodes")
+        raise SpecError(f"--shares: {ranks} ranks are too many; at most {MOST_SHARED} are supported, so use fewer nodes")
     matrix = rows_ * ranks if len(rows_) == 1 else rows_
     if not any(each for place, row in enumerate(matrix) for other, each in enumerate(row) if place != other):
-        raise SpecError(f"--shares {text}: nobody sends anything to another rank; write a share above zero")
+        raise SpecError(f"--shares {text}: no rank sends data to another; write a share above 0")
     return matrix
 
 
@@ -148,7 +152,7 @@ def sizes_of(text: str) -> list[int]:
     if len(ends) == 1 and not count:
         return ends
     if len(ends) != 2 or ends[1] < ends[0]:
-        raise SpecError(f"--bytes {text}: write a size such as 25MiB, or a range that goes up such as 1MiB..1GiB")
+        raise SpecError(f"--bytes {text}: write a size such as 25MiB, or an ascending range such as 1MiB..1GiB")
     low, high = ends
     if not count:
         doubled = [low << step for step in range((high // low).bit_length())]
@@ -157,7 +161,7 @@ def sizes_of(text: str) -> list[int]:
     if sizes < 2:
         raise SpecError(f"--bytes {text[:60]}: write 2 or more sizes after ':'")
     if sizes > MOST_SIZES:
-        raise SpecError(f"--bytes {text}: {sizes:,} sizes, the most are {MOST_SIZES:,}; did you mean {span}:20?")
+        raise SpecError(f"--bytes {text}: {sizes:,} sizes are more than the {MOST_SIZES:,} allowed; did you mean {span}:20?")
     return [round(low * (high / low) ** (step / (sizes - 1))) for step in range(sizes)]
 
 
@@ -167,5 +171,5 @@ def _size(text: str, option: str) -> int:
     except units.UnitError as error:
         raise SpecError(f"--bytes {option}: {error}") from None
     if size < 1:
-        raise SpecError(f"--bytes {option}: a collective moves 1 byte or more")
+        raise SpecError(f"--bytes {option}: write 1 byte or more")
     return size

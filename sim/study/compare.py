@@ -55,13 +55,13 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     listed = {str(row["name"]) for row in rows}
     unknown = next((name for name in names if name not in listed), None)
     if unknown:
-        raise SpecError(f"--where: {unknown} is not a name of the catalogue; write names of `python -m sim list`, or paths without --where")
+        raise SpecError(f"--where: {unknown} is not in the catalog; write names that `python -m sim list` shows, or paths without --where")
     matching = [str(row["name"]) for row in select(rows, where, HARDWARE)]
     kept = [name for name in names if name in matching] if names else matching
     if not kept:
         if matching:
-            raise SpecError(f"--where {' --where '.join(where)}: none of the machines named meets that; name others, or leave it out")
-        raise SpecError(f"--where: {without_match(rows, where, HARDWARE)}; 'python -m sim list hardware' shows what there is")
+            raise SpecError(f"--where {' --where '.join(where)}: none of the named machines matches; name others, or leave it out")
+        raise SpecError(f"--where: {without_match(rows, where, HARDWARE)}; 'python -m sim list hardware' shows all machines")
     return kept
 
 

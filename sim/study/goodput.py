@@ -189,8 +189,8 @@ def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: flo
     requested = quantity(weeks.interval, "time", "--checkpoint-interval")
     if requested + blocking < persist * (1 - 1e-9):
         raise SpecError(
-            f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
-            f"begin before; write {show(persist, 'time')} or more, or a faster --store"
+            f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} to complete, and the next would begin "
+            f"before that; write {show(persist, 'time')} or more, or a faster --store"
         )
     if requested < step * (1 - 1e-9):
         raise SpecError(
@@ -258,9 +258,9 @@ def _require_fit(parts: Parts, node: Node, store: Store | None, weeks: Weeks) ->
     require_room(parts, node, store, weeks.store)
     on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
     if weeks.mode != "sync" and on_node > node.host.memory:
-        copies = "the copy, and that of a peer," if on_node > parts.nbytes * parts.per_node else "the copy"
+        copies = "the copy and a peer's copy" if on_node > parts.nbytes * parts.per_node else "the copy"
         raise SpecError(
-            f"--checkpoint {weeks.mode}: room for {copies} takes {show(on_node, 'size')} of the host, which has "
+            f"--checkpoint {weeks.mode}: {copies} need {show(on_node, 'size')} of host memory, but a node has "
             f"{show(node.host.memory, 'size')}; write --checkpoint sync"
         )
 
@@ -275,15 +275,15 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
     if expected > MOST:
         option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
         raise SpecError(
-            f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
-            f"can be drawn; write a job of {MOST / rate / DAY:,.0f} days or less"
+            f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, but at most {MOST:,} "
+            f"can be simulated; write a job of {MOST / rate / DAY:,.0f} days or less"
         )
     losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
     loss_rate = losing_share * run.rate[1]
     if run.saving.memory_interval is None and run.horizon == math.inf and loss_rate * run.work > math.log(MOST * losing_share + 1):
         raise SpecError(
-            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / loss_rate, 'time', 2)} on average, and the job "
-            f"of {show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
+            f"--store disk: every {show(1 / loss_rate, 'time', 2)} on average a node is lost with its part of all checkpoints, and the "
+            f"job of {show(run.work, 'time', 2)} starts over; write a --store that outlives nodes, or --checkpoint tiered"
         )
 
 
@@ -294,8 +294,8 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
         return
     half = np.sort(courses.died)[courses.died.size // 2 - (courses.died.size % 2 == 0)]
     raise SpecError(
-        f"--spares {run.spares} --no-repair: failed nodes do not return, and half of the jobs die within {half / DAY:.3g} d "
-        "because no spare is left; write more --spares, or leave out --no-repair"
+        f"--spares {run.spares} --no-repair: failed nodes do not return, and half of the jobs run out of spares within {half / DAY:.3g} "
+        "d; write more --spares, or leave out --no-repair"
     )
 
 
@@ -303,8 +303,8 @@ def _endless(run: LongRun, weeks: Weeks) -> str:
     """Return why *run* never ends, and what would help."""
     help_ = "fewer --nodes, --in-place, or a lower --failure-rate" if weeks.interval == "auto" else "a shorter --checkpoint-interval"
     return (
-        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and hardly any work is saved before; "
-        f"write {help_}"
+        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, before it saves much work; write "
+        f"{help_}"
     )
 
 
@@ -442,21 +442,21 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         f"failure rate '{reliability.name}': {1000 * 86400 * rate.value:.2f} interruptions per day on 1,000 nodes of "
         f"{reliability.gpus_per_node} GPUs; 95% of fleets have {1000 * 86400 * rate.low:.1f} to {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
-        else f"your failure rate: {weeks.rate} for each {reliability.gpus_per_node} GPUs",
+        else f"your failure rate: {weeks.rate} per {reliability.gpus_per_node} GPUs",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if steps.parts:
         notes.append(
-            f"pre-training in {len(steps.parts)} parts, each with its own step; power, traffic and the cost of writing are those of "
-            "the workload's main step"
+            f"pre-training in {len(steps.parts)} parts, each with its own step; power, traffic and checkpoint overhead are those of the "
+            "workload's main step"
         )
     elif steps.workload.pretraining is not None:
-        notes.append("all steps are the workload's main step; --tokens includes ramps and other parts of pre-training")
+        notes.append("all steps are like the workload's main step; --tokens adds ramps and other parts of pre-training")
     if weeks.law != EXPONENTIAL.name:
         own = isinstance(failure_law(weeks.law), Own)
         notes.append(
-            f"times between failures follow {weeks.law}{', a law of your own that is not validated' if own else ''}; the closed form, "
-            "the formulas and the best interval assume exponential times"
+            f"times between failures follow {weeks.law}{', your own law, which is not validated' if own else ''}; the closed form, the "
+            "formulas and the best interval assume exponential times"
         )
     if rents_another(weeks, steps):
         within = show(START_UP, "time")
@@ -476,7 +476,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
-        notes.append(f"spot machines are revoked {lives}, after {after} on average; this is one more cause of failures")
+        notes.append(f"spot machines are revoked {lives}, after {after} on average; revocations count as failures")
     if steps.market == "spot" and steps.usd_per_s is None:
         notes.append(f"no spot price for {steps.hardware}, so cost is not shown; add one, for example --set price.spot='1.50 USD/h'")
     if not any(run.rate):
@@ -485,7 +485,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         rest = "from the last copy in peer memory" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
         part = round(run.saving.on_nodes * steps.nodes)
         notes.append(
-            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: when one of these leaves, its part is lost, and "
-            f"work restarts {rest}; the closed form and the best interval do not include that"
+            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: if one of them is lost, so is its part, and work "
+            f"restarts {rest}; the closed form and the best interval ignore this"
         )
     return notes

@@ -64,7 +64,7 @@ def graph_run(scenario: Scenario, groups: Path | None = None) -> GraphRun:
     """
     _, of_workload = split_overrides(scenario.overrides)
     if of_workload:
-        raise SpecError(f"--set {of_workload[0]}: a trace has no such field; only those of the hardware can be set")
+        raise SpecError(f"--set {of_workload[0]}: a trace has no such field; only hardware fields can be set")
     machine = loaded_hardware(scenario)
     require(check_hardware(machine.spec, machine.document))
     trace = read_trace(scenario.workload, groups)
@@ -103,8 +103,8 @@ def _require_ranks(trace: TraceFiles, hardware: Hardware, placement: Sequence[Pl
         fits = f"--gpus {ranks}"
     else:
         fits = "--placement with the GPUs of each node"
-    lent = f"{hardware.name} lends {gpus} GPUs"
-    raise SpecError(f"{trace.name}: the trace has {counted(ranks, 'rank')}, but {lent}, and each rank takes one; write {fits}")
+    lent = f"{hardware.name} provides {gpus} GPUs"
+    raise SpecError(f"{trace.name}: the trace has {counted(ranks, 'rank')}, but {lent}, and each rank needs one; write {fits}")
 
 
 def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
@@ -122,5 +122,5 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
 def _tuning(stack: str) -> Tuning:
     loaded = load_part(Stack, stack, "workloads/stacks")
     if loaded.gloo_transport is not None or loaded.uses_servers:
-        raise SpecError(f"--stack {stack}: exchanges without NCCL, but the collectives of a trace are NCCL's; name a stack that has it")
+        raise SpecError(f"--stack {stack}: does not use NCCL, but a trace's collectives are NCCL's; name a stack that uses it")
     return tuning_of(loaded)

@@ -77,7 +77,7 @@ def group_table(
     prices = LayoutPrices(machine.spec, mesh, tuning)
     if axis == "pipeline":
         if operation != "send_recv":
-            raise SpecError(f"--op {op}: stages of a pipeline send to each other; write --op send_recv, or leave it out")
+            raise SpecError(f"--op {op}: pipeline stages only send to each other; write --op send_recv, or leave it out")
         return _sent(machine, prices, sizes, question)
     return _exchanged(machine, prices, operation, sizes, question, axis)
 
@@ -94,11 +94,11 @@ def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
     changes: list[Option | str] = []
     for option, key, value in layout:
         if not key.startswith("parallel."):
-            raise SpecError(f"{option} {value}: does not change which ranks form a group; leave it out")
+            raise SpecError(f"{option} {value}: has no effect on which ranks form a group; leave it out")
         changes.append(Option(option, key.removeprefix("parallel."), value))
     for text in overrides:
         if not text.startswith(_FIELDS):
-            raise SpecError(f"--set {text}: a collective takes fields of the machine, and {_FIELDS}... with --group; leave it out")
+            raise SpecError(f"--set {text}: only hardware fields can be set, and {_FIELDS}... with --group; leave it out")
         changes.append(text.removeprefix(_FIELDS))
     resolver = Resolver()
     document = apply(resolver, Document({}, Mark("--group")), Parallel, changes)
@@ -109,18 +109,18 @@ def _require_group(mesh: Mesh, axis: GroupAxis, question: GroupQuestion) -> None
     """Raise SpecError unless *question* identifies one kind of group, with 2 ranks or more."""
     if question.name == "dp" and mesh.parallel.replicate > 1:
         raise SpecError(
-            f"--group dp: {mesh.parallel.replicate} replicas of a sharded model have two kinds of group; write --group shard, whose ranks "
-            "gather weights, or --group replicate, whose ranks reduce gradients of one shard"
+            f"--group dp: {mesh.parallel.replicate} replicas of a sharded model form two kinds of groups; write --group shard (ranks "
+            "that gather weights) or --group replicate (ranks that reduce the gradients of one shard)"
         )
     if not 0 <= question.stage < mesh.stages:
         raise SpecError(f"--stage {question.stage}: there are {mesh.stages} stages; write 0 to {mesh.stages - 1}")
     if axis == "pipeline" and question.stage == mesh.stages - 1 > 0:
-        raise SpecError(f"--stage {question.stage}: is the last one, which hands nothing on; write 0 to {mesh.stages - 2}")
+        raise SpecError(f"--stage {question.stage}: the last stage sends nothing on; write 0 to {mesh.stages - 2}")
     if mesh.group_size(axis) < 2:
         options = {"tensor": "--tp 2", "context": "--cp 2", "pipeline": "--pp 2", "expert": "--ep 2", "ends": "--pp 2"}
         more = {"replicate": "--replicate 2 --shard parameters", "reshard": "--shard parameters --parallel reshard_after_forward=2"}
         remedy = (options | more).get(axis, "--nodes 2")
-        raise SpecError(f"--group {question.name}: has 1 rank, which exchanges nothing; write for example {remedy}")
+        raise SpecError(f"--group {question.name}: has only 1 rank, which exchanges nothing; write, for example, {remedy}")
 
 
 def _exchanged(

@@ -13,6 +13,7 @@ from sim.cluster.build import Placement, place
 from sim.spec.hardware import Hardware
 from sim.spec.workload import JobSpec
 from sim.spec.yaml import SpecError
+from sim.units import counted
 
 
 class Places:
@@ -45,11 +46,11 @@ class Places:
             return list(self._gpus_of)
         beyond = next((last for _, last in entry.nodes if last not in self._gpus_of), None)
         if beyond is not None:
-            more = f", and --nodes {beyond + 1} adds equal ones" if self._one_kind else ""
-            raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_numbered(len(self._gpus_of), 'node')} here{more}")
+            more = f"; --nodes {beyond + 1} adds identical ones" if self._one_kind else ""
+            raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_numbered(len(self._gpus_of), 'node')}{more}")
         numbers = [node for first, last in entry.nodes for node in range(first, last + 1)]
         if twice := next((node for node in numbers if numbers.count(node) > 1), None) if len(set(numbers)) < len(numbers) else None:
-            raise SpecError(f"nodes: node {twice} is named twice; name each once")
+            raise SpecError(f"nodes: node {twice} appears twice; name each node once")
         return sorted(numbers)
 
     def _first_free(self, nodes: Sequence[int], placement: str, each: bool) -> list[Placement]:
@@ -60,20 +61,22 @@ class Places:
         if each and len(counts) == 1:
             counts *= len(nodes)
         if len(counts) > len(nodes) or (each and len(counts) < len(nodes)):
-            more = f"; --nodes {len(counts)} adds equal ones" if self._one_kind else ""
+            more = f"; --nodes {len(counts)} adds identical ones" if self._one_kind else ""
             there = f"nodes names {len(nodes)}" if each else f"there {_are(len(nodes))}{more}"
-            raise SpecError(f"placement {placement}: has numbers for {len(counts)} nodes, but {there}")
+            raise SpecError(f"placement {placement}: names {len(counts)} nodes, but {there}")
         if not any(counts):
-            raise SpecError(f"placement {placement}: a job needs a GPU; write 1 or more for some node")
+            raise SpecError(f"placement {placement}: a job needs a GPU; write 1 or more for at least one node")
         return [self._free(node, count, placement) for node, count in zip(nodes, counts, strict=False) if count]
 
     def _free(self, node: int, count: int, placement: str) -> Placement:
         """Return the first *count* GPUs of *node* that no job has."""
         if not 0 < count <= len(self._gpus_of[node]):
-            raise SpecError(f"placement {placement}: {count} GPUs of node {node}; it has {_numbered(len(self._gpus_of[node]), 'GPU')}")
+            raise SpecError(
+                f"placement {placement}: cannot take {count} GPUs of node {node}, which has {_numbered(len(self._gpus_of[node]), 'GPU')}"
+            )
         free = tuple(gpu for gpu in self._gpus_of[node] if gpu not in self._taken.get(node, {}))
         if count > len(free):
-            raise SpecError(f"placement {placement} needs {count} GPUs of node {node}, of which {len(free)} are free")
+            raise SpecError(f"placement {placement} needs {counted(count, 'free GPU')} on node {node}, which has {len(free)}")
         return Placement(node, free[:count])
 
     def _check(self, part: Placement) -> None:
@@ -83,11 +86,11 @@ class Places:
             if gpu not in gpus:
                 raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_numbered(len(gpus), 'GPU')}")
             if gpu in part.gpus[:index]:
-                raise SpecError(f"gpus: GPU {gpu} is named twice; name each once")
+                raise SpecError(f"gpus: GPU {gpu} appears twice; name each GPU once")
             if gpu in taken:
                 raise SpecError(
-                    f"GPU {gpu} of node {part.node} belongs to an earlier job, jobs.{taken[gpu]}; "
-                    "give each job 'nodes', 'placement' or 'gpus' of its own"
+                    f"GPU {gpu} of node {part.node} belongs to an earlier job, jobs.{taken[gpu]}; give each job its own 'nodes', "
+                    "'placement' or 'gpus'"
                 )
 
 
@@ -105,7 +108,7 @@ def nodes_of(hardware: Hardware, placement: Sequence[Placement]) -> Hardware:
 
 def _numbered(count: int, what: str) -> str:
     """Return the numbers of *count* things, as in 'GPUs 0 to 7'."""
-    return f"{what} 0 alone" if count == 1 else f"{what}s 0 to {count - 1}"
+    return f"only {what} 0" if count == 1 else f"{what}s 0 to {count - 1}"
 
 
 def _are(count: int) -> str:

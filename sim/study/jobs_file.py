@@ -96,8 +96,8 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
     count = {number: len(team) for team in teams.values() for number in team}
     if max(count.values()) == 1:
         raise SpecError(
-            f"{loaded.document.place(('coordinated_prep',))}nothing is shared: no two jobs read and prepare one data set on the same "
-            "nodes; leave it out, or give such jobs the same 'nodes'"
+            f"{loaded.document.place(('coordinated_prep',))}has no effect, because no two jobs read and prepare the same data set on the "
+            "same nodes; leave it out, or give such jobs the same 'nodes'"
         )
     lone = [number for number in range(len(jobs)) if count[number] == 1]
     notes = [f"jobs.{number}: shares no batches: no other job reads and prepares its data set on the same nodes" for number in lone]
@@ -113,8 +113,6 @@ def _check_can_share(job: Job, first: Job, where: str, number: int) -> None:
         ("start", show(job.start, "time"), show(first.start, "time")),
     ):
         if mine != theirs:
-            raise SpecError(f"{where}{field} {mine}: with coordinated_prep jobs use the same batches; write {theirs}, as jobs.{number}")
+            raise SpecError(f"{where}{field} {mine}: with coordinated_prep, jobs use the same batches; write {theirs}, like jobs.{number}")
     if own.dataset != other.dataset:
-        raise SpecError(
-            f"{where}dataset {own.dataset.name}: is described otherwise than that of jobs.{number}, with which it shares batches"
-        )
+        raise SpecError(f"{where}dataset {own.dataset.name}: differs from that of jobs.{number}, with which it shares batches")

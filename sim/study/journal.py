@@ -40,7 +40,7 @@ class Journal:
             self._place = dict(_places(self._file))
             if not self._place and not _is_journal(self._file):
                 self._file.close()
-                raise SpecError(f"{self._path}: is not a journal of points; name another file, or remove this one")
+                raise SpecError(f"{self._path}: is not a journal of a sweep; name another file, or remove this one")
             self._file.seek(0, os.SEEK_END)
             if self._file.tell():
                 self._write(b"\n")  # ends a line that a kill may have truncated
@@ -101,13 +101,13 @@ def _locked(path: Path) -> IO[bytes]:
         try:
             file = path.open("a+b")
         except OSError as error:
-            raise SpecError(f"{path}, where points are kept until all are there: cannot be written: {error.strerror}") from None
+            raise SpecError(f"{path}, the journal of unfinished points: cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             output = path.with_suffix("") if path.suffix == ".journal" else path
-            raise SpecError(f"{output}: another sweep is writing this file now; wait until it ends, or write to another with -o") from None
+            raise SpecError(f"{output}: another sweep is writing this file; wait until it ends, or write to another file with -o") from None
         except OSError:
             return file  # a file system without locks
         if _is_at(file, path):

@@ -68,11 +68,11 @@ def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Wor
     mesh_options(loaded.spec)
     check_run(machine, loaded, gpus=scenario.gpus)
     if scenario.batch == "max":
-        raise SpecError("--batch max: is for plain data parallelism; give the samples of a micro-batch, for example --batch 1")
+        raise SpecError("--batch max: works only for plain data parallelism; write the samples of a micro-batch, for example --batch 1")
     placement = place(machine.spec, scenario.gpus, scenario.placement)
     each = {len(part.gpus) for part in placement}
     if len(each) > 1:
-        raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
+        raise SpecError(f"--placement {scenario.placement}: a layout needs the same number of GPUs on each node")
     return machine, loaded, sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement)), each.pop()
 
 
@@ -100,8 +100,8 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
         one = replicas * training.batch
         near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
-            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x "
-            f"{counted(training.batch, 'sample')} do not divide it; write {near}"
+            f"--global-batch {scenario.global_batch}: is not divisible by {replicas} data-parallel ranks x "
+            f"{counted(training.batch, 'sample')}; write {near}"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
@@ -115,8 +115,8 @@ def shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Seq
     where = f"stage {fullest.stage}" if len(memory) > 1 else "each GPU"
     named = " and ".join(f"{_gib(uses[name])} of {_USES.get(name, name.replace('_', ' '))}" for name in largest)
     return (
-        f"{workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
-        f"most is {named}; {_remedy(hardware, workload, layout.mesh.gpus_per_node, plan)}"
+        f"{workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; the largest uses are "
+        f"{named}; {_remedy(hardware, workload, layout.mesh.gpus_per_node, plan)}"
     )
 
 
@@ -179,21 +179,22 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
         )
     if run.layout.loses_gradients:
         sentences.append(
-            f"torch's runtime loses gradients here: {run.layout.schedule} cuts backward in halves, of which the first does not find "
-            "weights that are freed after forward (pipelining/_backward.py); this step is of a runtime that does; to train, write "
-            "reshard_after_forward: false"
+            f"torch's runtime loses gradients here: {run.layout.schedule} splits backward in two, and the first half does not find "
+            "weights that were freed after forward (pipelining/_backward.py); this step assumes a runtime without this bug; to train, "
+            "write reshard_after_forward: false"
         )
     sentences += [*not_validated(run), *own_notes(run.workload), *recipe_notes(run.workload)]
     if not run.played.exact and run.mesh.even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(
-            f"leaf switches hold unlike shares of a stage's nodes{why}: all groups of a stage go as slowly as those over the fullest "
-            f"uplinks; for an exact step {'' if why else 'use --exact, or '}give each stage as many nodes below every leaf"
+            f"a stage's nodes are spread unevenly over leaf switches{why}: all its groups are simulated as slow as those on the most "
+            f"loaded uplinks; for an exact step {'' if why else 'use --exact, or '}give each stage the same number of nodes under every "
+            "leaf"
         )
     elif not run.played.exact:
         sentences.append(
-            f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: they "
-            "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
+            f"stages are placed differently on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: all nodes of a stage "
+            "are simulated like its first; for an exact step use axes that fill whole nodes"
         )
     return sentences
 
@@ -201,5 +202,5 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
 def _too_many(gpus: int) -> str:
     """Return why ranks are not simulated by class: there are too many classes, or too many ranks to classify (`MOST_RANKS`)."""
     if gpus > MOST_RANKS:
-        return f"more than {MOST_RANKS:,} ranks are not looked at one by one"
-    return f"ranks step in more than {MOST_CLASSES} ways"
+        return f"more than {MOST_RANKS:,} ranks are not simulated individually"
+    return f"there are more than {MOST_CLASSES} kinds of ranks"

@@ -42,7 +42,7 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
                 return f"nearest that can: {name}, {row['gpus']} x {row['gpu']} of {show(_memory(row), 'binary size')}"
     if not problem and rows:
         problem = next(iter(_problems(scenario, rows[-1])), "")
-    return f"nor can the machine with the largest GPUs of the catalogue: {problem}" if problem else "nothing else of the catalogue can"
+    return f"the catalog machine with the largest GPUs cannot either: {problem}" if problem else "no other catalog machine can"
 
 
 def _memory(row: Row) -> float:

@@ -29,7 +29,9 @@ def not_validated(run: LayoutRun) -> list[str]:
     elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
         sentences.append(f"schedule {schedule} is not validated: no measured run in the records uses it")
     if parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
-        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
+        sentences.append(
+            f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one measured run uses them"
+        )
     if options.framework == "deepspeed" and parallel.shard in _ZERO:
         sentences.append(f"ZeRO stage {_ZERO[parallel.shard]} of DeepSpeed is not validated: no measured run in the records uses it")
     return sentences

@@ -64,7 +64,8 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
     if abs(each * replicas * steps - total) > NEAR * total:
         nodes = f", {scenario.nodes} nodes" if (scenario.nodes or 1) > 1 else ""
         raise SpecError(
-            f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide over {gpus:,} GPUs; --global-batch sets another"
+            f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide evenly over {gpus:,} GPUs; --global-batch sets "
+            "another"
         )
     accumulated = f"training.gradient_accumulation_steps={steps}"
     laid = tuple(field for field in scenario.layout if field[1] != "gradient_accumulation_steps")

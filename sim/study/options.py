@@ -38,7 +38,7 @@ class DescriptionOptions(TypedDict, total=False):
 
     precision: Annotated[str | None, OptionTerms("fp32, tf32, amp_fp16, amp_bf16, fp16, bf16, fp8 or nvfp4", words="precisions")]
     fp8_recipe: Annotated[
-        str | None, OptionTerms("with fp8: delayed, tensorwise, rowwise, blockwise or mxfp8; else as the stack does", words="fp8_recipes")
+        str | None, OptionTerms("with fp8: delayed, tensorwise, rowwise, blockwise or mxfp8; by default the stack's", words="fp8_recipes")
     ]
     stack: Annotated[str | None, OptionTerms("software stack: a file or a name in workloads/stacks/", words="stacks")]
 
@@ -121,7 +121,7 @@ class SpareOptions(FailureOptions, total=False):
 class TokenOptions(TypedDict, total=False):
     """The length of the whole job in tokens."""
 
-    tokens: Annotated[str | None, OptionTerms("tokens of the whole job, such as 300B: its time and cost", metavar="N")]
+    tokens: Annotated[str | None, OptionTerms("tokens of the whole job, such as 300B: shows its time and cost", metavar="N")]
 
 
 class WholeJobOptions(TokenOptions, total=False):
@@ -148,7 +148,9 @@ class SimulationOptions(StepOptions, total=False):
     exact: Annotated[
         bool,
         OptionTerms(
-            "simulate every step instead of skipping whole periods; layouts: ranks by themselves below uneven switches", False, switch=True
+            "simulate every step instead of skipping whole periods; for layouts, simulate each rank under uneven switches",
+            False,
+            switch=True,
         ),
     ]
 
@@ -263,7 +265,7 @@ def tells(*groups: type) -> Callable[[T], T]:
         ]
         lines = [f"- *{name}*: {each.option.help}" for name, each in declared.items()]
         function.__dict__["__signature__"] = signature.replace(parameters=[*own, *shared])
-        function.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nOptions as of the command:\n", *lines])
+        function.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nOptions, as in the command:\n", *lines])
         return function
 
     return decorated

@@ -122,6 +122,6 @@ def _interrupts_blocked() -> Iterator[None]:
 def _killed_message(done: int, of: int, processes: int) -> str:
     """Return the error message for the item after *done*, whose process was killed again."""
     return (
-        f"{done + 1} of {of}: the process that computes it was killed again and again, with nothing beside it (memory may be short; "
-        f"--jobs 1 needs the least, here were {processes}); the same command goes on from there, or begins anew where it keeps no file"
+        f"{done + 1} of {of}: its process was killed repeatedly, even when it ran alone (memory may be short; --jobs 1 needs the least, "
+        f"this run had {processes}); the same command resumes from there, or starts over if it keeps no file"
     )

@@ -52,16 +52,20 @@ def limited(steps: Steps, limit: str) -> Limited:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
     cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
     if steps.others:
-        raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is worked out for one")
+        raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
     mix = mix_of(steps.workload, gpu)
     several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
     after = capped(steps.node, model, stalls, cap, several, mix, used)
     before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
     if after is None or before is None or gpu.power is None:
-        raise SpecError(f"--power-cap {limit}: no power is known of {gpu.name}; leave it out, or write --set node.gpu.power='700 W'")
+        raise SpecError(
+            f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
+        )
     least = model.cap[0][0] * gpu.power * draw_of(gpu, model, mix).compute
     if cap < least:
-        raise SpecError(f"--power-cap {limit}: nobody measured limits so far below what a GPU draws; write {show(least, 'power')} or more")
+        raise SpecError(
+            f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"
+        )
     longer = after.step_time - sum(stalls.values())
     slower = steps._replace(step_time=steps.step_time + longer, stalls={**stalls, "compute": stalls.get("compute", 0.0) + longer})
     joules, joules_before = (

@@ -49,13 +49,13 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
     left = round(tokens - ramps.least_tokens)
     if left < 0:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining take {ramps.least_tokens:g} already; write that many or more, or shorter parts"
+            f"--tokens {tokens:g}: the parts of pretraining already need {ramps.least_tokens:g}; write at least that many, or shorter parts"
         )
     one = run.global_batch * sequence
     if 0 < left < one:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps, of which one takes {one:,}; "
-            f"write {ramps.least_tokens:g}, or {ramps.least_tokens + one:g} and more"
+            f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,} each; write "
+            f"{ramps.least_tokens:g}, or {ramps.least_tokens + one:g} and more"
         )
     own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
     own = PretrainingPart(left, run.global_batch, sequence, run.step_time)
@@ -93,7 +93,7 @@ def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Sce
     one = run.global_batch * sequence
     if regime.tokens < one:
         raise SpecError(
-            f"pretraining.{name}: {regime.tokens:,.0f} tokens do not make a step, which takes {one:,} ({run.global_batch} samples of "
-            f"{sequence:,}); write that many or more"
+            f"pretraining.{name}: {regime.tokens:,.0f} tokens are less than one step of {one:,} ({run.global_batch} samples of "
+            f"{sequence:,}); write at least that many"
         )
     return PretrainingPart(regime.tokens, run.global_batch, sequence, run.step_time, regime.set)

@@ -95,7 +95,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     one_gpu, synthetic, real = stash_runs
     job = real.jobs[0]
     if _is_heterogeneous(real):
-        raise SpecError("profile follows Stash, whose GPUs are all alike; 'python -m sim run' tells the stalls of unlike machines")
+        raise SpecError("profile follows Stash, which assumes identical GPUs; 'python -m sim run' shows the stalls of mixed machines")
     paired = _twin(scenario, synthetic, twin)
     times = stash_runs.times(paired)
     samples = float(job.warm.steps * job.job.samples)
@@ -141,7 +141,7 @@ def _twin(scenario: Scenario, run: Run, name: str | None) -> Run | None:
     own, others = run.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
     if others != {own}:
         listed = " and ".join(sorted(others))
-        raise SpecError(f"--twin {named}: has {listed}, {run.hardware.name} {own}; the twin is a machine of half as many such GPUs")
+        raise SpecError(f"--twin {named}: has {listed}, {run.hardware.name} {own}; the twin must have half as many GPUs of the same kind")
     gpus = run.jobs[0].job.ranks
     if gpus % 2:
         raise SpecError(f"--twin {named}: two nodes cannot share {gpus} GPUs evenly")

@@ -40,7 +40,8 @@ def whole_numbers(text: str, option: str) -> list[int]:
         raise SpecError(f"{option} {text}: write 1 or more values after ':'")
     if min(count, high - low + 1) > MOST_VALUES:
         raise SpecError(
-            f"{option} {text}: {min(count, high - low + 1):,} runs, the most are {MOST_VALUES:,}; did you mean {low}..{high}:10?"
+            f"{option} {text}: {min(count, high - low + 1):,} runs are more than the {MOST_VALUES:,} allowed; did you mean "
+            f"{low}..{high}:10?"
         )
     step = (high - low) / max(count - 1, 1)
     return list(dict.fromkeys(round(low + index * step) for index in range(count)))

@@ -150,7 +150,7 @@ def require_one_budget(plan: JobPlan, budget: Budget) -> None:
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
     if plan.time is not None and budget.time is not None:
-        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+        raise SpecError("--hours and --budget-hours: --hours already fixes the time; write --budget-usd, or --epochs")
 
 
 class _Gathered(NamedTuple):
@@ -221,13 +221,13 @@ def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | 
 def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Market]) -> str:
     """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *priced* were possible."""
     if machine.hypothetical:
-        return "hypothetical, nobody rents it"
+        return "hypothetical, not for rent"
     if len(priced) < len(markets):
         return _UNMEASURED
     wanted = " or ".join(market.replace("_", "-") for market in markets)
-    of_spot = f"a file with 'extends: {machine.name}' and a price this one alone"
-    alone = of_spot if markets[0] == "spot" else f"--price {machine.name}='10 USD/h' this one alone"
-    return f"no {wanted} price is known; --set price.{markets[0]}='10 USD/h' gives every machine that price, {alone}"
+    of_spot = f"a file with 'extends: {machine.name}' and a price only this one"
+    alone = of_spot if markets[0] == "spot" else f"--price {machine.name}='10 USD/h' only this one"
+    return f"no {wanted} price specified; --set price.{markets[0]}='10 USD/h' gives every machine that price, {alone}"
 
 
 def _candidates(
@@ -371,8 +371,8 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known for {_listed(others)}"]
-    return [f"spot prices are known only for {_listed(priced)}" if priced else "no spot price is known for any of them"]
+        return [f"no spot price is available for {_listed(others)}"]
+    return [f"spot prices are available only for {_listed(priced)}" if priced else "no spot prices are available for any of them"]
 
 
 def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
@@ -381,7 +381,7 @@ def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
     if not counts:
         return []
     listed = " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
-    return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
+    return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other counts"]
 
 
 def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
@@ -395,14 +395,14 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
         gpus = GPUS if usual_batch == of_gpus else GPUS * most
         usual = f", the workload's own on {gpus} GPUs" if global_batch == usual_batch else ""
         return (
-            f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); "
-            "--global-batch N sets another, --batch N the batch of each GPU instead"
+            f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); --global-batch N sets "
+            "another, --batch N sets the batch per GPU instead"
         )
     batches = sorted({each.get("global_batch") or each["batch_per_gpu"] * each["gpus"] for each in documents})
     if len(batches) < 2:
         return ""
     return (
-        f"global batches range from {batches[0]:,} to {batches[-1]:,}, and as many epochs may not train as well at each; "
+        f"global batches range from {batches[0]:,} to {batches[-1]:,}, so the same number of epochs may not train equally well; "
         "--global-batch N compares at one"
     )
 
@@ -426,7 +426,7 @@ def _spot_note(best: Candidate, mean: float | None) -> str:
 def _error_note(plan: JobPlan, budget: Budget, best: Candidate) -> str:
     error = best.document.get("expected_error")
     if not error:
-        return "no measured run of this kind of machine backs the prediction"
+        return "the prediction is not backed by any measured run on this kind of machine"
     median, p90 = f"{100 * error['median']:.0f}%", f"{100 * error['p90']:.0f}%"
     holds = budget.excess(best) * (1.0 + error["p90"]) <= 1.0
     verdict = f"even at {p90} this choice stays within the budget" if holds else f"at {p90} this choice would exceed the budget"

@@ -41,6 +41,5 @@ def require_room(parts: Parts, node: Node, store: Store | None, name: str) -> No
     room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
     if room and KEPT * parts.total > room:
         raise SpecError(
-            f"--store {name}: a checkpoint has {show(parts.total, 'size')}, and {KEPT} at once do not fit into {show(room, 'size')}; "
-            "name a larger store"
+            f"--store {name}: {KEPT} checkpoints of {show(parts.total, 'size')} do not fit into {show(room, 'size')}; name a larger store"
         )

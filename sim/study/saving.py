@@ -70,7 +70,7 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
     if isinstance(run, LayoutRun):
         return _saved(name, store, run.workload, run.node, run.nodes, run.gpus, run.step_time, _layout_beside(run))
     if len(run.jobs) > 1:
-        raise SpecError(f"--store {name}: takes one workload, not several jobs")
+        raise SpecError(f"--store {name}: supports one workload, not several jobs")
     job = run.jobs[0].job
 
     def again(flows: Sequence[Outflow]) -> float:

@@ -74,7 +74,7 @@ def _require_different(questions: Sequence[Question]) -> None:
     """Raise SpecError if different numbers of nodes give the same run: jobs that are placed explicitly leave other nodes idle."""
     placements = [[job.placement for job in question.jobs] for question in questions]
     if any(placement in placements[:index] for index, placement in enumerate(placements)):
-        raise SpecError("--nodes: the jobs stay where their placement puts them, however many nodes there are; write one number")
+        raise SpecError("--nodes: the placement fixes the jobs' nodes, so the number of nodes has no effect; write one number")
 
 
 def _ran(scenario: Scenario, finished: Answer) -> SizePoint:

@@ -137,9 +137,7 @@ def answer(
 def refuse_parts(workloads: Sequence[Workload]) -> None:
     """Raise SpecError if one of *workloads* has parts of pre-training, which plain data parallelism does not support."""
     if any(workload.pretraining for workload in workloads):
-        raise SpecError(
-            "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
-        )
+        raise SpecError("pretraining: its parts are simulated only for layouts; write one, such as --shard optimizer, or leave it out")
 
 
 def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
@@ -147,7 +145,7 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
     for training in (workload.training for workload in workloads):
         for name in ("recompute_blocks", "recompute_modules", "recompute_saves"):
             if getattr(training, name):
-                raise SpecError(f"training.{name}: is for layouts; write one, such as --shard optimizer, or leave it out")
+                raise SpecError(f"training.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out")
 
 
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
@@ -156,8 +154,8 @@ def refuse_layouts(workloads: Sequence[Workload]) -> None:
         if not workload.training.parallel.trivial:
             place = f"jobs.{number}: " if len(workloads) > 1 else ""
             raise SpecError(
-                f"{place}training.parallel: {workload.name} has a layout, but is asked for here in data parallelism; layouts run one "
-                "by one, by 'python -m sim run HW WL' or stallsim.run; without its layout: --set training.parallel={}"
+                f"{place}training.parallel: {workload.name} has a layout, but this runs plain data parallelism only; run a layout with "
+                "'python -m sim run HW WL' or stallsim.run, or leave it out with --set training.parallel={}"
             )
 
 
@@ -173,10 +171,11 @@ def answer_to(
     hardware, jobs = question.hardware, question.jobs
     refuse_layouts([job.workload for job in jobs])
     if any(job.workload.input.stream for job in jobs):
-        raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
+        raise SpecError("input.stream: applies only to layouts; write one, such as --shard optimizer, or leave it out")
     if any(job.workload.training.noise.compute_correlation is not None for job in jobs):
         raise SpecError(
-            "training.noise.compute_correlation: is of layouts, whose ranks meet inside units; write one, such as --tp 2, or leave it out"
+            "training.noise.compute_correlation: applies only to layouts, whose ranks synchronize within units; write one, such as --tp "
+            "2, or leave it out"
         )
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])
@@ -293,20 +292,20 @@ def _refuse_single_job_options(scenario: Scenario) -> None:
     }
     for option, value in values.items():
         if value is not None:
-            raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
+            raise SpecError(f"{option} {value}: a jobs file sets this for each job; leave it out")
 
 
 def _refuse_contradictions(scenario: Scenario) -> None:
     """Raise SpecError for options that contradict each other."""
     if scenario.gpus is not None and scenario.placement is not None:
-        raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
+        raise SpecError("--gpus and --placement: write one of the two; the placement already sets the GPUs of each node")
     if scenario.batch is not None and scenario.global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     parts = scenario.placement.count("+") + 1 if scenario.placement is not None else None
     if parts is not None and scenario.nodes is not None and scenario.nodes != parts:
         raise SpecError(
-            f"--nodes {scenario.nodes} --placement {scenario.placement}: the placement is on {parts} node{'s' * (parts > 1)}; "
-            "leave --nodes out, or write one number for each node"
+            f"--nodes {scenario.nodes} --placement {scenario.placement}: the placement covers {parts} node{'s' * (parts > 1)}; leave "
+            "--nodes out, or write one number per node"
         )
 
 
@@ -407,7 +406,7 @@ def _is_of_workload(text: str) -> bool:
         key = text.partition("=")[0].strip()
         places = [FIELDS.get(key), *(home(kind, first) for kind in (Hardware, Workload))]
         near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(first_words)}"
+        hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return first in _WORKLOAD_KEYS
 
@@ -440,9 +439,7 @@ def batch_of(text: str) -> int | Literal["max"]:
         return "max"
     samples = whole_number(text)
     if not samples:
-        raise SpecError(
-            f"--batch {text[:9] or repr('')}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory"
-        )
+        raise SpecError(f"--batch {text[:9] or repr('')}: write the samples per GPU, 1 or more, or max for as many as fit into its memory")
     return samples
 
 

@@ -71,7 +71,7 @@ def sensitivities(hardware: Hardware, job: Job, progress: Progress | None = None
 def estimate_warnings(hardware: Hardware, job: Job, progress: Progress | None = None) -> list[str]:
     """Return a sentence for each estimate that matters to *job* on *hardware*; for *progress* see `sensitivities`."""
     return [
-        f"{row.key} is an estimate; 30% more or less would move the step by {100 * row.share:.0f}%"
+        f"{row.key} is an estimate; 30% more or less would change the step time by {100 * row.share:.0f}%"
         for row in sensitivities(hardware, job, progress)
     ]
 

@@ -61,7 +61,7 @@ def bound_table(
     except units.UnitError as error:
         raise SpecError(f"--compute-time {compute_time}: {error}") from None
     if time <= 0:
-        raise SpecError(f"--compute-time {compute_time}: write a time above zero, for example 100 ms")
+        raise SpecError(f"--compute-time {compute_time}: write a time above 0, for example 100 ms")
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))
@@ -92,11 +92,11 @@ def bandwidth_bound(placement: ServerPlacement, workers: int, nbytes: float, com
     With N workers, M the model and T the compute time: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T.
     """
     if placement not in PLACEMENTS:
-        raise ValueError(f"servers are placed as one of {', '.join(PLACEMENTS)}, not {placement}")
+        raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, not {placement}")
     if not compute_time > 0:
-        raise ValueError(f"an exchange hides behind more than {compute_time} s of compute")
+        raise ValueError(f"compute_time must be above 0, not {compute_time} s")
     if not 0 < nbytes < math.inf:
-        raise ValueError(f"an exchange moves more than 0 bytes and no endless number, not {nbytes}")
+        raise ValueError(f"nbytes must be finite and above 0, not {nbytes}")
     servers = workers if placement.endswith("S") else 1
     return 2 * max(host_bytes(workers, servers, nbytes, placement in ("CC", "CS"))) / compute_time
 
@@ -113,4 +113,4 @@ def _check_hosts(workers: int, servers: int, colocated: bool) -> None:
     if workers < 1 or servers < 1:
         raise ValueError(f"an exchange needs at least one worker and one server, not {workers} and {servers}")
     if colocated and servers > workers:
-        raise ValueError(f"{servers} colocated servers do not fit on {workers} worker hosts: take up to {workers}, or hosts of their own")
+        raise ValueError(f"{servers} colocated servers do not fit on {workers} worker hosts: use at most {workers}, or separate hosts")

@@ -189,13 +189,13 @@ def share(
     question = prepare(scenario)
     machine, placed = question.hardware, tuple(question.jobs)
     if any(job.sharers > 1 for job in placed):
-        raise SpecError(f"{jobs}: with coordinated_prep jobs have one loader together; leave it out to divide workers among them")
+        raise SpecError(f"{jobs}: with coordinated_prep, jobs share one loader; leave it out to divide workers among them")
     epochs = tuple(entry.epochs for entry in load(Jobs, path, sorted_overrides(scenario)[1]).spec.jobs)
     used = slots(machine, [job.placement for job in placed])
     hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
     for host in hosts:
         if host.workers < (gpus := sum(host.gpus.values())):
-            raise SpecError(f"--workers {host.workers}: {gpus} GPUs of a node need one each; write that")
+            raise SpecError(f"--workers {host.workers}: each of a node's {gpus} GPUs needs a worker; write at least {gpus}")
     speeds = {number: min(slot.node.host.cpu.speed for slot, _ in job_slots(number, used)) for number in range(len(placed))}
     course_of = _Courses(machine, placed, epochs, {number: _need(machine, speeds[number], job) for number, job in enumerate(placed)}, hosts)
     every = dict.fromkeys((POLICIES[0], *chosen))

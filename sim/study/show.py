@@ -42,7 +42,7 @@ def chosen(patterns: Sequence[str]) -> list[str]:
             [name for name in catalogue("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
         )
         if not matching:
-            raise SpecError(f"{pattern}: no workload of the catalogue matches; 'list workloads' shows them")
+            raise SpecError(f"{pattern}: no catalog workload matches; 'list workloads' shows them all")
         names += [name for name in matching if name not in names]
     return names
 
@@ -51,7 +51,7 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
     """Return the layers of *workload* (or of a bare layer table), their blocks and totals, with times on the first GPU of *hardware*."""
     for_hardware, for_workload = split_overrides(overrides)
     if for_hardware and hardware is None:
-        raise SpecError(f"--set {for_hardware[0]}: is the hardware's, but none is named; write --hardware HW")
+        raise SpecError(f"--set {for_hardware[0]}: is a hardware field, but no hardware is named; write --hardware HW")
     wanted = [*([f"training.batch={batch}"] if batch else []), *for_workload]
     task = load_workload(workload, wanted).spec
     gpu = _gpu(hardware, for_hardware) if hardware else None
@@ -106,7 +106,7 @@ def _gpu(hardware: str, overrides: Sequence[str]) -> Gpu:
     for group in load_hardware(hardware, overrides).spec.groups:
         if group.role == "worker" and group.node.gpu_count:
             return group.node.gpu
-    raise SpecError(f"{hardware}: has no GPU to show times of")
+    raise SpecError(f"{hardware}: has no GPU, so there are no times to show")
 
 
 def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def axis(text: str) -> SweptField:
     if span is not None:
         return _range(key, text, *span.groups())
     if ".." in values:
-        raise SpecError(f"--vary {text}: a range is written 10..400 Gbps:7, two numbers, one unit, and how many values")
+        raise SpecError(f"--vary {text}: write a range as two numbers, one unit and the number of values, such as 10..400 Gbps:7")
     return SweptField(key, _list(text, [part.strip() for part in values.split(",")]))
 
 
@@ -63,7 +63,7 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
     if count is not None and int(count) < 2:
         raise SpecError(f"--vary {text}: write 2 or more values after ':'")
     if (log or count is None) and ends[0] <= 0:
-        raise SpecError(f"--vary {text}: steps by a factor start above 0")
+        raise SpecError(f"--vary {text}: a logarithmic range must start above 0")
     if not all(map(math.isfinite, ends)) or len(count or "") > 20:
         raise SpecError(f"--vary {shorten(text)}: a number is too large")
     _check_count(int(count or 0), f"--vary {text}", f"{low}..{high}{' ' if unit else ''}{unit}:10")
@@ -79,7 +79,7 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
 
 def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
     if not all(parts):
-        raise SpecError(f"--vary {text}: a value between two commas is missing")
+        raise SpecError(f"--vary {text}: a value is missing between two commas")
     read = [_VALUE.fullmatch(part) for part in parts]
     units = {match.group(2) for match in read if match is not None and match.group(2)}
     if all(read) and len(units) > 1:
@@ -106,7 +106,7 @@ MOST_POINTS = 100_000
 def _check_count(points: int, text: str, hint: str) -> None:
     """Raise SpecError if *points* exceeds the limit of a sweep, before any point is created."""
     if points > MOST_POINTS:
-        raise SpecError(f"{text}: {points:,} points, the most are {MOST_POINTS:,}; did you mean {hint}?")
+        raise SpecError(f"{text}: {points:,} points are more than the {MOST_POINTS:,} allowed; did you mean {hint}?")
 
 
 def grid(axes: Sequence[SweptField]) -> list[Point]:
@@ -139,8 +139,8 @@ def asked_points(texts: Sequence[str], count: int | None, seed: int) -> list[Poi
 
 def _once(axes: Sequence[SweptField]) -> None:
     if not axes:
-        raise SpecError("--vary KEY=VALUES: name one field or more, for example --vary node.nic.bandwidth='10..400 Gbps:7'")
+        raise SpecError("--vary KEY=VALUES: name at least one field, for example --vary node.nic.bandwidth='10..400 Gbps:7'")
     keys = [axis.key for axis in axes]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice:
-        raise SpecError(f"--vary {twice}: is given twice; write all its values in one")
+        raise SpecError(f"--vary {twice}: appears twice; write all its values in one option")

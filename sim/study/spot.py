@@ -79,10 +79,10 @@ def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes
     spot_price = node_price(group, "spot")
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
-        raise SpecError(f"{machine.name}: no spot price is known; give one, for example --set {place}.spot='1.50 USD/h'")
+        raise SpecError(f"{machine.name}: has no spot price; add one, for example --set {place}.spot='1.50 USD/h'")
     fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
     if None in fixed:
-        raise SpecError(f"{machine.name}: the servers, which are rented on demand, have no price; give one with --set groups.N.price")
+        raise SpecError(f"{machine.name}: the on-demand servers have no price; add one with --set groups.N.price")
     rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), by=Computing(processes))
     failed = next((row.problem for row in rows if row.document is None), None)
     if failed is not None:
@@ -107,18 +107,20 @@ def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes
     outcomes = courses(job, interval, wanted.trials, scenario.seed)
     if any(outcome.time == inf for outcome in outcomes):
         raise SpecError(
-            f"--checkpoint-interval {wanted.interval}: machines are revoked before a checkpoint is due, and the job never ends; write auto"
+            f"--checkpoint-interval {wanted.interval}: machines are revoked before the first checkpoint, so the job never ends; write auto"
         )
     time, cost = _on_demand(machine, job, measured)
     if job.in_step and policy != "wait":
-        notes.append("workers are in step: all restart from the last checkpoint where one goes or joins, and fewer make smaller steps")
+        notes.append(
+            "workers are synchronous: when one leaves or joins, all restart from the last checkpoint; with fewer workers, steps are smaller"
+        )
     return SpotAnswer(machine, documented[-1], job, interval, outcomes, time, cost, notes)
 
 
 def _workers(machine: Hardware) -> Group:
     groups = [group for group in machine.groups if group.role == "worker"]
     if len(groups) != 1:
-        raise SpecError(f"{machine.name}: has {len(groups)} groups of workers; lives are drawn for a single kind of them")
+        raise SpecError(f"{machine.name}: has {len(groups)} groups of workers; interruptions are simulated for one group only")
     return groups[0]
 
 
@@ -134,7 +136,7 @@ def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
 def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
     measured = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
-        return ExponentialLives(mean_seconds(wanted.mean_lifetime)), measured, ["revocations come at random, with the mean given"]
+        return ExponentialLives(mean_seconds(wanted.mean_lifetime)), measured, ["revocations occur at random, with the specified mean"]
     if measured is None:
         raise SpecError(
             f"{machine.name}: no interruption data for spot machines with {group.node.gpu.name}; add a mean, for example "

@@ -113,8 +113,8 @@ def swept(
     with Journal(journal) as done_before:
         if alone and (others := done_before.others(keys)):
             raise SpecError(
-                f"{journal}: keeps {others} point{'s' * (others > 1)} of another sweep that was stopped (other points or options, or "
-                "files that have changed since); finish that one, write to another file, or --force to lose them"
+                f"{journal}: holds {others} point{'s' * (others > 1)} of another, unfinished sweep (other points or options, or files "
+                "that have changed since); finish that one, write to another file, or discard them with --force"
             )
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
         different, name = len(set(keys)), uuid4().hex

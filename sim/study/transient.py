@@ -125,7 +125,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     times = [mean_time(float(interval)) for interval in tried]
     place = int(np.argmin(times))
     if not math.isfinite(times[place]):
-        raise SpecError("revocations come faster than a checkpoint can be written: rent fewer workers, or on demand")
+        raise SpecError("revocations are too frequent to complete a checkpoint; rent fewer workers, or rent on demand")
     around = np.geomspace(tried[max(0, place - 1)], tried[min(SEARCHED - 1, place + 1)], SEARCHED)
     finer = {float(interval): mean_time(float(interval)) for interval in around} | {float(tried[place]): times[place]}
     return min(finer, key=lambda interval: (finer[interval], -interval))

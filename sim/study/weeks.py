@@ -183,14 +183,14 @@ class Weeks:
     mean_lifetime: Annotated[str | None, OptionTerms("mean time to interruption of a spot machine", metavar="TIME")] = None
     """Adds revocations as one more cause of failures."""
     trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
-    region: Annotated[str | None, OptionTerms("region of the power grid: us-east-1, europe-north1, FRA; by default that of the price")] = (
-        None
-    )
+    region: Annotated[
+        str | None, OptionTerms("region of the power grid, such as us-east-1, europe-north1, FRA; by default the price's region")
+    ] = None
     seed: Annotated[int, OptionTerms("random seed of the failures", least=0)] = 0
     law: Annotated[
         str,
         OptionTerms(
-            "distribution of times between failures, or a law of your own",
+            "distribution of times between failures, or your own law",
             flag="--failure-law",
             metavar="exponential|weibull:SHAPE|NAME",
             words=("exponential", "weibull:0.7"),
@@ -330,7 +330,7 @@ def _speeds(steps: Steps) -> tuple[float, ...]:
     if nodes == 1 or not replicas[-2]:
         held = "one node" if nodes == 1 else f"one replica on {nodes} nodes"
         raise SpecError(
-            f"--elastic: the job has {held}, and does not go on without a part of it; leave --elastic out, or lay out more replicas"
+            f"--elastic: the job has only {held} and cannot continue without part of it; leave --elastic out, or use more replicas"
         )
     return tuple(count / replicas[-1] for count in replicas)
 
@@ -385,8 +385,8 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
     lives = lifetimes_of(steps.node.gpu)
     if lives is None:
         raise SpecError(
-            f"--market spot: nobody measured how long spot machines with {steps.node.gpu.name} live; "
-            "write --mean-lifetime '20 h', which `goodput`, `recommend` and `spot` take"
+            f"--market spot: no interruption data for spot machines with {steps.node.gpu.name}; write --mean-lifetime '20 h', an option "
+            "of `goodput`, `recommend` and `spot`"
         )
     return steps.nodes / survival(lives).mean
 
@@ -423,9 +423,9 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
         return math.inf, 86400.0 * weeks.days
     if weeks.tokens is not None:
         if steps.tokens is None:
-            raise SpecError(f"--tokens: {steps.workload.model.name} has no sequence of tokens; write --epochs or --days")
+            raise SpecError(f"--tokens: {steps.workload.model.name} has no token sequences; write --epochs or --days")
         if weeks.tokens < steps.samples * steps.tokens:
-            raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write that many or more")
+            raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write at least that many")
         if steps.parts:
             return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
         return steps.time_of(weeks.tokens // steps.tokens), math.inf  # whole sequences

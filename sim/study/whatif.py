@@ -131,7 +131,7 @@ def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = Non
     """Return the effect of more of each resource on the only job of *scenario*; *progress* gets the resources done and their total."""
     question = prepare(scenario)
     if len(question.jobs) != 1:
-        raise SpecError(f"{scenario.workload}: lists {len(question.jobs)} jobs; what-if asks about one workload")
+        raise SpecError(f"{scenario.workload}: lists {len(question.jobs)} jobs; what-if takes one workload")
     job = question.jobs[0].averaged  # compare means, not draws
     trials = _Trials(question.hardware, job)
     upgrades = []

@@ -35,7 +35,7 @@ def plan_of(
     if epochs is None and hours is None and tokens is None:
         if evaluation or not checkpoints:
             given = "--evaluation" if evaluation else "--no-checkpoints"
-            raise SpecError(f"{given}: belongs to a whole job; write --epochs, --hours or --tokens as well")
+            raise SpecError(f"{given}: belongs to a whole job; add --epochs, --hours or --tokens as well")
         return None
     return plan_due(epochs, hours, evaluation, checkpoints, tokens)
 
@@ -54,7 +54,7 @@ def plan_due(
         if value is not None and not 0 < value < inf:
             raise SpecError(f"{option} {value:g}: write more than 0")
     if not 0 <= evaluation <= 1:
-        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, 0 to 1, such as 0.04")
+        raise SpecError(f"--evaluation {evaluation:g}: write a fraction of the training samples from 0 to 1, such as 0.04")
     if hours is not None:
         return JobPlan(None, evaluation, checkpoints, time=3600.0 * hours)
     return JobPlan(1.0 if epochs is None else epochs, evaluation, checkpoints)
@@ -80,10 +80,10 @@ def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
         return plan
     sequence = workload.sequence
     if sequence is None:
-        raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
+        raise SpecError(f"--tokens: {workload.model.name} has no token sequences; write --epochs, or use a model with a transformer")
     if plan.tokens < samples * sequence:
         raise SpecError(
-            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
+            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write at least that many"
         )
     return plan._replace(epochs=plan.tokens // sequence / workload.dataset.samples)  # whole sequences
 

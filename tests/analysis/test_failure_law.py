@@ -87,7 +87,7 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     told = [note for note in own.attrs.pop("notes") if note not in plain.attrs["notes"]]
     assert plain.attrs.pop("notes") and own.attrs == plain.attrs
     assert told == [
-        "times between failures follow mine, a law of your own that is not validated; the closed form, the formulas and the best "
+        "times between failures follow mine, your own law, which is not validated; the closed form, the formulas and the best "
         "interval assume exponential times"
     ]
 
@@ -104,7 +104,7 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
         (lambda count, random: random.exponential(), "failure law mine: returns an array of shape (); return 20000 times"),
         (lambda count, random: random.normal(1.0, 1.0, count), "failure law mine: returns a time of -"),
         (lambda count, random: [math.inf] * count, "failure law mine: returns a time of inf; return times of 0 or more"),
-        (lambda count, random: ["soon"] * count, "failure law mine: returns no array of numbers; return 20000 times"),
+        (lambda count, random: ["soon"] * count, "failure law mine: does not return an array of numbers; return 20000 times"),
         (lambda count, random: random.lognormal(size=count) / 0, "failure law mine: "),
         (lambda count: [1.0] * count, "failure law mine: TypeError: "),
     ],

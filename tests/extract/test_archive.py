@@ -34,10 +34,10 @@ def listed(**entry: object) -> bytes:
 
 
 REFUSED = {
-    "a pickled tensor": ({CONFIG: listed(use_pickle=True)}, "layer.weight is a pickled object"),
-    "no word of it": ({CONFIG: b'{"config": {"x": {"path_name": "weight_0"}}}'}, "x is a pickled object"),
-    "a pickled constant": ({CONSTANTS: listed(path_name="opaque_obj_0")}, "layer.weight is a pickled object"),
-    "a script object": ({CONSTANTS: listed(path_name="custom_obj_0")}, "layer.weight is a pickled object"),
+    "a pickled tensor": ({CONFIG: listed(use_pickle=True)}, "layer.weight as a pickled object"),
+    "no word of it": ({CONFIG: b'{"config": {"x": {"path_name": "weight_0"}}}'}, "x as a pickled object"),
+    "a pickled constant": ({CONSTANTS: listed(path_name="opaque_obj_0")}, "layer.weight as a pickled object"),
+    "a script object": ({CONSTANTS: listed(path_name="custom_obj_0")}, "layer.weight as a pickled object"),
     "legacy weights": ({"model/data/weights/model.pt": b""}, "holds pickled tensors"),
     "the format of torch 2.7": ({"version": b"8.1", "serialized_state_dict.pt": b""}, "holds pickled tensors"),
     "a compiled model": ({"model/data/aotinductor/model/a.so": b"\x7fELF"}, "holds compiled code"),
@@ -83,7 +83,7 @@ def test_example_inputs_are_tensors_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
         for member in source.namelist():
             target.writestr(member, evil.getvalue() if "sample_inputs" in member else source.read(member))
-    with pytest.raises(SpecError, match=r"is not a program that torch\.export\.save wrote"):
+    with pytest.raises(SpecError, match=r"is not a program written by torch\.export\.save"):
         extract(str(bad), [], "net")
     assert not proof.exists()
     pickle.loads(pickle.dumps(Touch(proof)))
@@ -98,4 +98,4 @@ def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path)
         [sys.executable, "-m", "sim", "extract", str(path)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{path}: is not a program that torch.export.save wrote") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"{path}: is not a program written by torch.export.save") and done.stderr.count("\n") == 1

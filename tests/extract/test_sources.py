@@ -41,11 +41,11 @@ def test_an_exported_program_costs_what_its_model_costs(tmp_path: Path, net: Cal
 
 
 def test_an_exported_program_needs_a_dynamic_batch(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"exported for a batch of 4 alone.*dynamic_shapes=\{'input': \{0: torch.export.Dim\('batch'\)\}\}"):
+    with pytest.raises(SpecError, match=r"exported for a batch of 4 only.*dynamic_shapes=\{'input': \{0: torch.export.Dim\('batch'\)\}\}"):
         extract(str(exported(tmp_path / "net.pt2", False)), [], "net")
 
 
-@pytest.mark.parametrize(("content", "told"), [(None, "no such file"), (b"text", "is not a program that torch.export.save wrote")])
+@pytest.mark.parametrize(("content", "told"), [(None, "no such file"), (b"text", "is not a program written by torch.export.save")])
 def test_what_is_no_exported_program_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
     path = tmp_path / "net.pt2"
     if content is not None:
@@ -111,11 +111,11 @@ def test_labels_alone_feed_an_encoder_decoder_of_transformers() -> None:
 
 
 def test_missing_inputs_of_transformers_are_shown_by_tokens() -> None:
-    with pytest.raises(SpecError, match="write for example --input input_ids=128:int64"):
+    with pytest.raises(SpecError, match="write, for example, --input input_ids=128:int64"):
         extract("transformers:BertModel", [], "hf")
 
 
 def test_a_misspelt_setting_of_transformers_is_told() -> None:
     pytest.importorskip("transformers", reason="tests classes of transformers")
-    with pytest.raises(SpecError, match="--arg n_layers: GPT2Config has no such setting"):
+    with pytest.raises(SpecError, match="--arg n_layers: GPT2Config has no such field"):
         extract("transformers:GPT2LMHeadModel", ["input_ids=8:int64"], "hf", {"n_layers": 2})

@@ -119,8 +119,12 @@ def test_models_of_transformers_are_torchs(name: str, inputs: list[str], argumen
 @pytest.mark.parametrize(
     ("name", "inputs", "told"),
     [
-        ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, given 2x16 with the batch)"),
-        ("detector", ["@{unusual}:labelled_images"], "needs the value of a tensor in layer transform (GeneralizedRCNNTransform, given"),
+        ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, called with 2x16, including the batch)"),
+        (
+            "detector",
+            ["@{unusual}:labelled_images"],
+            "needs the value of a tensor in layer transform (GeneralizedRCNNTransform, called with",
+        ),
     ],
 )
 def test_what_depends_on_values_is_refused(name: str, inputs: list[str], told: str) -> None:
@@ -139,7 +143,7 @@ def test_a_file_may_import_what_stands_beside_it(tmp_path: Path, monkeypatch: py
     shutil.copy(UNUSUAL, package / "blocks.py")
     (tmp_path / "plain.py").write_text("def net():\n    from plain_blocks import LowRank\n    return LowRank()\n")
     (package / "nets.py").write_text("from .blocks import LowRank\n\ndef net():\n    return LowRank()\n")
-    with pytest.raises(SpecError, match="a file that imports relatively needs an"):
+    with pytest.raises(SpecError, match="relative imports need an"):
         extract(f"{package}/nets.py:net", ["32"], "net")
     (package / "__init__.py").touch()
     due = extract(f"{UNUSUAL}:LowRank", ["32"], "net").layers

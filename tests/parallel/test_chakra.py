@@ -56,7 +56,7 @@ def test_process_groups_of_a_trace_are_read(tmp_path: Path) -> None:
     trace = TraceFiles("toy", tuple(map(Path, "0123")), (nodes[0], nodes[1], nodes[0], nodes[1]), {}, "")
     found = graphs_of(trace, [4])
     assert [graph.nodes[1].ranks for graph in found[:2]] == [(0, 2), (0, 1, 2, 3)]
-    with pytest.raises(SpecError, match="node 0: process group 7 has a rank beyond the 2 of the trace"):
+    with pytest.raises(SpecError, match="node 0: process group 7 has a rank beyond the trace's 2 ranks"):
         graphs_of(trace._replace(paths=trace.paths[:2], ranks=trace.ranks[:2]), [2])
 
 
@@ -68,8 +68,8 @@ def test_durations_in_microseconds_and_in_seconds(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "type": (TraceNode(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not played"),
-    "dependency": (compute(3, 1e-6, 99), r"toy.0.et: node 3 \(kernel 3\): waits for node 99, which the file does not have"),
+    "type": (TraceNode(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not supported"),
+    "dependency": (compute(3, 1e-6, 99), r"toy.0.et: node 3 \(kernel 3\): waits for node 99, which is not in the file"),
     "comm_type": (
         collective(1, "ALL_REDUCE", 8, comm_type=77),
         r"\(ALL_REDUCE\): comm_type 77 is unknown; expected one of 0 ALL_REDUCE",
@@ -101,7 +101,7 @@ def test_a_negative_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_stand_once_and_a_trace_is_not_empty(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"toy.0.et: node 1 stands twice"):
+    with pytest.raises(SpecError, match=r"toy.0.et: node 1 appears twice"):
         graphs(tmp_path, [compute(1, 1e-6), compute(1, 1e-6)])
-    with pytest.raises(SpecError, match=r"toy.0.et: holds no node"):
+    with pytest.raises(SpecError, match=r"toy.0.et: has no nodes"):
         graphs(tmp_path, [])

@@ -70,7 +70,7 @@ def test_collectives_meet_in_order() -> None:
             ranks([GraphNode(3, "", "send", nbytes=1.0, peer=1)], [GraphNode(4, "", "receive", nbytes=2.0, peer=0)]),
             "node 4 receives 2 bytes, but node 3 of toy.0.et sends 1",
         ),
-        (ranks([call(0, "1"), call(1, "2", 0)], [call(0, "2"), call(1, "1", 0)]), "ranks wait for each other for ever: rank 0 node"),
+        (ranks([call(0, "1"), call(1, "2", 0)], [call(0, "2"), call(1, "1", 0)]), "ranks wait for each other forever: rank 0 node"),
     ],
 )
 def test_what_cannot_meet_is_refused(graphs: list[Graph], what: str) -> None:
@@ -84,5 +84,5 @@ def test_a_send_that_waits_for_its_receiver_can_close_a_cycle() -> None:
         return ranks(*([node._replace(meets=meets) for node in own] for own in ends))
 
     assert len(matched(both(False)).messages) == 2
-    with pytest.raises(SpecError, match="ranks wait for each other for ever"):
+    with pytest.raises(SpecError, match="ranks wait for each other forever"):
         matched(both(True))

@@ -133,7 +133,7 @@ def test_plain_data_parallelism_is_one_group() -> None:
     [
         ({"tensor": 3}, [8], "tensor 3 x context 1 x pipeline 1 = 3 ranks do not divide 8 GPUs; use 6 or 9 GPUs"),
         ({"tensor": 4, "pipeline": 4}, [8], "= 16 ranks do not divide 8 GPUs; use 16 GPUs"),
-        ({"tensor": 2}, [8, 4], "needs nodes that lend equally many GPUs, not 8+4"),
+        ({"tensor": 2}, [8, 4], "needs the same number of GPUs on each node, not 8+4"),
         ({"expert": 3}, [8], "training.parallel.expert: 3 does not divide the 8 tensor, context and data ranks; use 2 or 4"),
         ({"replicate": 5, "shard": "parameters"}, [8], "replicate: 5 does not divide the 8 data and context ranks; use 4 or 8"),
         (

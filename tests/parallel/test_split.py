@@ -171,5 +171,5 @@ def test_a_plan_and_attention_are_needed() -> None:
     plain = block_model({"stem": (10,), "body.0.conv": (10,), "body.1.conv": (10,)})
     with pytest.raises(SpecError, match="layer stem of toy has no tensor plan; write its share"):
         split(plain, parallel(tensor=2))
-    with pytest.raises(SpecError, match="toy has no attention whose sequence could be split; use context: 1"):
+    with pytest.raises(SpecError, match="toy has no attention to split by sequence; use context: 1"):
         split(plain, parallel(context=2))

@@ -93,9 +93,9 @@ def test_a_module_begins_with_the_first_of_its_layers() -> None:
     [
         (("layers.2",), r"toy has no module layers\.2; did you mean layers\.1, layers\.0 or layers\.1\.b"),
         (("xyz",), r"toy has no module xyz; it begins with stem\.conv, stem\.norm, layers\.0\.a"),
-        (("stem",), "stem begins the model; write modules in the order of the model, without the first"),
-        (("pool", "layers.0"), "layers.0 does not come behind pool"),
-        (("pool", "pool"), "pool does not come behind pool"),
+        (("stem",), "stem is the first module of the model; write modules in the order of the model, without the first"),
+        (("pool", "layers.0"), "layers.0 does not come after pool"),
+        (("pool", "pool"), "pool does not come after pool"),
     ],
 )
 def test_stages_that_begin_nowhere_are_refused(cuts: tuple[str, ...], message: str) -> None:
@@ -108,10 +108,10 @@ def test_stages_that_begin_nowhere_are_refused(cuts: tuple[str, ...], message: s
     [
         (
             {"pipeline": 4},
-            r"pool\+head divides the model into 3 parts, but there are 4 stages; name 3 modules in place of 2, or change pipeline",
+            r"pool\+head divides the model into 3 parts, but there are 4 stages; name 3 modules instead of 2, or change pipeline",
         ),
-        ({"pipeline": 2, "virtual_stages": 2}, "there are 2 stages x 2 chunks; name 3 modules in place of 2"),
-        ({}, "there is 1 stage; name no modules in place of 2"),
+        ({"pipeline": 2, "virtual_stages": 2}, "there are 2 stages x 2 chunks; name 3 modules instead of 2"),
+        ({}, "there is 1 stage; name no modules instead of 2"),
     ],
 )
 def test_there_are_as_many_cuts_as_the_pipeline_takes(fields: dict[str, object], message: str) -> None:
@@ -140,5 +140,5 @@ def test_no_stage_begins_between_layers_that_ranks_split() -> None:
     )
     for cut, sizes in (("colwise", [1, 3]), ("sequence", [3, 1])):
         assert [len(unit.pieces) for unit in split(table, parallel(pipeline=2, tensor=2, cuts=[cut]))] == sizes
-    with pytest.raises(SpecError, match="rowwise is between layers that tensor ranks hold in parts; cut in front of a block"):
+    with pytest.raises(SpecError, match="rowwise is between layers that tensor ranks split; cut in front of a block"):
         split(table, parallel(pipeline=2, tensor=2, cuts=["rowwise"]))

@@ -226,8 +226,8 @@ def _row(name: str, **fields: Any) -> Layer:
     ("wrapping", "message"),
     [
         (("layer.*",), "no module of toy with parameters matches layer"),
-        (("blocks",), "list of modules that is not called itself, which FSDP cannot wrap; write blocks.*"),
-        (("head",), "head of toy uses the parameters of tokens, but head is around the one and the root around the other"),
+        (("blocks",), "list of modules that is never called itself, so FSDP cannot wrap it; write blocks.*"),
+        (("head",), "head of toy uses the parameters of tokens, but head wraps the one and the root the other"),
     ],
 )
 def test_refuses_what_cannot_be_wrapped(wrapping: Wrapping, message: str) -> None:

@@ -48,5 +48,5 @@ def test_one_process_launches_one_gpu_after_another() -> None:
     assert together[0].time == 8 * LAUNCH == pytest.approx(33.7e-6, rel=0.5) and together[0].time > alone[0].time
     assert together[0].bottleneck == "launches of each process on its GPUs"
     assert together[1] == alone[1]
-    with pytest.raises(SpecError, match="-g 3: 8 GPUs of a node do not divide into processes of 3"):
+    with pytest.raises(SpecError, match="-g 3: 8 GPUs of a node are not divisible into processes of 3"):
         collective_table("dgx-a100", "broadcast", [2**10], per_process=3)

@@ -88,7 +88,7 @@ WRONG = {
     "several sizes": ([*RUN, "--nodes", "1..4"], "a Chakra trace has a fixed number of ranks; write one number of nodes or GPUs"),
     "ranks": (
         [*RUN, "--nodes", "2"],
-        "two-layers: the trace has 4 ranks, but p3.8xlarge lends 8 GPUs, and each rank takes one; write --nodes",
+        "two-layers: the trace has 4 ranks, but p3.8xlarge provides 8 GPUs, and each rank needs one; write --nodes",
     ),
     "groups": (["run", "p3.8xlarge", "alexnet", "--comm-groups", "x.json"], "--comm-groups x.json: applies only to a Chakra trace"),
     "absent": (["run", "p3.8xlarge", "absent.et"], "absent.et: no such trace; expected files named absent.0.et"),

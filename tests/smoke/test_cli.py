@@ -257,9 +257,9 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
         (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
         (["--nccl", "1.0"], "choose one of 2.3, 2.4, 2.10, 2.30"),
         (["--op", "all_reduc"], "write one of all_reduce"),
-        (["--bytes", "1GiB..1MiB"], "a range that goes up"),
+        (["--bytes", "1GiB..1MiB"], "an ascending range"),
         (["--bytes", "100"], "no unit"),
-        (["--gpus", "1"], "2 ranks or more"),
+        (["--gpus", "1"], "at least 2 ranks"),
     ],
 )
 def test_collective_refusals(capsys: Capture, arguments: list[str], says: str) -> None:

@@ -36,7 +36,7 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
     assert main(["compare", "vgg16", "p3.2xlarge", "p2.xlarge", "--batch", "100000"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("No machine can run vgg16.") and "  - p2.xlarge: " in said
-    assert "largest batch that fits" in said and "Nor can the machine with the largest GPUs" in said
+    assert "largest batch that fits" in said and "The catalog machine with the largest GPUs cannot either" in said
     assert main(["compare", "vgg16", "p2.xlarge", "--batch", "150"]) == 1
     assert "Nearest that can: " in capsys.readouterr().out
 
@@ -101,7 +101,7 @@ def test_a_sweep_loses_nothing_of_another_that_was_stopped(tmp_path: Path, capsy
     sweep(Scenario("p3.2xlarge", "resnet18"), grid([axis("batch=8,16")]), row, journal=journal, processes=1)
     kept = journal.read_bytes()
     assert main([*asked, "batch=32,64"]) == 2
-    assert "keeps 2 points of another sweep" in capsys.readouterr().err
+    assert "holds 2 points of another, unfinished sweep" in capsys.readouterr().err
     assert journal.read_bytes().strip() == kept.strip() and not file.exists()
     assert main([*asked, "batch=8,16"]) == 0  # the one that was stopped ends
     assert not journal.exists()
@@ -144,14 +144,14 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
         (["recommend", "resnet18", "--budget-hours", "1", "--hours", "2"], "--hours and --budget-hours"),
         (["run", "p3.8xlarge", "resnet18", "--hours", "2", "--epochs", "2"], "--epochs and --hours"),
-        (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "says this for each job"),
+        (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "sets this for each job"),
         (
             ["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"],
-            "--no-checkpoints: belongs to a whole job; write --epochs, --hours or --tokens as well",
+            "--no-checkpoints: belongs to a whole job; add --epochs, --hours or --tokens as well",
         ),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
-        (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
+        (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name at least one field"),
         (["diff", "nowhere.json", "nowhere.json"], "no such file"),
         (["diff", ".", "."], "has no run.json; write one with: python -m sim run HW WL -o ."),
     ],
@@ -193,7 +193,7 @@ def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (["p2.xlarge"], "no spot price is known; give one, for example --set price.spot="),
+        (["p2.xlarge"], "has no spot price; add one, for example --set price.spot="),
         (["p4d.24xlarge"], "no interruption data for spot machines with A100-SXM4-40GB; add a mean, for example --mean-lifetime"),
         (["--policy", "hope"], "write one of shrink, replace, wait"),
         (["--steps", "5"], "--epochs or --steps"),

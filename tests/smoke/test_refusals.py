@@ -38,7 +38,7 @@ OPTIONS = {
     "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
     "set empty": (["--set", ""], "--set '': write KEY=VALUE"),
     "set without value": (["--set", "node.nic.bandwidth"], "--set node.nic.bandwidth: write KEY=VALUE"),
-    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; a key starts with one of coordinated_prep, dataset"),
+    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; keys start with one of coordinated_prep, dataset"),
     "set nearly known": (["--set", "trainings.batch=1"], "did you mean 'training'?"),
     "set without unit": (["--set", "node.nic.bandwidth=100"], "no unit"),
     "set in another case": (["--set", "node.nic.bandwidth=25 gbps"], "unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth"),
@@ -136,7 +136,7 @@ JOBS = {
     "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: cannot be combined with 'placement'"),
     "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),
     "no such GPU": ("jobs:\n  - {workload: vgg16, gpus: [8]}\n", "jobs.0: there is no GPU 8 on node 0; it has GPUs 0 to 7"),
-    "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 GPUs of node 0, of which 0 are free"),
+    "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 free GPU on node 0, which has 0"),
     "no pattern": ("jobs:\n  - {workload: vgg16, placement: all}\n", "jobs.0: placement all: write the GPUs of each node"),
     "memory": (
         "jobs:\n  - {workload: {extends: vgg16, training: {batch: 512}}}\n",
@@ -157,10 +157,10 @@ def test_a_wrong_jobs_file_is_named_with_its_place(capsys: pytest.CaptureFixture
 
 def test_options_that_a_jobs_file_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--batch", "8")
-    assert "--batch 8: a file of several jobs says this for each job" in said
+    assert "--batch 8: a jobs file sets this for each job" in said
 
 
 def test_numbers_of_nodes_that_would_repeat_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     """What is placed by hand stays where it is, so a scaling table would have the same row again and again."""
     message = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--fast", "--nodes", "1..4")
-    assert "--nodes: the jobs stay where their placement puts them" in message
+    assert "--nodes: the placement fixes the jobs' nodes" in message

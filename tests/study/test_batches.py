@@ -103,7 +103,7 @@ def test_the_command_says_the_answer(unlike: str, capsys: pytest.CaptureFixture[
 def test_bad_input_is_a_sentence(unlike: str, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("batches", "p3.8xlarge", "alexnet"): "one group of workers",
-        ("batches", unlike, "alexnet", "--global-batch", "2"): "is the nearest that they can",
+        ("batches", unlike, "alexnet", "--global-batch", "2"): "cannot divide it; the nearest possible is",
         ("batches", unlike, "resnet18", "--stack", "tf-parameter-server", "--set", ";".join(COLOCATED)): "do not wait for each other",
         ("run", unlike, "alexnet", "--set", "training.batches=[8]"): "1 for 2 groups",
         ("run", unlike, "alexnet", "--batch", "8", "--set", "training.batches=[8,8]"): "write one of the two",

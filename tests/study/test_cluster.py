@@ -184,7 +184,7 @@ def test_another_version_or_catalogue_is_refused(lasting: Machines) -> None:
     assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
     for wrong, said in (
         (luggage._replace(version="0.0"), r"worker has stallsim .*, this is 0\.0"),
-        (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "another file on a worker"),
+        (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "differs on a worker"),
     ):
         with pytest.raises(SpecError, match=said):
             list(each_on_cluster(lasting.address, str, [1], wrong))
@@ -223,19 +223,19 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
     (said,) = heard
     assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for others", said)
     monkeypatch.setattr("sim.study.cluster._PATIENCE", 0.5)
-    with pytest.raises(SpecError, match=r"no workers are left after \d of 8 runs; once some are back, the same command goes on from there"):
+    with pytest.raises(SpecError, match=r"no workers are left after \d of 8 runs; once some are back, the same command resumes from there"):
         sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all)
 
 
 def test_wrong_addresses_are_told_apart_at_once() -> None:
     """A name nobody has, and a port that is taken but not listened on."""
     pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
-    with pytest.raises(SpecError, match=r"no machine is known by the name nowhere\.invalid$"):
+    with pytest.raises(SpecError, match=r"unknown host nowhere\.invalid$"):
         list(each_on_cluster("dask://nowhere.invalid:8786", str, [1], NOTHING))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        said = rf"no scheduler answers there \(Connection refused\); start one with 'dask scheduler --port {port}'"
+        said = rf"no scheduler responds there \(Connection refused\); start one with 'dask scheduler --port {port}'"
         with pytest.raises(SpecError, match=said):
             list(each_on_cluster(f"tcp://127.0.0.1:{port}", str, [1], NOTHING))
 
@@ -252,6 +252,6 @@ def test_something_else_or_an_idle_scheduler_is_said_to_be(monkeypatch: pytest.M
     assert heard == [f"dask://{address} has no workers yet; waiting 1 s for the first"]
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as website:
         threading.Thread(target=website.serve_forever, daemon=True).start()
-        with pytest.raises(SpecError, match="what listens there is no dask scheduler"):
+        with pytest.raises(SpecError, match="the process listening there is not a dask scheduler"):
             list(each_on_cluster(f"dask://127.0.0.1:{website.server_port}", str, [1], NOTHING))
         website.shutdown()

@@ -256,7 +256,7 @@ def test_an_elastic_job_goes_on_with_whole_replicas(nodes: int, layout: dict[str
 
 @pytest.mark.parametrize(("nodes", "layout"), [(16, {"tensor": 8, "pipeline": 16}), (1, {}), (4, {"expert": 32})])
 def test_an_elastic_job_of_one_replica_is_refused(nodes: int, layout: dict[str, object]) -> None:
-    with pytest.raises(SpecError, match="does not go on without a part of it"):
+    with pytest.raises(SpecError, match="cannot continue without part of it"):
         long_run(laid_out(nodes, layout), Weeks(days=1.0, elastic=True), reliability_of("middle"))
 
 
@@ -363,7 +363,7 @@ def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
         assert run.correlated[0] / run.rate[1] == pytest.approx(level.correlated.rate / level.rate.value)
         drawn = draw(replace(run, saving=Saving(3600.0, 1.0, 1.0, 1.0), planned=(0.0, 1.0)), 400)
         assert drawn.interruptions.mean() == pytest.approx(20.0, rel=0.05)
-    assert "0.02 /d for each 8 GPUs" in weeks(rate="0.02 /d").notes[0]
+    assert "0.02 /d per 8 GPUs" in weeks(rate="0.02 /d").notes[0]
 
 
 def test_intervals_of_other_rates_reach_the_draws() -> None:
@@ -604,7 +604,7 @@ def test_the_spot_market_draws_measured_lives() -> None:
 def test_a_run_on_spot_machines_of_unknown_lives_names_the_commands_that_take_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "hgx-h100", "gpt2", "--batch", "4", "--epochs", "1", "--with-failures", "--market", "spot"]) == 2
     said = capsys.readouterr().err
-    assert "write --mean-lifetime '20 h', which `goodput`, `recommend` and `spot` take" in said and said.count("\n") == 1
+    assert "write --mean-lifetime '20 h', an option of `goodput`, `recommend` and `spot`" in said and said.count("\n") == 1
 
 
 def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
@@ -693,22 +693,22 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
             "level": str(inherited)
         },
         "'0.004' has no unit": {"rate": "0.004"},
-        "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
-        "until it is complete, and the next would begin before": {"interval": "1 s"},
+        "2 checkpoints of 18.7 GB do not fit into 20 GB": {"store": str(small)},
+        "to complete, and the next would begin before that": {"interval": "1 s"},
         "job of 203,915 days or less": {"days": 1e9},
-        "nobody measured limits so far below": {"power_cap": "100 W"},
+        "no measurements cover limits so far below": {"power_cap": "100 W"},
         "'500' has no unit": {"power_cap": "500"},
         "--spares -1: write 0 or more": {"spares": -1},
         "--trials 1: write 2 or more": {"trials": 1},
         "spares=1.5: expected a whole number": {"spares": 1.5},
         "write 0 or more": {"rate": "-1 /d"},
-        "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
+        "half of the jobs run out of spares within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
         "is not in the catalog": {"store": "nowhere"},
         "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},
         "no grid intensity": {"region": "atlantis"},
-        "--tokens 1: one step takes 524,288; write that many or more": {"days": None, "tokens": 1.0},
+        "--tokens 1: one step takes 524,288; write at least that many": {"days": None, "tokens": 1.0},
     }
     wrong = []
     for sentence, keys in cases.items():

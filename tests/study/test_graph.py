@@ -33,10 +33,10 @@ def test_a_microbenchmark_takes_what_sim_collective_says(tmp_path: Path, op: str
 @pytest.mark.parametrize(
     ("scenario", "what"),
     [
-        ({}, "toy: the trace has 4 ranks, but p3.16xlarge lends 8 GPUs, and each rank takes one; write --gpus 4"),
-        ({"gpus": 2}, "the trace has 4 ranks, but p3.16xlarge lends 2 GPUs, and each rank takes one; write --nodes 2"),
+        ({}, "toy: the trace has 4 ranks, but p3.16xlarge provides 8 GPUs, and each rank needs one; write --gpus 4"),
+        ({"gpus": 2}, "the trace has 4 ranks, but p3.16xlarge provides 2 GPUs, and each rank needs one; write --nodes 2"),
         ({"gpus": 4, "precision": "fp99"}, "--precision fp99: write one of fp32"),
-        ({"gpus": 4, "stack": "gloo-ddp"}, "--stack gloo-ddp: exchanges without NCCL, but the collectives of a trace are NCCL's"),
+        ({"gpus": 4, "stack": "gloo-ddp"}, "--stack gloo-ddp: does not use NCCL, but a trace's collectives are NCCL's"),
         ({"gpus": 4, "overrides": ("training.batch=4",)}, "--set training.batch=4: a trace has no such field"),
     ],
 )

@@ -105,13 +105,13 @@ def test_text_json_and_page_say_who_meets_and_which_links_are_shared() -> None:
     ("name", "parallel", "op", "stage", "words"),
     [
         ("foo", "", None, 0, "--group foo: write one of tp, cp"),
-        ("tp", "", None, 0, "--group tp: has 1 rank, which exchanges nothing; write for example --tp 2"),
-        ("pp", "pp=2", "all_reduce", 0, "stages of a pipeline send to each other"),
-        ("pp", "pp=2", None, 1, "--stage 1: is the last one"),
+        ("tp", "", None, 0, "--group tp: has only 1 rank, which exchanges nothing; write, for example, --tp 2"),
+        ("pp", "pp=2", "all_reduce", 0, "pipeline stages only send to each other"),
+        ("pp", "pp=2", None, 1, "--stage 1: the last stage sends nothing on"),
         ("tp", "tp=2", None, 1, "--stage 1: there are 1 stages; write 0 to 0"),
         ("dp", "replicate=2,shard=parameters", None, 0, "write --group shard"),
         ("tp", "tp=3", None, 0, "do not divide 16 GPUs"),
-        ("tp", "tp=2,micro_batches=3", None, 0, "micro_batches 3: does not change which ranks form a group"),
+        ("tp", "tp=2,micro_batches=3", None, 0, "micro_batches 3: has no effect on which ranks form a group"),
         ("tp", "tp=2", "allreduce", 0, "--op allreduce: write one of"),
         ("tp", "tp=2,foo=2", None, 0, "unknown key"),
     ],
@@ -122,5 +122,5 @@ def test_what_cannot_be_is_told(name: str, parallel: str, op: str | None, stage:
 
 
 def test_fields_of_a_workload_other_than_its_layout_are_refused() -> None:
-    with pytest.raises(SpecError, match="a collective takes fields of the machine"):
+    with pytest.raises(SpecError, match="only hardware fields can be set"):
         grouped("hgx-h100", "tp", "tp=2", overrides=["training.batch=2"])

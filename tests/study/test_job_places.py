@@ -50,17 +50,20 @@ def test_without_nodes_a_placement_counts_from_the_first() -> None:
 @pytest.mark.parametrize(
     ("jobs", "says"),
     [
-        ([{"nodes": 4}], "nodes: there is no node 4; toys has nodes 0 to 3 here, and --nodes 5 adds equal ones"),
-        ([{"nodes": "2+1..3"}], "nodes: node 2 is named twice; name each once"),
-        ([{"nodes": "0..1", "placement": "1+1+1"}], "placement 1+1+1: has numbers for 3 nodes, but nodes names 2"),
-        ([{"placement": "1+1+1+1+1"}], "has numbers for 5 nodes, but there are 4; --nodes 5 adds equal ones"),
-        ([{"placement": "0+0"}], "placement 0+0: a job needs a GPU; write 1 or more for some node"),
-        ([{"placement": "1+-1"}], "placement 1+-1: -1 GPUs of node 1; it has GPUs 0 to 3"),
-        ([{"placement": "5"}], "placement 5: 5 GPUs of node 0; it has GPUs 0 to 3"),
+        ([{"nodes": 4}], "nodes: there is no node 4; toys has nodes 0 to 3; --nodes 5 adds identical ones"),
+        ([{"nodes": "2+1..3"}], "nodes: node 2 appears twice; name each node once"),
+        ([{"nodes": "0..1", "placement": "1+1+1"}], "placement 1+1+1: names 3 nodes, but nodes names 2"),
+        ([{"placement": "1+1+1+1+1"}], "names 5 nodes, but there are 4; --nodes 5 adds identical ones"),
+        ([{"placement": "0+0"}], "placement 0+0: a job needs a GPU; write 1 or more for at least one node"),
+        ([{"placement": "1+-1"}], "placement 1+-1: cannot take -1 GPUs of node 1, which has GPUs 0 to 3"),
+        ([{"placement": "5"}], "placement 5: cannot take 5 GPUs of node 0, which has GPUs 0 to 3"),
         ([{"nodes": 1, "gpus": [4]}], "there is no GPU 4 on node 1; it has GPUs 0 to 3"),
-        ([{"gpus": [1, 1]}], "gpus: GPU 1 is named twice; name each once"),
-        ([{"nodes": "0..2"}, {"nodes": 2, "gpus": [3]}], "GPU 3 of node 2 belongs to an earlier job, jobs.0; give each job 'nodes'"),
-        ([{"nodes": "0..2"}, {"nodes": "2..3", "placement": "1"}], "placement 1 needs 1 GPUs of node 2, of which 0 are free"),
+        ([{"gpus": [1, 1]}], "gpus: GPU 1 appears twice; name each GPU once"),
+        (
+            [{"nodes": "0..2"}, {"nodes": 2, "gpus": [3]}],
+            "GPU 3 of node 2 belongs to an earlier job, jobs.0; give each job its own 'nodes'",
+        ),
+        ([{"nodes": "0..2"}, {"nodes": "2..3", "placement": "1"}], "placement 1 needs 1 free GPU on node 2, which has 0"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused_in_a_sentence(jobs: list[dict[str, object]], says: str) -> None:

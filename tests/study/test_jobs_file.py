@@ -51,7 +51,7 @@ def test_a_search_of_hyperparameters_gains_what_coordl_gained(tmp_path: Path) ->
 
 
 def test_jobs_that_share_use_the_same_batches(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"batch 32: with coordinated_prep jobs use the same batches; write 64, as jobs\.0"):
+    with pytest.raises(SpecError, match=r"batch 32: with coordinated_prep, jobs use the same batches; write 64, like jobs\.0"):
         prepare(Scenario("p3.16xlarge", search(tmp_path, True, [64, 64, 32])))
     assert [job.sharers for job in prepare(Scenario("p3.16xlarge", search(tmp_path, True, [64, 64]))).jobs] == [2, 2]
     assert [job.sharers for job in prepare(Scenario("p3.16xlarge", search(tmp_path, False, [64, 32]))).jobs] == [1, 1]

@@ -65,7 +65,7 @@ def test_a_second_sweep_to_the_same_file_is_refused(tmp_path: Path) -> None:
     with Journal(path) as journal:
         journal.note("a", {"x": 1.0})
         refused = subprocess.run(second, capture_output=True, text=True, check=False)
-        assert refused.returncode == 1 and f"{tmp_path}/nic.csv: another sweep is writing this file now" in refused.stderr
+        assert refused.returncode == 1 and f"{tmp_path}/nic.csv: another sweep is writing this file" in refused.stderr
         journal.remove()
     assert not path.exists()
     assert subprocess.run(second, capture_output=True, text=True, check=False).returncode == 0
@@ -111,5 +111,5 @@ def test_nothing_noted_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="where points are kept until all are there: cannot be written: Is a directory"), Journal(tmp_path):
+    with pytest.raises(SpecError, match="the journal of unfinished points: cannot be written: Is a directory"), Journal(tmp_path):
         pass

@@ -82,7 +82,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario("resnet50", tp=1, shard="parameters"),
     ),
     (
-        scenario("resnet50", cp=2), "training.parallel.context: resnet50 has no attention whose sequence could be split; use context: 1",
+        scenario("resnet50", cp=2), "training.parallel.context: resnet50 has no attention to split by sequence; use context: 1",
         scenario("resnet50", cp=1, shard="parameters"),
     ),
     (
@@ -123,7 +123,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
     ),
     (
         scenario("vgg16", pp=2),
-        r"stages are cut between numbered blocks .*, of which vgg16 has none; say .*cuts: \[features.15\], or use pipeline: 1",
+        r"stages are cut between numbered blocks .*, but vgg16 has none; specify .*cuts: \[features.15\], or use pipeline: 1",
         scenario("vgg16", pp=2, cuts="features.15"),
     ),
     (
@@ -135,7 +135,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario("resnet18", pp=4, cuts="layer2.0+layer3.0.conv2+layer4.1"),
     ),
     (
-        scenario(LLAMA, pp=2, cuts="layers.8.ffn_norm"), "ffn_norm is inside of layers.8; decoders are cut between blocks: write layers.8",
+        scenario(LLAMA, pp=2, cuts="layers.8.ffn_norm"), "ffn_norm is inside layers.8; decoders are cut between blocks: write layers.8",
         scenario(LLAMA, pp=2, cuts="layers.8"),
     ),
     (
@@ -390,7 +390,9 @@ def test_the_imbalance_of_experts_says_what_is_possible() -> None:
     assert "all tokens at 8; write at most that" in refused(scenario(MIXTRAL, ep=8, shard="parameters", expert_imbalance=9))
 
 
-@pytest.mark.parametrize(("gpus", "text"), [(4096, "in more than 256 ways"), (4104, "more than 4,096 ranks are not looked at")])
+@pytest.mark.parametrize(
+    ("gpus", "text"), [(4096, "more than 256 kinds of ranks"), (4104, "more than 4,096 ranks are not simulated individually")]
+)
 def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
     assert text in _too_many(gpus)
 

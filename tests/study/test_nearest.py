@@ -49,7 +49,7 @@ def runs(given: Scenario) -> bool:
 
 def test_where_nothing_fits_it_says_what_is_missing() -> None:
     said = nearest_that_runs(Scenario("", "resnet50", batch=100_000), [])
-    assert said.startswith("nor can the machine with the largest GPUs") and "the largest batch that fits is" in said
+    assert said.startswith("the catalog machine with the largest GPUs cannot either") and "the largest batch that fits is" in said
 
 
 def test_recommend_says_why_and_what_would(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,8 +90,8 @@ def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pretraining", "training", "says"),
     [
-        (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining take 2.1e[+]10 already"),
-        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: 4 data-parallel ranks"),
+        (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining already need 2.1e[+]10"),
+        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: is not divisible by 4 data"),
         ({"batch_ramp": {"start": 4, "step": 5, "tokens": "1B"}}, {}, "pretraining.batch_ramp: the batch never reaches 16 from 4 in "
         "steps of 5"),
         ({"last": [{"tokens": "1B", "sequence": 10**6}]}, {}, r"pretraining.last\[0\]: .*exceeds the model's"),
@@ -107,7 +107,7 @@ def test_slips_are_told_in_one_sentence(tmp_path: Path, pretraining: dict[str, A
 def test_plain_data_parallelism_refuses_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
     assert main(["run", "hgx-h100", path, "--tokens", "10B"]) == 2
-    assert "simulated for layouts" in capsys.readouterr().err
+    assert "simulated only for layouts" in capsys.readouterr().err
 
 
 def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureF
     assert found["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
     assert any("5 parts" in note for note in found["notes"])
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--days", "2", *quiet]) == 0
-    assert any("--tokens includes ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
+    assert any("--tokens adds ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
 
 
 def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytes
 def test_weeks_of_plain_data_parallelism_refuse_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--tokens", "10B"]) == 2
-    assert "simulated for layouts" in capsys.readouterr().err
+    assert "simulated only for layouts" in capsys.readouterr().err
 
 
 def test_a_plan_says_what_it_plans_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,17 +159,17 @@ def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytes
         (
             {"batch_ramp": {"start": 4, "step": 4, "tokens": 1000}},
             "10B",
-            r"pretraining\.batch_ramp, global batch 4: 333 tokens do not make a step, which takes 32,768 \(4 samples of 8,192\)",
+            r"pretraining\.batch_ramp, global batch 4: 333 tokens are less than one step of 32,768 \(4 samples of 8,192\)",
         ),
         (
             {"last": [{"tokens": 30_000, "sequence": 4096, "global_batch": 8}]},
             "10B",
-            r"pretraining\.last\[0\]: 30,000 tokens do not make a step, which takes 32,768 \(8 samples of 4,096\); write that many or more",
+            r"pretraining\.last\[0\]: 30,000 tokens are less than one step of 32,768 \(8 samples of 4,096\); write at least that many",
         ),
         (
             {"last": [{"tokens": "1B", "global_batch": 8}]},
             "1000100000",
-            r"leave 100,000 for the workload's own steps, of which one takes 131,072; write 1e\+09, or 1\.00013e\+09 and more",
+            r"leave 100,000 for the workload's own steps of 131,072 each; write 1e\+09, or 1\.00013e\+09 and more",
         ),
     ],
 )

@@ -190,7 +190,7 @@ def test_three_nodes_are_found_where_they_are_cheapest() -> None:
     allowed = [known for known in brute_force(several) if known[0] <= between and known[4] == "on_demand"]
     assert sorted(times) == [1, 2, 3, 4] and found.best is not None
     assert found.best.nodes == min(allowed, key=lambda known: known[1])[3] == 3
-    assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other numbers" in found.notes
+    assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other counts" in found.notes
 
 
 def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
@@ -198,7 +198,9 @@ def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
     found = recommend(ASKED, several, JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
     assert {candidate.nodes for candidate in found.ranked} == {1} and not found.left_out
     assert [
-        note for note in found.notes if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide over 16 GPUs")
+        note
+        for note in found.notes
+        if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide evenly over 16 GPUs")
     ]
 
 
@@ -217,9 +219,9 @@ def test_a_little_more_money_may_save_much_time(rows: list[ComparedMachine]) -> 
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
     mixed = compare(ASKED, ["p3.2xlarge", "g5.xlarge", "g6.xlarge"], document)
-    assert "spot prices are known only for p3.2xlarge" in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0)).notes
+    assert "spot prices are available only for p3.2xlarge" in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0)).notes
     assert not any("spot price" in note for note in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0), ("on_demand",)).notes)
-    assert "no spot price is known for g5.xlarge" in recommend(ASKED, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
+    assert "no spot price is available for g5.xlarge" in recommend(ASKED, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
 
 
 def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given() -> None:
@@ -243,7 +245,7 @@ def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[ComparedMachine]) -> None:
     found = recommend(ASKED, rows, JobPlan(EPOCHS), Budget(time=3600.0))
     assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
-    assert "no on-demand or spot price is known" in found.left_out["dgx-1-v100"]
+    assert "no on-demand or spot price specified" in found.left_out["dgx-1-v100"]
     with pytest.raises(SpecError, match="one of the two"):
         recommend(ASKED, rows, JobPlan(1), Budget())
 
@@ -262,7 +264,7 @@ def test_a_price_that_a_message_suggests_is_taken() -> None:
 def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.documents.compare", None)
     asked = replace(ASKED, hardware="", plan=JobPlan(None, tokens=1e9))
-    with pytest.raises(SpecError, match="resnet18 has no sequence of tokens"):
+    with pytest.raises(SpecError, match="resnet18 has no token sequences"):
         recommended(asked, Renting(Budget(money=100.0), ["p3.2xlarge"]))
     with pytest.raises(SpecError, match="one step takes "):
         recommended(replace(asked, workload="llama-3.2-1b", plan=JobPlan(None, tokens=1000)), Renting(Budget(money=100.0), ["p3.2xlarge"]))
@@ -280,7 +282,7 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
             if abs(total / 2048 - 1) > 0.05 or found["batch_per_gpu"] > load_workload("resnet18").spec.training.batch:
                 wrong.append((name, nodes, total))
     assert not wrong
-    with pytest.raises(SpecError, match="a global batch of 8 does not divide over 24 GPUs; --global-batch sets another"):
+    with pytest.raises(SpecError, match="a global batch of 8 does not divide evenly over 24 GPUs; --global-batch sets another"):
         at_global_batch(replace(ASKED, hardware="p3.16xlarge", nodes=3), 8)
     small = at_global_batch(replace(ASKED, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640)
     found = document(small)  # the workload's batch of 80 does not fit

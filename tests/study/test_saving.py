@@ -122,4 +122,4 @@ def test_a_checkpoint_that_does_not_fit_its_store_is_refused(capsys: pytest.Capt
     for size, code in (("2.9 GB", 2), ("3 GB", 0)):
         store.write_text(f"name: mine\nbandwidth: 10 GB/s\nsize: {size}\nsource: test\n")
         assert main(["run", "hgx-h100", "gpt2", "--precision", "amp_bf16", "--store", str(store)]) == code
-        assert ("a checkpoint has 1.49 GB, and 2 at once do not fit into 2.9 GB" in capsys.readouterr().err) == bool(code)
+        assert ("2 checkpoints of 1.49 GB do not fit into 2.9 GB" in capsys.readouterr().err) == bool(code)

@@ -52,13 +52,13 @@ def test_options_come_before_what_is_set_so_that_this_wins() -> None:
     [
         (Scenario("p3.8xlarge", "alexnet", gpus=2, placement="2"), "--gpus and --placement: write one of the two"),
         (Scenario("p3.8xlarge", "alexnet", batch=8, global_batch=64), "--batch and --global-batch: write one of the two"),
-        (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement is on 2 nodes"),
+        (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement covers 2 nodes"),
         (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; write 4"),
         (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
         (Scenario("p3.8xlarge", "alexnet", ("nic.bandwidth=1 Gbps",)), "unknown key 'nic'; did you mean 'node.nic.bandwidth'?"),
         (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),
         (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
-        (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a file of several jobs says this for each job"),
+        (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a jobs file sets this for each job"),
     ],
 )
 def test_what_contradicts_itself_is_refused_in_a_sentence(scenario: Scenario, sentence: str) -> None:
@@ -107,5 +107,7 @@ def test_plain_data_parallelism_recomputes_no_parts_of_blocks(setting: str) -> N
     """They would change nothing there: a step with them took as long as one without."""
     overrides = ("training.activation_checkpointing=blocks", f"training.{setting}")
     name = setting.partition("=")[0]
-    with pytest.raises(SpecError, match=rf"^training\.{name}: is for layouts; write one, such as --shard optimizer, or leave it out$"):
+    with pytest.raises(
+        SpecError, match=rf"^training\.{name}: applies only to layouts; write one, such as --shard optimizer, or leave it out$"
+    ):
         answer(Scenario("hgx-h100", "llama-3.2-1b", overrides=overrides))

@@ -35,7 +35,7 @@ def test_the_largest_come_first_and_small_ones_are_left_out() -> None:
 def test_warnings_tell_the_key_and_how_far_it_goes() -> None:
     question = prepare(PREP_BOUND)
     rows, said = sensitivities(question.hardware, question.jobs[0]), estimate_warnings(question.hardware, question.jobs[0])
-    assert said == [f"{row.key} is an estimate; 30% more or less would move the step by {100 * row.share:.0f}%" for row in rows]
+    assert said == [f"{row.key} is an estimate; 30% more or less would change the step time by {100 * row.share:.0f}%" for row in rows]
 
 
 def test_only_estimates_are_told() -> None:

@@ -130,7 +130,7 @@ def test_jobs_side_by_side_divide_only_common_nodes(tmp_path):
     [
         ("vgg16", ["even"], None, "lists no jobs"),
         ("resnet18-and-vgg16", ["fair"], None, "write one of even, proportional, greedy"),
-        ("resnet18-and-vgg16", ["even"], 7, "8 GPUs of a node need one each"),
+        ("resnet18-and-vgg16", ["even"], 7, "each of a node's 8 GPUs needs a worker"),
     ],
 )
 def test_what_cannot_be_divided_is_said(jobs, policies, workers, says):

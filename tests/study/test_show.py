@@ -106,7 +106,7 @@ def test_dots_that_would_hide_each_other_share_a_label() -> None:
 
 def test_patterns_and_what_is_refused() -> None:
     assert chosen(["vgg*", "vgg16", "resnet18"]) == ["vgg11", "vgg13", "vgg16", "vgg19", "resnet18"]
-    with pytest.raises(SpecError, match="no workload of the catalogue matches"):
+    with pytest.raises(SpecError, match="no catalog workload matches"):
         chosen(["wgg*"])
     with pytest.raises(SpecError, match="write --hardware HW"):
         layer_document("vgg16", overrides=["node.gpu.memory=1 GiB"])

@@ -144,7 +144,7 @@ def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
             r"--vary micro_batches=1: unknown key 'micro_batches'; did you mean 'training\.gradient_accumulation_steps'\?",
         ),
         ("btach=16..64", r"--vary btach=16: unknown key 'btach'; did you mean 'batch'\?"),
-        ("flavour=1,2", r"--vary flavour=1: unknown key 'flavour'; a key starts with one of"),
+        ("flavour=1,2", r"--vary flavour=1: unknown key 'flavour'; keys start with one of"),
         ("batch=16,32.5", r"--vary batch=32\.5: expected a whole number"),
         ("nodes=0,1", r"--vary nodes=0: write 1 or more"),
         ("stack=gloo", r"--vary stack=gloo: "),
@@ -256,6 +256,6 @@ def test_a_power_cap_may_vary() -> None:
     one = stallsim.sweep("p3.8xlarge", "resnet50", {"batch": [64]}, power_cap="200 W")
     assert one["step_time_s"][0] == table["step_time_s"][0] > table["step_time_s"][1]
     low = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["20 W"]}, batch=64)["problem"]
-    assert low[0].startswith("--vary power_cap=20 W: nobody measured limits so far below")
+    assert low[0].startswith("--vary power_cap=20 W: no measurements cover limits so far below")
     laid = stallsim.sweep("hgx-h100", "llama-3.2-1b", {"power_cap": ["400 W", "3000 W"]}, parallel={"shard": "parameters"})
     assert laid["step_time_s"][0] > laid["step_time_s"][1] and laid["energy_per_token_j"][0] < laid["energy_per_token_j"][1]

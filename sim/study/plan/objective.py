@@ -32,7 +32,7 @@ def site_power(setting: Setting, shares: tuple[float, float, float], workload: W
     mix = mix_of(workload, node.gpu) if workload is not None else None
     power = node_power(node, model, shares, setting.nodes > 1, setting.gpus_per_node, mix=mix)
     if power is None:
-        raise SpecError(f"--objective energy: {node.gpu.name} has no power; write it, for example --set node.gpu.power='700 W'")
+        raise SpecError(f"--objective energy: {node.gpu.name} has no power specified; add it, for example --set node.gpu.power='700 W'")
     return setting.nodes * power.total * model.pue
 
 

@@ -168,7 +168,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     if not any(each for _, each in ways):
         raise SpecError(_contradiction(question, ways, space))
     if tokens is not None and loaded[0].spec.model.sequence is None:
-        raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no sequence of tokens; leave it out")
+        raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, ways, Tally(), batch, tokens, inputs)
 
@@ -180,10 +180,10 @@ def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
         return
     if all(group.node == groups[0].node for group in groups):
         count = sum(group.count for group in groups)
-        raise SpecError(f"{hardware.name}: has {len(groups)} groups of equal workers; for layouts write one group, with count: {count}")
+        raise SpecError(f"{hardware.name}: has {len(groups)} groups of identical workers; for layouts write one group with count: {count}")
     raise SpecError(
-        f"{hardware.name}: has {len(groups)} groups of unlike workers, and a layout runs on equal nodes; "
-        f"'{scenario.batches_command}' shares a batch among them in data parallelism"
+        f"{hardware.name}: has {len(groups)} groups of different workers, but a layout needs identical nodes; "
+        f"'{scenario.batches_command}' divides a batch among them in data parallelism"
     )
 
 
@@ -205,7 +205,7 @@ def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space
         if key == "training.precision":
             return f"--allow {precision}: {text.partition(';')[0]}; leave it out"
     does = precision in precisions(workload, space)
-    return "" if does else f"--allow {precision}: stack {training.stack.name} does not multiply in {precision}; leave it out"
+    return "" if does else f"--allow {precision}: stack {training.stack.name} does not support {precision}; leave it out"
 
 
 def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], space: Space) -> None:
@@ -214,9 +214,9 @@ def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], s
     tried = {precision for workload in workloads for precision in precisions(workload, space)}
     if recipe is None or "fp8" in tried & {fixed_precision}:
         return
-    change = f"--allow fp8 tries them beside {workloads[0].training.precision}, --precision fp8 alone"
+    change = f"--allow fp8 tries fp8 as well as {workloads[0].training.precision}, --precision fp8 only fp8"
     change = change if fixed_precision == "fp8" else f"leave --fix precision={fixed_precision} out, or the recipe"
-    raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan multiplies in 8 bits; {change}")
+    raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan uses fp8; {change}")
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
@@ -227,7 +227,10 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
         if name == f"no-{bare}" and bare in asked_for:
             raise SpecError(f"--allow {name}: contradicts {bare}; write one of the two")
         if bare not in ALLOWED:
-            raise SpecError(f"--allow {name}: is not known; known are {', '.join(sorted(ALLOWED))}, each with no- in front to leave it out")
+            raise SpecError(
+                f"--allow {name}: unknown feature; write one of {', '.join(sorted(ALLOWED))}, or one of these with the "
+                "prefix no- to leave it out"
+            )
         if name.startswith("no-"):
             allowed.discard(bare)
         else:
@@ -269,7 +272,9 @@ def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
     wrong = next((count for count in nodes if gpus % count or gpus // count > most), None)
     if wrong is not None:
         near = next(each for each in range(max(1, gpus // wrong), 0, -1) if each <= most)
-        raise SpecError(f"--gpus {gpus}: {wrong} nodes of {most} GPUs do not lend them evenly; {wrong * near} would, or other --nodes")
+        raise SpecError(
+            f"--gpus {gpus}: {wrong} nodes of {most} GPUs cannot provide them evenly; {wrong * near} would work, or other --nodes"
+        )
     return [(count, gpus // count) for count in nodes]
 
 
@@ -287,7 +292,7 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
         name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(ways, replace(space, allowed=space.allowed | {name}))
     ]
     if fields and left_out:
-        return f"--fix {stated}: takes part only where it is allowed; --allow {left_out[0]} would do"
+        return f"--fix {stated}: needs to be allowed; add --allow {left_out[0]}"
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         values: set[object] = set()
@@ -296,11 +301,11 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
             values |= {getattr(each, FIXED.get(key, key)) for each in free}
         if values:
             of = sorted(values, key=lambda value: (str(type(value)), value))
-            return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} beside the others"
+            return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} with the others"
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
     least = gpus[0]
-    return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
+    return f"--global-batch {space.global_batch}: does not divide evenly over the data ranks of any layout of {on}; {least} would"
 
 
 def _has_layouts(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
@@ -344,7 +349,7 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
         trying(text)
         try:
             if _any_fits(prepare_plan(trial)):
-                return f"{text} would do"
+                return f"{text} would fit"
         except SpecError:
             continue
     return "it needs GPUs with more memory"

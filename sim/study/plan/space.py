@@ -28,13 +28,13 @@ ALLOWED: Final[Mapping[str, str]] = {
     "recompute": "activation checkpointing of blocks",
     "virtual": "interleaved pipelines",
     "context": "context parallelism",
-    "order": "stages on neighbouring nodes",
-    "own_schedule": "schedules of the user (entry points stallsim.schedules)",
-    "no_sequence": "tensor parallelism without sequence parallelism, where the framework has the choice",
-    "selective": "recomputation of attention alone",
+    "order": "stages on neighboring nodes",
+    "own_schedule": "your own schedules (entry points stallsim.schedules)",
+    "no_sequence": "tensor parallelism without sequence parallelism, if the framework allows it",
+    "selective": "recomputation of attention only",
     "fp8": "8-bit products",
     "nvfp4": "4-bit products (Megatron's stacks)",
-    "zero_bubble": "schedules zbv and dualpipev (torchtitan), of which no measured run is in the records",
+    "zero_bubble": "schedules zbv and dualpipev (torchtitan); not validated by measured runs",
     "gpipe": "schedule gpipe",
     "wide_tensor": "tensor groups across nodes",
 }
@@ -142,14 +142,14 @@ def lacking(workload: Workload, space: Space) -> str:
         if key == "shard" and value not in options.shards:
             return f"{option}: {stack} shards {', '.join(options.shards)}; write one of these, or name another --stack"
         if key == "checkpointing" and not options.recomputes and value in ("blocks", "selective", "operators"):
-            return f"{option}: {stack} computes neither blocks nor attention again; leave it out, or name another --stack"
+            return f"{option}: {stack} recomputes neither blocks nor attention; leave it out, or name another --stack"
         if key == "sequence" and value is (options.sequence == "never") and options.sequence != "either":
             return f"{option}: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
     for name, any_of in (("gpipe", ("gpipe",)), ("zero_bubble", tuple(each for each, _ in ZERO_BUBBLE))):
         if name in space.allowed and not set(any_of) & set(options.schedules):
             return f"--allow {name}: {has}; leave it out, or name another --stack"
     if "selective" in space.allowed and not options.recomputes:
-        return f"--allow selective: {stack} computes neither blocks nor attention again; leave it out, or name another --stack"
+        return f"--allow selective: {stack} recomputes neither blocks nor attention; leave it out, or name another --stack"
     if "no_sequence" in space.allowed and options.sequence != "either":
         return f"--allow no_sequence: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
     return ""
@@ -162,7 +162,7 @@ def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
         name = FIXED.get(key, key)
         if name not in LayoutCandidate._fields or name in ("nodes", "data"):
             names = ", ".join(sorted({*FIXED, *LayoutCandidate._fields} - {"nodes", "data"}))
-            raise SpecError(f"--fix {key}={text}: no axis is called {key}; known are {names}")
+            raise SpecError(f"--fix {key}={text}: there is no field {key}; write one of {names}")
         kind = LayoutCandidate.__annotations__[name]
         fields[name] = _value(f"--fix {key}={text}", name, text, str(getattr(kind, "__forward_arg__", kind)))
     return fields

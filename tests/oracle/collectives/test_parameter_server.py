@@ -120,14 +120,14 @@ def test_one_worker_with_a_server_elsewhere():
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda: host_bytes(2, 3, 8, True), "3 colocated servers do not fit on 2 worker hosts: take up to 2"),
+        (lambda: host_bytes(2, 3, 8, True), "3 colocated servers do not fit on 2 worker hosts: use at most 2"),
         (lambda: host_bytes(2, 0, 8, False), "at least one worker and one server, not 2 and 0"),
         (lambda: parameter_server([0, 1], [1, 2], 8), r"servers \[2\] are not workers"),
         (lambda: parameter_server([0, 1], [], 8), "each of its ranks once"),
         (lambda: parameter_server([0, 1], [2], 0), "more than 0 bytes"),
         (lambda: parameter_server([0, 1], [2], 8, 0), "at least one piece"),
         (lambda: bandwidth_bound("central", 8, 8, 1), "one of NCS, NCC, CC, CS, not central"),
-        (lambda: bandwidth_bound("CC", 8, 8, 0), "more than 0 s of compute"),
+        (lambda: bandwidth_bound("CC", 8, 8, 0), "compute_time must be above 0"),
     ],
 )
 def test_hosts_that_cannot(ask, words):

@@ -169,17 +169,17 @@ def test_nvswitch_is_told_from_wires(count, links, gpu, switched, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "gpu", "words"), [
-    (printed_all(4, 12), "V100-SXM2-16GB", "12 NVLinks on one GPU, but V100-SXM2-16GB has 6; say which GPU it is with --gpu"),
+    (printed_all(4, 12), "V100-SXM2-16GB", "12 NVLinks on one GPU, but V100-SXM2-16GB has 6; specify the GPU with --gpu"),
     (printed_all(2, 4), "L4", "the topology shows NVLink, but L4 has none"),
     (DGX_1V, "P100-SXM2-16GB", "6 NVLinks on one GPU, but P100-SXM2-16GB has 4"),
     (XML_H100, "A100-SXM4-80GB", "18 NVLinks on one GPU, but A100-SXM4-80GB has 12"),
-    (DGX_1V, None, "does not name the GPU model; say which with --gpu, such as --gpu A100-SXM4-40GB"),
+    (DGX_1V, None, "does not name the GPU model; specify one with --gpu, such as --gpu A100-SXM4-40GB"),
     (DGX_1V, "V100", "--gpu V100: is not in hardware/parts/gpus/; did you mean v100-pcie-16gb, v100-sxm2-16gb or v100-sxm2-32gb?"),
-    (DGX_1V, "V1OO", r"--gpu V1OO: is not in hardware/parts/gpus/; 'python -m sim list gpus' shows the \d+ known"),
-    (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; say which with --gpu: .*H100-"),
-    (XML_H100.replace("0x2330", "0x9999").replace('sm="90"', 'sm="99"'), None, "no GPU of the catalogue has compute capability 9.9"),
+    (DGX_1V, "V1OO", r"--gpu V1OO: is not in hardware/parts/gpus/; 'python -m sim list gpus' shows all \d+"),
+    (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; specify one with --gpu: .*H100-"),
+    (XML_H100.replace("0x2330", "0x9999").replace('sm="90"', 'sm="99"'), None, "no catalog GPU has compute capability 9.9"),
     (XML_H100.replace("0x2330", "0x2335", 1), None, "GPUs of several kinds .PCI devices 0x2335, 0x2330"),
-    (FOUR_ON_NVSWITCH.replace("A100-SXM4-80GB", "B7"), None, "'NVIDIA B7' is not in the catalogue; say which"),
+    (FOUR_ON_NVSWITCH.replace("A100-SXM4-80GB", "B7"), None, "'NVIDIA B7' is not in the catalog; specify one"),
     (FOUR_ON_NVSWITCH.replace("A100-SXM4-80GB", "B7", 1), None, "GPUs of several kinds .'NVIDIA B7', 'NVIDIA A100-SXM4-80GB'."),
 ])  # fmt: skip
 def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
@@ -239,7 +239,7 @@ def test_on_amd_without_nvlink_two_gpus_meet_anywhere(vendor, of_two, tmp_path):
 def test_an_unknown_processor_is_an_estimate(tmp_path):
     text = XML_P4D.replace("GenuineIntel", "Neoverse")
     reason = written(tmp_path, text, "A100-SXM4-40GB").host.source["cpu"]  # type: ignore[index,unused-ignore]
-    assert reason == "estimate (none of vendor Neoverse in the catalogue; usual beside ampere GPUs)"
+    assert reason == "estimate (none of vendor Neoverse in the catalog; usual with ampere GPUs)"
 
 
 @pytest.mark.parametrize(("card", "transport"), [
@@ -286,8 +286,8 @@ def test_options_win(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"cpu": "z80"}, "--cpu z80: is not in hardware/parts/cpus/; 'python -m sim list cpus' shows the"),
-    ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; .python -m sim list transports. shows the"),
+    ({"cpu": "z80"}, "--cpu z80: is not in hardware/parts/cpus/; 'python -m sim list cpus' shows all"),
+    ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; .python -m sim list transports. shows all"),
     ({"nic_bandwidth": "400"}, "--nic-bandwidth: .*unit"),
     ({"memory": "1 TB\nname: x"}, "--memory: "),
     ({"memory": "1 B"}, r"box.yaml:\d+:\d+: node.host.memory: "),
@@ -316,7 +316,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
     topo, output = tmp_path / "topo.txt", tmp_path / "box.yaml"
     topo.write_text(V100_PCIE)
     output.write_text("mine")
-    with pytest.raises(SpecError, match="exists already"):
+    with pytest.raises(SpecError, match="already exists"):
         new_hardware(topo, output, gpu="V100-PCIe-16GB")
     with pytest.raises(SpecError, match="memory"):
         new_hardware(topo, output, gpu="V100-PCIe-16GB", memory="1 B", overwrite=True)

@@ -51,7 +51,7 @@ def test_a_torch_model_becomes_a_workload_that_runs(net: Path, capsys: pytest.Ca
     assert made.name == made.model.name == "mine"
     assert (made.model.layers, made.model.parameters, made.dataset.prepared) == (table.layers, table.parameters, table.input)
     assert (made.training.batch, made.dataset.name, made.training.stack.name) == (64, "imagenet-1k", "torch-2.x-ddp")
-    assert "# samples a GPU" in net.read_text() and "--from" not in made.model.command
+    assert "# samples per GPU" in net.read_text() and "--from" not in made.model.command
     assert made.model.command.endswith("net.py:Net --input 3x16x16 --arg width=4 --batch 64 -o mine.yaml")
     write(table, Path("table.yaml"))
     options = {"batch": 64, "precision": "amp_bf16", "overrides": {"input.loader": "synthetic", "training.optimizer.name": "adam"}}
@@ -77,10 +77,10 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
     [
         (
             ["net.py", "--input", "3x8x8"],
-            "write which of its callables returns the model, such as net.py:pictures; it has Net, words, pictures",
+            "name the callable that returns the model, such as net.py:pictures; it has Net, words, pictures",
         ),
-        (["net.py"], "net.py: say which of its callables returns the torch model, and what it takes, such as net.py:Net --input 3x224x224"),
-        (["net.py:Net"], "net.py:Net: the shape of its inputs is missing; write for example --input 3x224x224"),
+        (["net.py"], "net.py: name the callable that returns the torch model, and its input, such as net.py:Net --input 3x224x224"),
+        (["net.py:Net"], "net.py:Net: the shape of its inputs is missing; write, for example, --input 3x224x224"),
         (["nett.py:Net", "--input", "3x8x8"], "nett.py: no such file"),
         (["net.py:Net", "--input", "3x8x8", "--dataset", "imagenet1k"], "imagenet1k is not in the catalog (workloads/datasets/)"),
         (["net.py:Net", "--input", "3x8x8", "--name", "a/b"], "--name a/b: write letters"),

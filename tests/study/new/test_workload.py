@@ -187,12 +187,12 @@ def test_launch_files(tmp_path: Path) -> None:
 
 
 def test_answers_on_a_terminal(tmp_path: Path) -> None:
-    answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens of a sample": "1024", "vocabulary": "5000"}
+    answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens per sample": "1024", "vocabulary": "5000"}
     made = write(by_questions(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")
     found = load_workload(str(made.path)).spec.model
     assert found.transformer is not None
     assert (found.transformer.layers, found.transformer.ffn, found.sequence) == (4, 1536, 1024)
-    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalogue" in question else default)
+    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalog" in question else default)
     assert like.model == "llama-3.2-1b"
 
 
@@ -213,7 +213,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
         ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is not a whole number"),
         ("e.json", "{", "JSON is truncated or invalid"),
-        ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "nothing here describes a model"),
+        ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "no model is described"),
         ("g.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 4", "add --padded-vocab-size"),
         ("h.sh", MEGATRON.replace("TP=8\n", ""), "does not set this variable"),
         ("i.sh", MEGATRON.replace("size 1536", "size 1535"), "not a multiple of the micro-batch of 2; write 1536"),
@@ -241,7 +241,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=sentence):
             new_workload([str(tmp_path / name)], tmp_path / "made.yaml")
     (tmp_path / "fine.json").write_text(json.dumps(llama))
-    with pytest.raises(SpecError, match="beyond the model's 131072 positions"):
+    with pytest.raises(SpecError, match="longer than the model's 131072 positions"):
         new_workload([str(tmp_path / "fine.json")], tmp_path / "made.yaml", sequence=200_000)
     with pytest.raises(SpecError, match="no such file or folder"):
         new_workload([str(tmp_path / "nothing.json")], tmp_path / "made.yaml")
@@ -314,9 +314,9 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
     assert "--nodes 16" in new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").command
     (tmp_path / "four.sh").write_text("torchrun --nproc-per-node 4 train.py\n")
     four = new_workload([str(tmp_path / "config.json"), str(tmp_path / "four.sh")], tmp_path / "b.yaml")
-    assert "the launch files ask for 4 GPUs; the command below takes 1 node of 8" in four.left_out
+    assert "the launch files request 4 GPUs; the command below uses 1 node of 8" in four.left_out
     (tmp_path / "silent.sh").write_text("torchrun train.py\n")
-    with pytest.raises(SpecError, match="says neither how many GPUs it takes nor a size"):
+    with pytest.raises(SpecError, match="specifies no number of GPUs, model size or layout"):
         new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
 
 
@@ -348,7 +348,7 @@ def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path)
 
 
 def test_names_of_nothing_are_told_so(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"^llama-9: no such file or folder, and no model of the catalogue$"):
+    with pytest.raises(SpecError, match=r"^llama-9: no such file or folder, and no catalog model$"):
         new_workload(["llama-9"], tmp_path / "a.yaml")
     with pytest.raises(SpecError, match=rf"^{'a' * 80}: no such file or folder"):
         new_workload(["a" * 300], tmp_path / "a.yaml")
@@ -469,7 +469,7 @@ def test_names_on_the_hub_hold_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("GatedRepoError", "the model is gated: accept its terms on the hub and log in"),
         ("RepositoryNotFoundError", "the hub has no such model, or it is private"),
-        ("ConnectTimeout", r"the hub does not answer \(ConnectTimeout\)"),
+        ("ConnectTimeout", r"the hub does not respond \(ConnectTimeout\)"),
     ],
 )
 def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +477,7 @@ def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp
         raise type(error, (Exception,), {})("many\nlines")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=refuse))
-    with pytest.raises(SpecError, match=f"^meta-llama/Llama-3.1-8B: {sentence}[^\n]*; or download its config.json and give the file$"):
+    with pytest.raises(SpecError, match=f"^meta-llama/Llama-3.1-8B: {sentence}[^\n]*; or download its config.json and pass the file$"):
         new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()
 

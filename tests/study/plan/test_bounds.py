@@ -91,7 +91,7 @@ def test_experts_beside_tensor_ranks_keep_sequence_parallelism() -> None:
 def test_the_change_that_is_named_is_the_least_that_does() -> None:
     """Oracle: a plan with it finds a layout, and with half the nodes none."""
     scenario = Scenario("hgx-h100", "llama-3.1-70b", stack="megatron-core", global_batch=16)
-    with pytest.raises(Infeasible, match="--nodes 2 would do"):
+    with pytest.raises(Infeasible, match="--nodes 2 would fit"):
         plan(PlanQuestion(scenario, (1,)))
     assert plan(PlanQuestion(scenario, (2,), limits=Limits(simulations=1))).tally.best is not None
 

@@ -65,10 +65,10 @@ def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
         (["--stack", "torchtitan-2.x", "--fix", "tp=2,sp=false"], "--fix sp=false: tensor ranks of torchtitan-2.x always split sequences"),
         (["--stack", "llm-c", "--fix", "tp=8"], "--fix tp=8: llm-c has no tensor parallelism; leave it out, or name another --stack"),
         (["--stack", "llm-c", "--fix", "shard=parameters"], "--fix shard=parameters: llm-c shards none, optimizer; write one of these"),
-        (["--stack", "llm-c", "--fix", "recompute=blocks"], "--fix recompute=blocks: llm-c computes neither blocks nor attention again"),
+        (["--stack", "llm-c", "--fix", "recompute=blocks"], "--fix recompute=blocks: llm-c recomputes neither blocks nor attention"),
         (
             ["--stack", "llm-c", "--allow", "selective"],
-            "--allow selective: llm-c computes neither blocks nor attention again; leave it out",
+            "--allow selective: llm-c recomputes neither blocks nor attention; leave it out",
         ),
         (["--stack", "xla-fsdp", "--fix", "pp=2"], "--fix pp=2: xla-fsdp has no pipeline parallelism"),
         (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 has no context parallelism"),

@@ -33,7 +33,7 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
 
 @pytest.mark.parametrize("text", ["training.parallel={tensor: 4}", "training.parallel.layers_per_stage=[8,8]"])
 def test_what_no_plan_keeps_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="cannot be kept fixed; leave it out"):
+    with pytest.raises(SpecError, match="cannot be fixed here, where a layout is chosen for each machine; leave it out"):
         written_layout(Scenario("", "llama-3.2-1b", (text,)))
 
 
@@ -65,11 +65,11 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     said = capsys.readouterr().out
     assert "for a global batch of 16 samples (--global-batch), from --batch 2 on all GPUs" in said
     assert re.search(r"layouts are (proven best|at most [\d.]+% of a step slower than the best)", said)
-    assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
+    assert "--batch N sets the batch per GPU instead" not in said and "global batches range" not in said
 
 
 def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
-    with pytest.raises(SpecError, match="--fp8-recipe rowwise: changes nothing in bf16; add --precision fp8, or leave it out"):
+    with pytest.raises(SpecError, match="--fp8-recipe rowwise: has no effect in bf16; add --precision fp8, or leave it out"):
         planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), layout_document)
 
 
@@ -79,7 +79,7 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machines, "plan", planned.append)
     asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
     found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
-    assert "price is known" in found["left_out"]["hgx-h100"] and not ran and not planned
+    assert "price specified" in found["left_out"]["hgx-h100"] and not ran and not planned
 
 
 def test_machines_are_planned_on_several_processes() -> None:

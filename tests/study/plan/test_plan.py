@@ -277,7 +277,7 @@ def test_each_change_that_is_tried_is_told() -> None:
     tried: list[str] = []
     with pytest.raises(Infeasible) as refused:
         plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-70b", global_batch=16), (1,)), trying=tried.append)
-    assert str(refused.value).endswith(f"; {tried[-1]} would do")
+    assert str(refused.value).endswith(f"; {tried[-1]} would fit")
 
 
 def assert_commands_repeat(made: LayoutPlan, outcomes: Sequence[Outcome]) -> None:
@@ -593,19 +593,22 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-8b")
     cases = [
         (PlanQuestion(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
-        (PlanQuestion(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
-        (PlanQuestion(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}), "; --allow zero_bubble would do"),
-        (PlanQuestion(scenario, fixed={"precision": "fp8"}), "; --allow fp8 would do"),
-        (PlanQuestion(scenario, fixed={"foo": "1"}), "no axis is called foo"),
+        (PlanQuestion(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 with the others"),
+        (
+            PlanQuestion(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}),
+            "needs to be allowed; add --allow zero_bubble",
+        ),
+        (PlanQuestion(scenario, fixed={"precision": "fp8"}), "needs to be allowed; add --allow fp8"),
+        (PlanQuestion(scenario, fixed={"foo": "1"}), "there is no field foo"),
         (PlanQuestion(scenario, tokens="0"), "above 0"),
         (PlanQuestion(scenario, allowed=frozenset({"magic"})), "--allow magic"),
         (PlanQuestion(scenario, (5,), 12), "5 nodes of 8 GPUs"),
         (PlanQuestion(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
         (
             PlanQuestion(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}),
-            "--nodes 2 would do",
+            "--nodes 2 would fit",
         ),
-        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "without --max-memory it would do"),
+        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "without --max-memory it would fit"),
     ]
     for question, text in cases:
         with pytest.raises(SpecError) as caught:
@@ -622,8 +625,8 @@ def test_unlike_machines_are_told_the_command_that_takes_them(tmp_path: Path, ca
     words = ["--global-batch", "48", "--precision", "fp32", "--stack", "torch-1.13-ddp", "--set", "input.loader=synthetic"]
     assert main(["plan", str(own), "resnet18", *words, "--set", "training.parallel.tensor=1"]) == 2
     error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and error.startswith("two kinds: has 2 groups of unlike workers")
-    command = shlex.split(error[error.index("'python") + 1 : error.rindex("' shares a batch")])
+    assert len(error.splitlines()) == 1 and error.startswith("two kinds: has 2 groups of different workers")
+    command = shlex.split(error[error.index("'python") + 1 : error.rindex("' divides a batch")])
     assert command[:3] == ["python", "-m", "sim"] and main([*command[3:], "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["global_batch"] == 48 and answer["precision"] == "fp32"
@@ -631,7 +634,7 @@ def test_unlike_machines_are_told_the_command_that_takes_them(tmp_path: Path, ca
 
 def test_groups_of_equal_machines_are_one() -> None:
     scenario = Scenario("2x-p3.8xlarge", "resnet18", ("groups=[{node: p3.2xlarge, count: 2}, {node: p3.2xlarge, count: 1}]",))
-    with pytest.raises(SpecError, match="2 groups of equal workers; for layouts write one group, with count: 3"):
+    with pytest.raises(SpecError, match="2 groups of identical workers; for layouts write one group with count: 3"):
         prepare_plan(PlanQuestion(scenario))
 
 

@@ -111,7 +111,7 @@ def test_tensor_ranks_lose_more_the_sooner_jitter_changes() -> None:
 
 
 def test_jitter_that_changes_within_a_step_is_refused_where_it_is_not_simulated() -> None:
-    with pytest.raises(SpecError, match="is of layouts, whose ranks meet inside units"):
+    with pytest.raises(SpecError, match="applies only to layouts, whose ranks synchronize within units"):
         answer(Scenario("p3.16xlarge", "resnet50", ("training.noise.compute_correlation=10 ms",)))
     with pytest.raises(SpecError, match="draw samples one deviation per step"):
         load_workload("resnet50", ["training.noise={draw: true, compute_correlation: 10 ms}"])
