@@ -25,7 +25,7 @@ from sim.result import Result
 from sim.spec.catalogue import nearest_or_all
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several, size_of
+from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
@@ -42,13 +42,13 @@ from sim.study.options import (
     SweepOptions,
     WhatifOptions,
     WholeJobOptions,
+    documents_options,
     keywords,
     options_of,
     part,
-    tells,
 )
 from sim.study.scenario import answer, has_layout, workload_name
-from sim.study.space import asked_points
+from sim.study.space import points_of
 from sim.study.sweep import sweep as sweep_points
 from sim.study.weeks import Weeks
 from sim.study.whatif import whatif as ask_whatif
@@ -191,7 +191,7 @@ def compare(
         "", workload, overrides, options["market"], plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
     )  # fmt: skip
-    names = machines(several("hardware", hardware), several("where", where))
+    names = machines(text_list("hardware", hardware), text_list("where", where))
     rows = compared(scenario, names, counts(nodes), processes, power_cap=options["power_cap"])
     document = comparison_document(workload_name(scenario), rows, options["sort"])
     flat = [
@@ -234,7 +234,7 @@ def sweep(
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
-    points = asked_points(varied, options["sobol"], options["seed"])
+    points = points_of(varied, options["sobol"], options["seed"])
     return pandas.DataFrame([flat(row) for row in sweep_points(scenario, points, row_of, processes=processes)])
 
 
@@ -295,7 +295,7 @@ def recommend(
     """
     import pandas
 
-    from sim.documents import Renting, recommended
+    from sim.documents import RentalOptions, recommended
     from sim.study.recommend import Budget
 
     require_whole("spares", options["spares"])
@@ -308,16 +308,18 @@ def recommend(
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
-    names, conditions = several("hardware", hardware), several("where", where)
+    names, conditions = text_list("hardware", hardware), text_list("where", where)
     journal_path = None if journal is None else Path(journal)
-    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions))
+    renting = RentalOptions(
+        budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions)
+    )
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)
     return table
 
 
-@tells(Weeks)
+@documents_options(Weeks)
 def goodput(
     hardware: Name,
     workload: Name,
@@ -395,7 +397,7 @@ def extract(
     from sim.extract import run_extract
 
     argument_texts = [f"{key}={value}" for key, value in (arguments or {}).items()]
-    return run_extract(str(target), several("inputs", inputs), Path(output), name, argument_texts)
+    return run_extract(str(target), text_list("inputs", inputs), Path(output), name, argument_texts)
 
 
 __all__ = [

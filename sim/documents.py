@@ -12,11 +12,11 @@ from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
-from sim.report.basis import named, said_once
+from sim.report.basis import merged_by_machine, named
 from sim.report.beside import require_failures
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
-from sim.report.goodput import beside_run, goodput_of
+from sim.report.goodput import goodput_of, goodput_of_run
 from sim.report.layouts.layout import layout_document
 from sim.report.limited import under_power_cap
 from sim.report.recommendation import batch_note, gap_note, recommendation_document
@@ -33,10 +33,10 @@ from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import usual_global_batch
-from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch, workload_read
+from sim.study.plan.machines import laid_out, needs_layout, planned_rows, require_readable_workload, shared_batch
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
-from sim.study.saving import slowed_beside
+from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
 from sim.study.weeks import Weeks, reliability_of
 from sim.study.whole_job import in_epochs
@@ -70,14 +70,14 @@ def weeks_document(
         if weeks.tokens is not None:
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
-        result = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
+        result = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowdown_by_store(run))
         return result | {"notes": [*result["notes"], *not_validated(run)]}
     answered = _one_job(scenario)
     described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
     machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
     if weeks.tokens is not None:
         refuse_parts([workload])
-    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(answered.run))
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowdown_by_store(answered.run))
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ class Documents:
                 continue
             base = uncapped | {"price": uncapped["price"] | {"market": market}}
             mean_lifetime = self.mean_lifetime if market == "spot" else None
-            weeks[market] = beside_run(
-                base, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=mean_lifetime,
+            weeks[market] = goodput_of_run(
+                base, run.hardware, workload, self.plan, slowdown_by_store(run), power_cap=self.power_cap, mean_lifetime=mean_lifetime,
                 spares=self.spares, reliability=self.reliability,
             )  # fmt: skip
         return described | {"weeks": weeks}
 
 
 @dataclass(frozen=True)
-class Renting:
+class RentalOptions:
     """Which machines may be rented, and for how much; the accompanying scenario names no hardware and has a plan."""
 
     budget: Budget
@@ -157,7 +157,7 @@ class Renting:
 
 
 def recommended(
-    scenario: Scenario, renting: Renting, counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
+    scenario: Scenario, renting: RentalOptions, counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
 
@@ -197,21 +197,21 @@ def recommended(
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
-    document["notes"] += said_once(
+    document["notes"] += merged_by_machine(
         {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )
     return document, [each.hardware for each in rows if each.document]
 
 
 @contextmanager
-def _computing(scenario: Scenario, names: Sequence[str], make_document: Documents, renting: Renting) -> Iterator[Computing]:
+def _computing(scenario: Scenario, names: Sequence[str], make_document: Documents, renting: RentalOptions) -> Iterator[Computing]:
     """Yield how to compute the rows of *names* for *renting*, with its journal open. Raise SpecError if the journal cannot be opened."""
     if renting.journal is None and renting.cluster is None:
         yield Computing(renting.processes)
         return
     for_hardware, _ = sorted_overrides(scenario)
     with read_files() as read:
-        workload_read(scenario)
+        require_readable_workload(scenario)
         for name in names:
             with suppress(SpecError):  # its row reports the error
                 load_hardware(name, for_hardware)

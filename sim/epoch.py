@@ -19,14 +19,14 @@ from itertools import accumulate, pairwise
 import simpy
 
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
-from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
-from sim.cluster.build import Built, Slot, build
+from sim.analysis.steady_state import Period, PeriodDetector, State, steady_mean, warm_up
+from sim.cluster.build import LiveCluster, Slot, build
 from sim.cluster.checkpoint import CheckpointWrites, Outflow
 from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
-from sim.spec import shelf
+from sim.spec import memo
 from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blamed
 from sim.training.step import Replica
@@ -99,11 +99,11 @@ class Scene:
         return any(job.workload.training.noise.draw for job in self.jobs)
 
     @cached_property
-    def built(self) -> Built:
+    def built(self) -> LiveCluster:
         """Return the rank classes and live links, the same in every epoch."""
         slot_keys = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
-        cached = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        cached = memo.cached(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
         return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 
@@ -191,12 +191,12 @@ class EpochRun:
     def run(self) -> Sequence[Epoch]:
         """Simulate until the epoch's outcome is determined; return it by job. Raise SpecError if a user-defined loader fails.
 
-        While a shelf is open, an epoch with the same inputs as an earlier one is not simulated again.
+        While results are cached, an epoch with the same inputs as an earlier one is not simulated again.
         """
-        made_of = self.made_of() if shelf.is_open() else None
+        made_of = self.made_of() if memo.is_open() else None
         if made_of is None:
             return self._simulated()[0]
-        epochs, levels, changed = shelf.remembered((EpochRun, made_of), self._simulated)
+        epochs, levels, changed = memo.cached((EpochRun, made_of), self._simulated)
         for slot, level in levels.items():
             self.scene.credits[slot].level = level
         log = replace(epochs[0].log, capacity=self.log.capacity | changed)
@@ -268,7 +268,7 @@ class EpochRun:
 
     def _update_interval(self) -> None:
         """Record the interval of the mean of steps without a period: from batch means, as for drawn steps."""
-        if self._period is None and not self.scene.draws and (mean := settled(self._durations())):
+        if self._period is None and not self.scene.draws and (mean := steady_mean(self._durations())):
             self._interval = max(mean.half_width, self._interval or 0.0)
 
     def _durations(self) -> list[float]:
@@ -334,7 +334,7 @@ class EpochRun:
     def _check_precision(self, done: int) -> None:
         """Check every few steps whether the mean of drawn steps is precise enough."""
         if (done - self._regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
-            mean = settled(self._durations())
+            mean = steady_mean(self._durations())
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
             if mean and enough and mean.half_width <= ENOUGH * mean.mean:
@@ -444,7 +444,7 @@ class EpochRun:
 
     def _own_interval(self, job: int) -> float | None:
         """Return the half-width (s) of the interval of a later job's mean step; None if steps are exact or too few."""
-        mean = None if self.exact else settled([end - start for start, end in pairwise(self._live[job].boundaries)])
+        mean = None if self.exact else steady_mean([end - start for start, end in pairwise(self._live[job].boundaries)])
         return mean.half_width if mean else None
 
     def _epoch(self, job: int) -> Epoch:

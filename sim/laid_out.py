@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @keywords(RunOptions)
-def lay_out(
+def simulate_layout(
     hardware: Name,
     workload: Name,
     parallel: Mapping[str, object],

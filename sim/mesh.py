@@ -16,15 +16,15 @@ from statistics import stdev
 from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
 from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
-from sim.cluster.shared_gpu import left_of
+from sim.cluster.shared_gpu import remaining_gpu
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Held, Unit, block_in_parts, shared_layers, split
-from sim.parallel.stages import spread, stages_of
+from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
+from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
@@ -166,7 +166,7 @@ def prepare(
     units = split(_as_run(workload), parallel, options.gathers_again)
     _check_wraps(workload, units)
     check_saves(training, units)
-    chunks = stages_of(units, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
+    chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
@@ -205,7 +205,7 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
     """Raise SpecError if FSDP wraps parts of a numbered block that backward recomputes as a whole."""
     training = workload.training
     runs_again = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
-    cut = block_in_parts(units, workload.model)
+    cut = split_block(units, workload.model)
     if runs_again and cut:
         raise SpecError(
             f"training.parallel.wrap: wraps parts of {cut}, which activation_checkpointing: {training.activation_checkpointing} "
@@ -263,7 +263,7 @@ def _first_layers(units: Sequence[Unit]) -> list[int]:
 
 def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence[int]]) -> None:
     """Raise SpecError if layers of two chunks share parameters, except for an embedding table that the head uses again."""
-    if len(chunks) == 1 or not shared_layers(Held(model)):
+    if len(chunks) == 1 or not tied_layers(ModelKey(model)):
         return
     starts = _first_layers(units)
     chunk_of: dict[str, int] = {}
@@ -289,7 +289,7 @@ def _entering(workload: Workload, model_units: Sequence[Unit], chunks: Sequence[
 def _tied_gradient_bytes(workload: Workload, options: MeshOptions) -> float:
     """Return the bytes of the gradient that the first and the last stage share, of an embedding table that the head uses again; else 0."""
     model = workload.model
-    shared = shared_layers(Held(model))
+    shared = tied_layers(ModelKey(model))
     table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None) if shared else None
     return sum(table.gradients) / workload.training.parallel.tensor * WIDTHS[options.gradients] if table else 0.0
 
@@ -314,12 +314,12 @@ def run_layout(
     layout = prepare(hardware, workload, gpus_per_node)
     memory = memory_by_stage(layout, workload, worker_node(hardware).gpu)
     fits(layout, memory)
-    scene = scene_of(hardware, workload, layout, book, seed)
+    scene = layout_scene(hardware, workload, layout, book, seed)
     played = play_steadily(scene) if steadily else play(scene, steps, exact=exact)
     return LayoutRun(hardware, workload, layout, played, memory, seed)
 
 
-def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:
+def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:
     """Return everything that defines the simulation of *layout*; *seed* is for randomly drawn steps."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
     prices = _prices(hardware, workload, layout, book)
@@ -381,7 +381,7 @@ def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: LayoutPrices) 
 
     @cache
     def times(stage: int, blocks: int, rate: float) -> UnitTimes:
-        return _times(left_of(gpu, blocks, rate), workload, layout, prices, stage, None)
+        return _times(remaining_gpu(gpu, blocks, rate), workload, layout, prices, stage, None)
 
     return times
 

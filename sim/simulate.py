@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
-from sim.cluster.between import hosts_of, ways_between
 from sim.cluster.build import Slot, slots
 from sim.cluster.checkpoint import Outflow
-from sim.cluster.fabric import NOTHING, crossed
+from sim.cluster.fabric import UNLIMITED_FABRIC, job_fabric
+from sim.cluster.server_traffic import hosts_of, server_fabric
 from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
-from sim.spec import shelf
+from sim.spec import memo
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
 from sim.training.collectives.play.gloo import plan_gloo
@@ -131,8 +131,8 @@ def simulate(
     )
 
 
-def decided_by(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
-    """Return a cache key for an open shelf: everything that decides the two epochs of a run; None if they cannot be cached."""
+def epochs_cache_key(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
+    """Return a cache key: everything that decides the two epochs of a run; None if they cannot be cached."""
     scene, warm_hits = _scene(hardware, jobs, fold=True)
     epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).made_of() for hits in (_uncached(warm_hits), warm_hits))
     return None if None in epochs else epochs
@@ -169,7 +169,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     stacks = [job.workload.training.stack for job in jobs]
     if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
-    return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
+    return memo.cached((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
@@ -184,16 +184,16 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
         of_servers[other] = len(lists)
         lists += own.lists
     if stack.uses_servers:
-        between = ways_between(hardware, lists, of_servers[number], hosts[number], fold)
+        between = server_fabric(hardware, lists, of_servers[number], hosts[number], fold)
         return plan_servers(number, job.workload, cluster, hardware.fabric, between)
-    fabric = crossed(hardware, lists, number, fold)
+    fabric = job_fabric(hardware, lists, number, fold)
     if stack.gloo_transport is not None:
         return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
     used, tuning = job_slots(number, cluster), tuning_of(stack)
-    if fabric is not NOTHING:
+    if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
     slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
-    return shelf.remembered(
+    return memo.cached(
         (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sim.spec.shelf import kept_meanwhile
+from sim.spec.memo import caching_inside
 
 
 def for_each(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
@@ -15,7 +15,7 @@ def for_each(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[
     def decorate(test: Callable[..., None]) -> Callable[[], None]:
         def of_all() -> None:
             failures = []
-            with kept_meanwhile():  # parts that many of them name are read once
+            with caching_inside():  # parts that many of them name are read once
                 for case in cases:
                     try:
                         test(*case) if isinstance(case, tuple) else test(case)

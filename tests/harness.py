@@ -15,7 +15,7 @@ import simpy
 
 import tests.oracle.collectives.script  # noqa: F401  the transfer executor plays built-in algorithms in tests
 from sim.cluster.build import Placement, build, place, slots
-from sim.cluster.fabric import crossed
+from sim.cluster.fabric import job_fabric
 from sim.cluster.network import Network
 from sim.events import EventLog
 from sim.simulate import Run, simulate
@@ -220,7 +220,7 @@ class Rig:
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, keep_rates=True)
         self.network = Network(self.env, self.log)
-        fabric = crossed(hardware, [[part.node for part in placed]], 0, fold)
+        fabric = job_fabric(hardware, [[part.node for part in placed]], 0, fold)
         tuning = Tuning("2.30", algorithm, protocol, channels)
         self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, tuning, fabric)
         for link, capacity in self.plan.shared.items():

@@ -26,7 +26,7 @@ from calibration import run_columns
 from calibration.cli import app as calibration_app
 from sim.api import Result
 from sim.cli import app, main
-from sim.commands.help import walked
+from sim.commands.help import walk_commands
 from sim.laid_out import LayoutResult
 from sim.report.style import MEANINGS
 from sim.spec import defaults, schema
@@ -116,7 +116,7 @@ def commands() -> str:
             group: Any = typer.main.get_command(made)
             context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=100)
             lines += [f"\n## {program}\n", _fenced(group.get_help(context))]
-            for path, command, below in walked(group, context):
+            for path, command, below in walk_commands(group, context):
                 lines += [f"\n### {' '.join((program, *path))}\n", _fenced(command.get_help(below))]
     finally:
         sys.argv = called

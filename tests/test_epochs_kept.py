@@ -1,4 +1,4 @@
-"""Is an epoch that was found on the shelf the one that would be simulated? Oracle: the same run without a shelf, to the last digit."""
+"""Is an epoch that was found in the cache the one that would be simulated? Oracle: the same run without a cache, to the last digit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.events import EventLog
 from sim.simulate import Run, simulate
 from sim.spec.fields import Spec, blocks
 from sim.spec.library import load_hardware, load_workload
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.study.sensitivity import _with_factor
 from sim.training.job import Job
@@ -42,9 +42,9 @@ def numbers(spec: Spec) -> Iterator[list[str]]:
 
 @given(setups())
 def test_what_is_found_is_what_would_be_simulated(setup) -> None:
-    """All examples share one shelf, so that one that is taken for another shows."""
+    """All examples share one cache, so that one that is taken for another shows."""
     fresh = setup.run()
-    with standing("examples"):
+    with caching("examples"):
         assert told(setup.run()) == told(fresh) == told(setup.run())
 
 
@@ -58,14 +58,14 @@ def test_what_is_found_is_what_would_be_simulated(setup) -> None:
     ],
 )
 def test_every_number_of_a_description_is_seen_where_it_matters(hardware: str, workload: str, keys: dict[str, float]) -> None:
-    """Each number by itself is raised by a tenth, after the description as it is; without a shelf no link graph is known either."""
+    """Each number by itself is raised by a tenth, after the description as it is; without a cache no link graph is known either."""
     nodes = 2 if hardware.startswith("g4dn") else 1
     machine, task = load_hardware(hardware).spec, load_workload(workload, ["dataset.samples=6400"]).spec
     groups = tuple(group.model_copy(update={"count": nodes}) for group in machine.groups)
     machine = machine.model_copy(update={"groups": groups})
     job = Job(task, place(machine))
     wiring = topology.node_graph(machine.groups[0].node)
-    with standing(f"{hardware} {workload}"):
+    with caching(f"{hardware} {workload}"):
         simulate(machine, [job], **keys)  # type: ignore[arg-type]
     paths = [(machine, path) for path in numbers(machine)] + [(task, path) for path in numbers(task) if path[:2] != ["model", "layers"]]
     for spec, path in paths:
@@ -78,7 +78,7 @@ def test_every_number_of_a_description_is_seen_where_it_matters(hardware: str, w
             continue
         topology._cached_graph.cache_clear()
         assert topology.node_graph(wiring.node).node is wiring.node  # known before, to be shared with what is wired alike
-        with standing(f"{hardware} {workload}"):
+        with caching(f"{hardware} {workload}"):
             assert told(simulate(*asked, **keys)) == fresh, ".".join(path)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def test_what_changes_nothing_is_not_simulated_again(monkeypatch: pytest.MonkeyP
     simulated = []
     whole = sim.epoch.EpochRun._simulated
     monkeypatch.setattr(sim.epoch.EpochRun, "_simulated", lambda epoch: simulated.append(epoch) or whole(epoch))
-    with standing("nothing"):
+    with caching("nothing"):
         for path, factor in ((["node", "nic", "bandwidth"], 2.0), (["node", "nic", "bandwidth"], 3.0)):
             changed = _with_factor(machine, ["groups", "0", *path], factor)
             simulate(changed, [Job(task, place(changed))])
@@ -99,7 +99,7 @@ def test_a_run_without_its_log_says_the_same_and_is_not_taken_for_one_with_it() 
     """A study of figures keeps thousands of runs: their waits and work are most of what they take of memory."""
     machine, task = load_hardware("p3.16xlarge").spec, load_workload("vgg16").spec
     asked = (machine, [Job(task, place(machine))])
-    with standing("with and without"):
+    with caching("with and without"):
         brief = simulate(*asked, keep_log=False)
         full = simulate(*asked)
     for one, other in zip(brief.jobs, full.jobs, strict=True):

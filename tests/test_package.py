@@ -15,7 +15,7 @@ import pytest
 import stallsim
 from sim.api import simulate
 from sim.cli import main
-from sim.laid_out import lay_out
+from sim.laid_out import simulate_layout
 from sim.spec import extensions
 from sim.spec.library import catalogue
 from tests.shown import ROOT
@@ -58,7 +58,7 @@ def test_every_option_of_a_command_has_its_keyword(name: str) -> None:
     known = inspect.signature(getattr(stallsim, name)).parameters
     if name == "run":
         assert known.keys() >= inspect.signature(simulate).parameters.keys()
-        assert {*stallsim._Laid.__annotations__} <= inspect.signature(lay_out).parameters.keys()
+        assert {*stallsim._Laid.__annotations__} <= inspect.signature(simulate_layout).parameters.keys()
     missing = {option for option in asked if option not in known and _OTHERWISE.get(option) not in known}
     assert not missing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from calibration import RECORDS
-from calibration.blind.foretold import foretold
+from calibration.blind.predictions import predict_answers
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, read_table
 from calibration.energy import ScoredFigure
@@ -21,7 +21,7 @@ def score_steps() -> list[ScoredFigure]:
     power = load_hardware(MACHINE).spec.groups[0].node.gpu.power
     scored = []
     for question in questions():
-        if key(question) in measured and (prediction := foretold(question, MACHINE)) is not None:
+        if key(question) in measured and (prediction := predict_answers(question, MACHINE)) is not None:
             name = f"{question.name}, {question.precision}, batch {question.batch}"
             scored.append(ScoredFigure(name, measured[key(question)], prediction.value, power))
     return scored

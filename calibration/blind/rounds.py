@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from calibration.blind.answers import QuestionRunner
-from calibration.blind.foretold import foretold
+from calibration.blind.predictions import predict_answers
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, line, read_table, write_table
 from sim.spec.whole_file import write_file
@@ -21,7 +21,7 @@ def predict(machine: str, output: Path, progress: Callable[[int, int], None] = l
     rows = []
     for number, question in enumerate(all_questions):
         progress(number, len(all_questions))
-        prediction = foretold(question, machine)
+        prediction = predict_answers(question, machine)
         rows.append(line(question, prediction))
     write_table(output, rows, f"Predicted for {machine}.")
     return sum(row["predicted"] != "" for row in rows)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from calibration.blind.foretold import Foretold
+from calibration.blind.predictions import BlindPrediction
 from calibration.blind.questions import UNITS, BlindQuestion
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
@@ -18,7 +18,7 @@ from sim.spec.yaml import SpecError
 COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "low", "high", "measured", "note")
 
 
-def line(question: BlindQuestion, told: Foretold | None) -> dict[str, Any]:
+def line(question: BlindQuestion, told: BlindPrediction | None) -> dict[str, Any]:
     """Return the row of *question* with the prediction *told*, before it is measured."""
     cells: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     cells |= {"kind": question.kind, "name": question.name, "precision": question.precision, "batch": question.batch}

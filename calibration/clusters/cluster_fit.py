@@ -30,11 +30,11 @@ from calibration.clusters.network_parameters import (
     SOCKETS,
     USUAL_LOSS,
     NetworkParameter,
+    alternative_paths,
     decides,
-    other_ways,
     parameters_of,
+    path_factors,
     places_met,
-    way_taken,
 )
 from calibration.clusters.priors import prior
 from calibration.clusters.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
@@ -130,7 +130,7 @@ class ClusterModel:
         met = self._met[question.record]
         network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant not in _COMPUTES and pair[1] != 0.0]
         moved = tuple(pair for pair in network if decides(pair[0], question, met))
-        return SimulatedCase(question.record, self._scale(question, used), moved + way_taken(self.way))
+        return SimulatedCase(question.record, self._scale(question, used), moved + path_factors(self.way))
 
     def _scale(self, question: RunQuestion, values: Sequence[float]) -> float:
         measured = self.compute.of(question)
@@ -182,7 +182,7 @@ def fit_model(
     if not rows:
         return best.model
     perfect_doubt = len(rows) * math.log(LEAST_NOISE)  # of a perfect fit with all constants at their priors
-    for way in other_ways(rows):
+    for way in alternative_paths(rows):
         if perfect_doubt + DOUBT[way] >= best.doubt:
             continue
         other = _fitted(prior_model(compute, questions, way, carried), rows, evaluator)

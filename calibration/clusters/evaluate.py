@@ -16,8 +16,8 @@ from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware
-from sim.spec.shelf import standing
-from sim.study.pool import replaced_quietly
+from sim.spec.memo import caching
+from sim.study.pool import suppress_replacement_warning
 from sim.training.job import Job
 
 SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
@@ -69,7 +69,7 @@ class Evaluator:
     """0 means one per core."""
     _known: dict[SimulatedCase, Prediction] = field(default_factory=dict, repr=False)
     _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
-    """Name under which its processes cache what cases share (`sim.spec.shelf`)."""
+    """Name under which its processes cache what cases share (`sim.spec.memo`)."""
 
     def one(self, case: SimulatedCase) -> Prediction:
         """Return the prediction of *case*."""
@@ -90,7 +90,7 @@ class Evaluator:
             return _predict_all(cases, self.folders, self._study)
         from joblib import Parallel, delayed
 
-        replaced_quietly()
+        suppress_replacement_warning()
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
         predicted = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
@@ -120,6 +120,6 @@ def _predict_all(cases: Sequence[SimulatedCase], folders: Folders, study: str) -
         moved = (id(question.hardware), question.nodes == 2, case.factors)
         machine = machines[moved] = machines.get(moved) or with_factors(question, case.factors)
         job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scaled(question, case.compute_scale)
-        with standing(study):
+        with caching(study):
             predicted.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
     return predicted

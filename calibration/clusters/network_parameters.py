@@ -74,12 +74,12 @@ NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
 """Parameters with their log factors; an empty tuple is the center of the prior."""
 
 
-def way_taken(way: str) -> NetworkFactors:
+def path_factors(way: str) -> NetworkFactors:
     """Return the factors that make traffic take the path *way* inside a node."""
     return () if way == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, way, 1.0), 1.0),)
 
 
-def other_ways(questions: Iterable[RunQuestion]) -> list[str]:
+def alternative_paths(questions: Iterable[RunQuestion]) -> list[str]:
     """Return the paths other than the described one that traffic of *questions* may take inside a node.
 
     Only runs on one node are considered: in any other, the network between nodes may be the bottleneck.
@@ -99,13 +99,13 @@ def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> 
     """Return the parameters that affect the step times of *questions*, runs on one cluster, if traffic takes the path *way*."""
     parameters: dict[tuple[str, str], NetworkParameter] = {}
     for question in questions:
-        for place, transport in _transports_met(question, with_factors(question, way_taken(way))):
+        for place, transport in _transports_met(question, with_factors(question, path_factors(way))):
             for parameter in _transport_parameters(place, transport, question.nodes):
                 before = parameters.get((place, parameter.constant), parameter)
                 parameters[place, parameter.constant] = min(before, parameter)  # the narrower of two widths
     if not parameters:
         return ()
-    if any(_crosses_sockets(question, with_factors(question, way_taken(way))) for question in questions):
+    if any(_crosses_sockets(question, with_factors(question, path_factors(way))) for question in questions):
         parameters[SOCKETS, "efficiency"] = NetworkParameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
     everywhere = (NetworkParameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
     return (*sorted(parameters.values()), *everywhere)
@@ -123,7 +123,7 @@ def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[s
 
 def places_met(question: RunQuestion, way: str) -> frozenset[str]:
     """Return the places of parameters that collectives of *question* use if traffic takes the path *way*."""
-    hardware = with_factors(question, way_taken(way))
+    hardware = with_factors(question, path_factors(way))
     met = frozenset(place for place, _ in _transports_met(question, hardware, copies=True))
     return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
 

@@ -22,7 +22,7 @@ from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.pricing import cost
-from sim.training.collectives.price.table import LAUNCH, in_a_loop
+from sim.training.collectives.price.table import LAUNCH, time_in_loop
 
 TransportConstants = Mapping[str, Mapping[str, float]]
 """Fitted constants (those of `PRIORS`) by transport class."""
@@ -115,7 +115,7 @@ def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
 def _loop_time(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
     """Return the seconds that the loop of *record* measures for a collective that takes *alone* seconds in isolation."""
     launch = constants["host"]["launch"]
-    return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
+    return alone + (record.gpus_per_process - 1) * launch if record.waits else time_in_loop(alone, record.gpus_per_process, launch)
 
 
 def _fields(constants: TransportConstants) -> Fields:

@@ -58,11 +58,11 @@ class PredictedCollective(NamedTuple):
     seconds: float
 
 
-SystemsApart = list[tuple[list[CollectiveRecord], TransportConstants]]
+LeftOutSystems = list[tuple[list[CollectiveRecord], TransportConstants]]
 """The rows of each system, with constants that were fitted without them."""
 
 
-def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> SystemsApart:
+def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> LeftOutSystems:
     """Return the rows of each of *systems* (default: all) in *records* (default: the committed ones), with constants fitted without it."""
     all_records = read_collectives()
     chosen, base, systems_apart = all_records if records is None else records, committed(), []
@@ -72,7 +72,7 @@ def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[s
     return systems_apart
 
 
-def score_all(systems: SystemsApart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
+def score_all(systems: LeftOutSystems, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
     """Return the scores of all *systems*; *progress* is called with the number done and their total."""
     scored = []
     for number, (mine, constants) in enumerate(systems, 1):
@@ -81,7 +81,7 @@ def score_all(systems: SystemsApart, progress: Callable[[int, int], None] = lamb
     return scored
 
 
-def predict_all(systems: SystemsApart) -> list[PredictedCollective]:
+def predict_all(systems: LeftOutSystems) -> list[PredictedCollective]:
     """Return every row of *systems* with its prediction."""
     return [
         PredictedCollective(record, seconds)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.lab.disk import Disk
-from calibration.lab.network import INTERFACE, LabHosts, hosts_joined, on_cores, remove_orphans, shared_cores
+from calibration.lab.network import INTERFACE, LabHosts, joined_hosts, on_cores, remove_orphans, shared_cores
 from calibration.lab.plan import LabModel, LabPlan, LabPoint
 from calibration.lab.probe import SocketRates, probed
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
@@ -105,7 +105,7 @@ def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: St
             (steps,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
             ranks.append(replace(steps, rank=number))
         return MeasuredPoint(tuple(ranks), None, "", cores)
-    with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
+    with joined_hosts(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
         network_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
@@ -120,7 +120,7 @@ def _network(plan: LabPlan, point: LabPoint) -> Iterator[tuple[LabHosts | None, 
         remove_orphans()
         yield None, shared_cores(1, own)
         return
-    with hosts_joined(point.hosts, point.rate, point.delay, own) as hosts:
+    with joined_hosts(point.hosts, point.rate, point.delay, own) as hosts:
         yield hosts, hosts.cores
 
 

@@ -109,7 +109,7 @@ def shared_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...
 
 
 @contextmanager
-def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
+def joined_hosts(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
     """Yield *count* hosts on a network of *rate* bytes/s and *delay* seconds one way; afterwards, remove all of it.
 
     SIGTERM and SIGHUP end the block as Ctrl-C does.

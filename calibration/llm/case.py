@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from calibration.llm.chips import Chip, Products, chip_named
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
-from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
+from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
-from calibration.llm.words import Recompute, offloads, precision_of, recompute_of, saves_of, shards_of, told, zero_of
+from calibration.llm.words import Recompute, means_yes, offloads, precision_of, recompute_of, saves_of, shards_of, zero_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
 from sim.spec.fp8_recipe import Quantizing, quantizing
@@ -187,7 +187,7 @@ def describe(row: LlmRow) -> Case | str:
     try:
         _refuse_unsupported(row)
         return _with_note(_case(row))
-    except NoCase as error:
+    except CannotDescribe as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
@@ -212,7 +212,7 @@ def _case(row: LlmRow) -> Case:
     family, shape = shape_of(row, assumed)
     gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
     if not gpus:
-        raise NoCase("neither gpus nor nodes is a number; add gpus")
+        raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
@@ -250,7 +250,7 @@ def _case(row: LlmRow) -> Case:
         recomputed_layers=recomputed,
         modules=_modules(row, practice),
         saves=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
-        flash=told(row.text["flash_attention"], True),
+        flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
         lora_targets=tuple(practice.get("lora_targets", ())),
         family=practice["family"],
@@ -260,7 +260,7 @@ def _case(row: LlmRow) -> Case:
         expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
         one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
         graphs=_graphs(row, practice),
-        compiled=told(row.text["compile"], False),
+        compiled=means_yes(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
@@ -271,9 +271,9 @@ def _case(row: LlmRow) -> Case:
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise NoCase if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if offloads(row.text["offload"]):
-        raise NoCase(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
+        raise CannotDescribe(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
     if "qlora" in _trained(row):
-        raise NoCase("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
+        raise CannotDescribe("QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is")
 
 
 def _trained(row: LlmRow) -> str:
@@ -304,16 +304,16 @@ def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the number of tensor, pipeline, context and data ranks. Raise NoCase if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise NoCase("dp, tp, pp and cp are blank: the layout is unknown")
+        raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
     model_ranks = tensor * pipeline * context
     if gpus % model_ranks:
-        raise NoCase(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
+        raise CannotDescribe(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
     data = gpus // model_ranks
     if pipeline > shape.layers:
-        raise NoCase(f"pp {pipeline} is more than {shape.layers} layers")
+        raise CannotDescribe(f"pp {pipeline} is more than {shape.layers} layers")
     if tensor > 1 and shape.heads % tensor:
-        raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+        raise CannotDescribe(f"tp {tensor} does not divide {shape.heads} heads")
     if row.number.get("dp", data) not in (0, data):
         assumed.append(f"dp {data}, as {gpus} GPUs leave it: the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
@@ -324,11 +324,11 @@ def _required_count(row: LlmRow, name: str) -> int:
     if value:
         return value
     what = f"is {row.unread[name]!r}, not a number" if name in row.unread else "is blank"
-    raise NoCase(f"{name} {what}")
+    raise CannotDescribe(f"{name} {what}")
 
 
 def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
-    return told(row.text["sp"], bool(practice.get("sequence_parallel", True)))
+    return means_yes(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
 def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
@@ -350,14 +350,14 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     if not batch:
         accumulated = row.number.get("grad_accum", 0.0)
         if not (micro and accumulated):
-            raise NoCase("global_batch is blank or not a number")
+            raise CannotDescribe("global_batch is blank or not a number")
         batch = micro * accumulated * data
     if not micro:
         micro = 1
         assumed.append("micro_batch 1")
     micro = max(1, min(micro, round(batch / data)))
     if micro * data > batch:
-        raise NoCase(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
+        raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
     return micro, max(1, round(batch / (data * micro)))
 
 
@@ -397,7 +397,7 @@ def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: li
     products, scaling = precision_of(text)
     wider = chip.peak["fp8" if products == "fp4" else "16bit"]
     if products != "16bit" and chip.peak[products] == wider:
-        raise NoCase(f"{chip.name} has no {products}")
+        raise CannotDescribe(f"{chip.name} has no {products}")
     return products, scaling or (practice.get("fp8_recipe") if products == "fp8" else None)
 
 
@@ -405,7 +405,7 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
     named = chip_named(name)
     if named is None:
-        raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
+        raise CannotDescribe(f"no description of the GPU {name!r}" if name else "gpu is blank")
     if named.assumed:
         assumed.append(named.assumed)
     return named.chip

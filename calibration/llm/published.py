@@ -55,7 +55,7 @@ source may be an exception (estimate)."""
 LEAST: Final = 6
 """Minimum number of runs in a group of expected errors."""
 
-Asking = tuple[str, str]
+FactorKey = tuple[str, str]
 """A source, and a generation of GPUs."""
 
 
@@ -100,42 +100,42 @@ def _simulated(case: Case) -> Simulated | None:
     return Simulated(case, run.step_time, run.stalls[Cause.COMPUTE])
 
 
-def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
+def required_factors(runs: Sequence[Simulated]) -> dict[FactorKey, list[float]]:
     """Return the factors on compute that runs of dense models require, by source and GPU generation; an empty generation means all.
 
     Mixtures of experts are left out, because their factors would include errors of dispatch.
     """
-    asked_for: dict[Asking, list[float]] = defaultdict(list)
+    asked_for: dict[FactorKey, list[float]] = defaultdict(list)
     for run in (run for run in runs if not run.case.shape.experts):
-        source, generation = asking(run.case)
+        source, generation = factor_key(run.case)
         asked_for[source, generation].append(run.factor)
         asked_for[source, ""].append(run.factor)
     return dict(asked_for)
 
 
-def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
+def factors_of_others(runs: Sequence[Simulated]) -> dict[FactorKey, float]:
     """Return, by source and GPU generation, the factor on compute that the other sources require, one vote each.
 
     If fewer than `SOURCES` others have GPUs of the generation, the factors of all generations are used.
     """
-    medians = {key: median(factors) for key, factors in factors_asked(runs).items()}
-    return {asking(run.case): _median_of_others(medians, *asking(run.case)) for run in runs}
+    medians = {key: median(factors) for key, factors in required_factors(runs).items()}
+    return {factor_key(run.case): _median_of_others(medians, *factor_key(run.case)) for run in runs}
 
 
-def asking(case: Case) -> Asking:
+def factor_key(case: Case) -> FactorKey:
     """Return the source and the generation of GPUs of *case*."""
     return case.row.source, case.chip.generation
 
 
-def _median_of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
+def _median_of_others(medians: Mapping[FactorKey, float], source: str, generation: str) -> float:
     same, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
     return median(same if len(same) >= SOURCES else every or [1.0])
 
 
 def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
     """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules; the interval is that of ``both``."""
-    factors = factors_without(runs)
-    return [_scored(run, factors[asking(run.case)]) for run in runs]
+    factors = factors_of_others(runs)
+    return [_scored(run, factors[factor_key(run.case)]) for run in runs]
 
 
 def _scored(run: Simulated, factor: float) -> ScoredRun:
@@ -183,7 +183,7 @@ def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
 
 def factor_table(runs: Sequence[Simulated]) -> str:
     """Return, by source and generation, the factor on simulated compute that dense models require, and the one they are scored with."""
-    asked_for, others = factors_asked(runs), factors_without(runs)
+    asked_for, others = required_factors(runs), factors_of_others(runs)
     lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
     for (source, generation), factors in sorted(asked_for.items()):
         if generation:
@@ -264,9 +264,9 @@ def publish(
     """
     scored = [case for case in described if scorable(case)]
     runs = simulated_runs(scored, progress, processes)
-    factors = factors_without(runs)
+    factors = factors_of_others(runs)
     quoted = {id(case) for case in thinned([run.case for run in runs], QUOTED)}
-    errors = [(run.error(factors[asking(run.case)]), run.case) for run in runs if id(run.case) in quoted]
+    errors = [(run.error(factors[factor_key(run.case)]), run.case) for run in runs if id(run.case) in quoted]
     write_file(root / SUMMARY, json.dumps(expected(errors), indent=1) + "\n")
     text = (root / PAGE).read_text(encoding="utf-8")
     write_file(root / PAGE, BLOCK.sub(lambda _: block(described, runs), text))

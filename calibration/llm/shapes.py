@@ -24,7 +24,7 @@ _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
 """Endings of a model's name that mean that it was trained further."""
 
 
-class NoCase(Exception):
+class CannotDescribe(Exception):
     """The reason why a row is no case."""
 
 
@@ -36,7 +36,7 @@ def count(row: LlmRow, name: str) -> int:
 def axis(row: LlmRow, name: str) -> int:
     """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise NoCase if it is no number."""
     if name in row.unread:
-        raise NoCase(f"{name} is {row.unread[name]!r}, not a number")
+        raise CannotDescribe(f"{name} is {row.unread[name]!r}, not a number")
     return max(1, count(row, name))
 
 
@@ -76,11 +76,11 @@ _SHAPE_COLUMNS: Final = {
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     """Return the family and the shape of the model of *row*; assumptions are added to *assumed*. Raise NoCase if a size is missing."""
     if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
-        raise NoCase("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
+        raise CannotDescribe("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
     if missing:
-        raise NoCase(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
+        raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
         values["max_seq"] = max(positions, length)
@@ -102,7 +102,7 @@ def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
     tensor = axis(row, "tp")
     fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
     if not fitting:
-        raise NoCase(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
+        raise CannotDescribe(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
     assumed.append("heads of about 128 elements")
     return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
 
@@ -133,7 +133,7 @@ def _layers(row: LlmRow, values: Mapping[str, Any], assumed: list[str]) -> int:
     """Return the number of layers that gives the size in the model's name, as a multiple of the stages."""
     size = re.search(r"(\d+(?:\.\d+)?)\s*b", row.text["model"], re.IGNORECASE)
     if not size:
-        raise NoCase("layers is blank, and the model's name contains no size")
+        raise CannotDescribe("layers is blank, and the model's name contains no size")
     hidden = int(values["hidden"])
     blocks = (float(size.group(1)) * 1e9 - hidden * float(values.get("vocab", 0))) / (12.0 * hidden**2)
     stages = axis(row, "pp")

@@ -1,6 +1,6 @@
 """What do the words in a table's cells mean? Yes or no, the precision, what is recomputed, the stage of ZeRO.
 
-Unknown words are never guessed: `NoCase` states which words are accepted.
+Unknown words are never guessed: `CannotDescribe` states which words are accepted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from calibration.llm.chips import Products
-from calibration.llm.shapes import NoCase
+from calibration.llm.shapes import CannotDescribe
 from sim.spec.fields import Fp8Recipe
 
 Recompute = Literal["none", "full", "attention", "operators"]
@@ -34,7 +34,7 @@ their rotation (layers/attentions.py): the bytes are the same, but here the rota
 """
 
 
-def told(text: str, unsaid: bool) -> bool:
+def means_yes(text: str, unsaid: bool) -> bool:
     """Return whether *text* means yes; *unsaid* if it is blank."""
     plain = text.strip().lower()
     return not plain.startswith(_NO) if plain else unsaid
@@ -62,7 +62,7 @@ def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
         return "fp8", next((recipe for word, recipe in _SCALED.items() if re.search(word, plain)), None)
     if _SIXTEEN.search(plain):
         return "16bit", None
-    raise NoCase(f"precision {text!r} is not supported; use bf16, fp16, fp8, mxfp8 or nvfp4")
+    raise CannotDescribe(f"precision {text!r} is not supported; use bf16, fp16, fp8, mxfp8 or nvfp4")
 
 
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
@@ -71,7 +71,9 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
     if plain in SAVED:
         return "full", 0
     if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
-        raise NoCase(f"activation_checkpointing {text!r} is a share of the blocks, which is not supported; use full, selective or none")
+        raise CannotDescribe(
+            f"activation_checkpointing {text!r} is a share of the blocks, which is not supported; use full, selective or none"
+        )
     if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
         some = re.search(r"acl=(\d+)", plain)
         return "full", int(some.group(1)) if some else 0
@@ -81,7 +83,7 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
         return "attention", 0
     if plain.startswith(("selective:", "none", "-r 0", "-", *_NO)):
         return "none", 0
-    raise NoCase(
+    raise CannotDescribe(
         f"activation_checkpointing {text!r} is unknown; use full, selective, selective: MODULES, none or one of MaxText's policies"
     )
 
@@ -117,12 +119,12 @@ def shards_of(text: str) -> Shards | None:
 
 def offloads(text: str) -> bool:
     """Return whether *text* means that something is kept outside the GPU."""
-    return told(text, False) and not text.strip().lower().startswith("none")
+    return means_yes(text, False) and not text.strip().lower().startswith("none")
 
 
 def zero_of(text: str) -> int:
     """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase if it names none."""
     stage = re.search(r"[0-3]", text)
     if stage is None:
-        raise NoCase(f"zero_stage is {text!r}, not a number")
+        raise CannotDescribe(f"zero_stage is {text!r}, not a number")
     return int(stage.group())

@@ -6,7 +6,7 @@ import math
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
-from sim.cluster.quantizing import operand
+from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, CLAMP_PASSES
 
 
@@ -145,7 +145,7 @@ class StepWork:
         }  # fmt: skip
         both = not (case.lora or stack.casts_again)
         fused = [name for name in stack.fused_casts if not (experts and name.startswith("feed."))]
-        moved = sum(elements * operand(own, gpu, both, name in fused) for name, elements in inputs.items())
+        moved = sum(elements * operand_bytes(own, gpu, both, name in fused) for name, elements in inputs.items())
         return self.at["cast"] * self.tokens * moved / self.bandwidth
 
     def activation(self, experts: bool) -> float:

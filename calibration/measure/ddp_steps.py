@@ -132,7 +132,7 @@ def run_rank(
         except SpecError:
             raise
         except Exception as error:
-            raise SpecError(f"{wanted.model}: a training step failed: {target.told(error)}") from error
+            raise SpecError(f"{wanted.model}: a training step failed: {target.error_line(error)}") from error
         rank = dist.get_rank() if dist.is_initialized() else 0
         return RankSteps(rank, tuple(times), cpu_time, sum(parameter.numel() for parameter in model.parameters()))
 
@@ -202,7 +202,7 @@ def _model(wanted: StepsWanted) -> Any:
     try:
         model = make(**arguments)
     except Exception as error:
-        raise SpecError(f"{wanted.model}: calling it failed: {target.told(error)}") from error
+        raise SpecError(f"{wanted.model}: calling it failed: {target.error_line(error)}") from error
     if not isinstance(model, torch.nn.Module) or not any(parameter.requires_grad for parameter in model.parameters()):
         raise SpecError(f"{wanted.model}: returned {type(model).__name__}; expected a torch.nn.Module with trainable parameters")
     return model.train()

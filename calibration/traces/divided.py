@@ -19,7 +19,7 @@ from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from calibration.traces.passes_seen import overlap, union
 from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
-from sim.mesh import mesh_options, prepare, scene_of
+from sim.mesh import layout_scene, mesh_options, prepare
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.shares import shared
 from sim.parallel.units import units
@@ -124,7 +124,7 @@ def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: Measur
         return base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": on})})
 
     draft = with_passes(seen)
-    scene = scene_of(hardware, draft, prepare(hardware, draft))
+    scene = layout_scene(hardware, draft, prepare(hardware, draft))
     reduced = []
     for stage, each in enumerate(seen):
         forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
@@ -158,6 +158,6 @@ def timed_layers(
 
 def optimizer_factor(hardware: Hardware, workload: Workload, seconds: float) -> float:
     """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* on average over stages."""
-    scene = scene_of(hardware, workload, prepare(hardware, workload))
+    scene = layout_scene(hardware, workload, prepare(hardware, workload))
     computed = sum(time for time, _ in scene.updates) / len(scene.updates)
     return workload.training.stack.optimizer_factor * seconds / computed

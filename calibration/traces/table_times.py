@@ -17,7 +17,7 @@ from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload
 from sim.training.layer_times import layer_times
-from sim.training.step_plan import Timeline, asked_of, one_pass, plan_step
+from sim.training.step_plan import Timeline, plan_key, plan_step, timed_pass
 
 
 class _Group(NamedTuple):
@@ -65,7 +65,7 @@ def measured_times(
 
 def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> list[_Group]:
     """Return the layers of backward grouped by bucket if the trace shows the times of each bucket, else one group of all layers."""
-    computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
+    computed = timed_pass(plan_key(base, machine.gpu, machine.cpu_speed))
     count = len(base.model.layers)
     cuts: list[tuple[int, int]] = []
     copied, done = [], 0

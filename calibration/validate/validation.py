@@ -24,7 +24,7 @@ from calibration.validate.groups import novelty
 from calibration.validate.scores import Scored
 from calibration.validate.splits import DISAGREEMENT, contradicting
 from sim.spec.yaml import SpecError
-from sim.study.pool import replaced_quietly
+from sim.study.pool import suppress_replacement_warning
 from sim.units import counted
 
 Say = Callable[[str], None]
@@ -166,7 +166,7 @@ def validate_clusters(
     else:
         from joblib import Parallel, delayed
 
-        replaced_quietly()
+        suppress_replacement_warning()
         longest_first = sorted(names, key=lambda name: -len(rows[name]))
         tasks = (
             delayed(_validate_cluster)(

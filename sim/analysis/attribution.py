@@ -5,8 +5,8 @@ The causes of a step sum to its time. With x the cause of the stall and S the se
     T(after) - T(before) = S_after(x) + sum over causes c other than x of (S_after(c) - S_before(c)) - S_before(x)
 
 The left side is the stall by subtraction (Stash, DS-Analyzer). The first term on the right is the stall by direct attribution. Each other
-term is a `Gap`: another cause *grows*, and subtraction counts the growth as the stall; another cause is *hidden* because it now overlaps
-with other waits, and subtraction deducts it; or the stall is in the first run *as well*, where subtraction does not see it. Subtraction
+term is a `StallGap`: another cause *grows*, and subtraction counts the growth as the stall; another cause is *hidden* because it now
+overlaps with other waits, and subtraction deducts it; or the stall is in the first run *as well*, where subtraction does not see it. Subtraction
 also treats the whole first run as compute, including its waits.
 """
 
@@ -20,7 +20,7 @@ from sim.events import Cause
 GapKind = Literal["grows", "hidden", "as well"]
 
 
-class Gap(NamedTuple):
+class StallGap(NamedTuple):
     """A cause that makes subtraction and direct attribution differ, with its seconds per step in the run before and in the run after."""
 
     cause: Cause
@@ -34,19 +34,21 @@ class Gap(NamedTuple):
         return -self.before if self.kind == "as well" else self.after - self.before
 
 
-class Apart(NamedTuple):
+class StallComparison(NamedTuple):
     """One stall (seconds per step) by both methods and the gaps between them: ``subtraction = direct + sum of the gaps``."""
 
     subtraction: float
     direct: float
-    gaps: tuple[Gap, ...]
+    gaps: tuple[StallGap, ...]
 
 
-def apart(own: Cause, before: Mapping[Cause, float], after: Mapping[Cause, float]) -> Apart:
+def apart(own: Cause, before: Mapping[Cause, float], after: Mapping[Cause, float]) -> StallComparison:
     """Return the stall of cause *own* by both methods, given the seconds per step of each cause in both runs; largest gaps first."""
-    gaps = [Gap(own, "as well", before[own], after[own])]
+    gaps = [StallGap(own, "as well", before[own], after[own])]
     gaps += [
-        Gap(cause, "grows" if after[cause] > before[cause] else "hidden", before[cause], after[cause]) for cause in after if cause != own
+        StallGap(cause, "grows" if after[cause] > before[cause] else "hidden", before[cause], after[cause])
+        for cause in after
+        if cause != own
     ]
     kept = sorted((gap for gap in gaps if gap.seconds), key=lambda gap: -abs(gap.seconds))
-    return Apart(sum(after.values()) - sum(before.values()), after[own], tuple(kept))
+    return StallComparison(sum(after.values()) - sum(before.values()), after[own], tuple(kept))

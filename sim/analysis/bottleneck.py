@@ -68,7 +68,7 @@ class Bottleneck:
         """Return what bounds the job once *first* is freed: its GPUs if they save as much as any resource; None if nothing helps."""
         if not self.first or not self.then:
             return None
-        next_bound = foremost(self.freed[self.first], self.then, self.step_time)
+        next_bound = largest_saving(self.freed[self.first], self.then, self.step_time)
         if next_bound is None or self.then.get("gpu", math.inf) > self.then[next_bound] + SAME * self.step_time:
             return next_bound
         return "gpu"
@@ -79,7 +79,7 @@ class Bottleneck:
         if not self.first or not self.then:
             return None
         others: dict[Resource, float] = {resource: step for resource, step in self.then.items() if resource != "gpu"}
-        return foremost(self.freed[self.first], others, self.step_time)
+        return largest_saving(self.freed[self.first], others, self.step_time)
 
     @property
     def saved_by_both(self) -> float:
@@ -103,7 +103,7 @@ class Bottleneck:
         return None if self.doubled is None else 1.0 - self.doubled / self.step_time
 
 
-def foremost(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
+def largest_saving(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
     """Return the resource in *freed* that saves most of *step_time*; of equal savings (to `SAME` of *scale*), the first in `RESOURCES`."""
     best: Resource | None = None
     most = 0.0

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from sim.analysis.arrivals import JOINED, PLANNED, REVOKED, SEVERAL, Arrivals
 from sim.analysis.crew import Crew
-from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates, of_cause, other_rates
+from sim.analysis.long_run import LOST_CATEGORIES, ZERO_TIME, Array, Courses, LongRun, cause_key, first_rates, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 
-TOGETHER = 2000
+BATCH_SIZE = 2000
 """Maximum number of courses that are simulated in one array."""
-FOR_EVER = 1e13
+NEVER = 1e13
 """Time (s) that no course reaches; a finite substitute for "never"."""
 _QUIET = 100
 """Events of each course between two progress reports."""
@@ -61,7 +61,7 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     others = other_rates(run, trials, of_others)
     rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
     order = np.argsort(rates, kind="stable")  # courses with similar rates end at about the same event
-    parts = np.array_split(order, math.ceil(trials / TOGETHER))
+    parts = np.array_split(order, math.ceil(trials / BATCH_SIZE))
     drawn = [
         _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
             lambda share, done=done: progress((done + share) / len(parts))  # type: ignore[misc]
@@ -82,7 +82,7 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         interruptions,
         stops,
         replaced,
-        {name: joined(lambda one, name=name: one.lost[name]) for name in LOST},  # type: ignore[misc]
+        {name: joined(lambda one, name=name: one.lost[name]) for name in LOST_CATEGORIES},  # type: ignore[misc]
         died,
         node_seconds,
         requested,
@@ -95,7 +95,7 @@ class _Fleet:
 
     def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence) -> None:
         self.run, self.trials, self.others = run, rates.size, others
-        self.shares = np.cumsum([cause.share * others[of_cause(cause.name)] for cause in run.causes], axis=0)
+        self.shares = np.cumsum([cause.share * others[cause_key(cause.name)] for cause in run.causes], axis=0)
         """Cumulative shares of the causes."""
         trials = rates.size
         self.random = {name: np.random.default_rng(own) for name, own in zip(_STREAMS, seed.spawn(len(_STREAMS)), strict=True)}
@@ -116,7 +116,7 @@ class _Fleet:
         """Values of ``kept``, ``part`` and ``hold`` at the event if no work is lost."""
         self.fruitless = zeros(trials)
         """Interruptions since the last checkpoint."""
-        self.lost = {name: zeros(trials) for name in LOST}
+        self.lost = {name: zeros(trials) for name in LOST_CATEGORIES}
         self.elapsed, self.work = zeros(trials), zeros(trials)
         self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
         self.died = np.full(trials, math.inf)
@@ -124,7 +124,7 @@ class _Fleet:
         self.arrivals = Arrivals(run, rates, others, self.random)
         another = run.causes[-1].repair if run.lives and run.causes else None
         self.crew = Crew(
-            run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or AT_ONCE).mean, self.random["lives"]
+            run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or ZERO_TIME).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
 
@@ -143,7 +143,7 @@ class _Fleet:
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
             idle = self.arrivals.idle(active, kind, at)
-            met, until = ~idle, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER)
+            met, until = ~idle, np.minimum(np.minimum(at, self.run.horizon), NEVER)
             ended = np.zeros(active.size, dtype=np.bool_)
             ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
             going = met & ~ended

@@ -29,7 +29,7 @@ class HeldMemory(NamedTuple):
     """Memory blocks of the optimizer's step that nothing else can reuse."""
 
 
-def held_by(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> HeldMemory:
+def held_memory(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> HeldMemory:
     """Return what one rank of *stage* on a *gpu* holds: experts and other parameters, each divided by the ranks that shard it."""
     units = layout.units_of(stage)
     each = (_held_of(layout, units, workload, gpu, experts) for experts in (False, True))

@@ -13,7 +13,7 @@ def kept_bytes(unit: Unit, workload: Workload) -> float:
     """Return the bytes that the forward pass of *unit* keeps for one micro-batch; if blocks differ, of the blocks that keep least."""
     if unit.kind == "block" and workload.training.activation_checkpointing in ("blocks", "operators"):
         return checkpointed_bytes(unit, workload)
-    return sum(saved_bytes(piece.layer, workload) for piece in unit.pieces) - again_bytes(unit, workload)
+    return sum(saved_bytes(piece.layer, workload) for piece in unit.pieces) - recomputed_bytes(unit, workload)
 
 
 def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
@@ -22,7 +22,7 @@ def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
     return activation_bytes(unit.pieces[0].layer, unit.boundary, workload) + outputs
 
 
-def again_bytes(unit: Unit, workload: Workload) -> float:
+def recomputed_bytes(unit: Unit, workload: Workload) -> float:
     """Return the bytes that a block does not keep because some of its modules are recomputed."""
     modules = workload.training.recompute_modules
     if unit.kind != "block" or not modules:

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
-from sim.analysis.held_memory import HeldMemory, held_by
-from sim.analysis.kept_activations import activation_bytes, again_bytes, checkpointed_bytes, loss_bytes, saved_bytes
+from sim.analysis.held_memory import HeldMemory, held_memory
+from sim.analysis.kept_activations import activation_bytes, checkpointed_bytes, loss_bytes, recomputed_bytes, saved_bytes
 from sim.parallel.checkpointing import checkpointed_share
 from sim.parallel.lower.copies import unreduced_width
 from sim.parallel.lower.layouts import Layout, program
-from sim.parallel.lower.wrapped import Wrap, WrapCourse
+from sim.parallel.lower.wrapped import Wrap, WrapSequence
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
@@ -140,7 +140,7 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
 def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
     """Return the replay of *stage*, and a function that converts one of its moments to a `StageMemory`."""
     options = layout.options
-    held = held_by(layout, stage, workload, gpu)
+    held = held_memory(layout, stage, workload, gpu)
     replay = _Replay(layout, stage, workload, held)
     communicators = options.communicators + sum(layout.mesh.group_size(axis) > 1 for axis in _AXES)
 
@@ -191,7 +191,7 @@ class _Replay:
         self.gradients = gradients
         self.activations = 0.0
         chunks = (layout.chunks[layout.chunk_of(stage, each)] for each in range(layout.mesh.parallel.chunks))
-        self.wraps = {unit: wrap for units in chunks for unit, wrap in WrapCourse(layout, units).innermost.items()}
+        self.wraps = {unit: wrap for units in chunks for unit, wrap in WrapSequence(layout, units).innermost.items()}
         self.weights: dict[int, float] = {}
         """Gathered weights of each unit."""
         self.gathers: dict[Tag, float] = {}
@@ -352,7 +352,7 @@ class _Replay:
         kept = [saved_bytes(piece.layer, workload) for piece in unit.pieces]
         scratch = [self._scratch(piece.layer) for piece in unit.pieces]
         entering = checkpointed_bytes(unit, workload) if checkpointed else 0.0
-        total, again = sum(kept), again_bytes(unit, workload)
+        total, again = sum(kept), recomputed_bytes(unit, workload)
         if forward:
             done = 0.0
             peaks = []

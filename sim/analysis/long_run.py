@@ -19,9 +19,9 @@ from sim.analysis.transient import Lives
 
 Array = NDArray[np.float64]
 
-AT_ONCE = Uniform(0.0, 0.0)
+ZERO_TIME = Uniform(0.0, 0.0)
 """Zero time."""
-LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
+LOST_CATEGORIES = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
 """Categories of time that is not kept work."""
 
 
@@ -81,12 +81,12 @@ class LongRun:
     """Rate of unexpected interruptions of the job (1/s): low, value and high; three equal values if the rate is certain."""
     repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))
     """Quantiles of the repair time: pairs of the share of repairs and their maximum time (s)."""
-    spare: Uniform = AT_ONCE
+    spare: Uniform = ZERO_TIME
     restart: float = 0.0
     restart_in_place: float = 0.0
     """Restart time if the node stays in the job."""
-    communicators: Uniform = AT_ONCE
-    compilation: Uniform = AT_ONCE
+    communicators: Uniform = ZERO_TIME
+    compilation: Uniform = ZERO_TIME
     """Time of compilation at each start."""
     work: float = math.inf
     horizon: float = math.inf
@@ -94,7 +94,7 @@ class LongRun:
     """Shape of the gamma distribution of the failure rates of nodes."""
     repeats: tuple[float, float] = (0.0, 1.0)
     """Share of faults that are followed by a repeat, and the mean delay (s)."""
-    correlated: tuple[float, int, Uniform] = (0.0, 2, AT_ONCE)
+    correlated: tuple[float, int, Uniform] = (0.0, 2, ZERO_TIME)
     """Rate of events that take down several nodes (1/s), the number of nodes, and the time until they return."""
     new_fleet: tuple[float, float] = (0.0, 1.0)
     """Expected total number of early faults of the job, and the mean time until they occur (s)."""
@@ -114,7 +114,7 @@ class LongRun:
     members: Members | None = None
     """How the job goes on when a node is revoked; None: it waits for a spare or for the replacement."""
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Interval of 95% of fleets, relative to the middle, of other rates and shares by name (in ``OTHERS``, or `of_cause`)."""
+    """Interval of 95% of fleets, relative to the middle, of other rates and shares by name (in ``OTHERS``, or `cause_key`)."""
     start_up: float | None = None
     """Time until the first start of the job runs (s), without compilation; None: as long as a restart in place."""
     striking: float = 1.0
@@ -137,7 +137,7 @@ class Courses:
     replaced: Array
     """Number of nodes that left the job."""
     lost: Mapping[str, Array]
-    """Lost seconds by category (``LOST``); with the work they sum to the elapsed time."""
+    """Lost seconds by category (``LOST_CATEGORIES``); with the work they sum to the elapsed time."""
     died: Array
     """Time (s) at which the job died without a spare; infinite if it reached its end or its horizon."""
     node_seconds: Array
@@ -153,21 +153,21 @@ class Courses:
         return self.work / np.maximum(self.elapsed, 1e-9)
 
 
-def of_cause(name: str) -> str:
+def cause_key(name: str) -> str:
     """Return the key in ``spreads`` for the share of the cause *name*."""
     return f"cause {name}"
 
 
-def of_fleets(normal: Array, low: float, high: float) -> Array:
+def fleet_factors(normal: Array, low: float, high: float) -> Array:
     """Map standard *normal* draws to a log-normal distribution with median 1, of which 95% lies between *low* and *high*."""
     return np.asarray(np.exp(normal * np.where(normal < 0, -math.log(low) / 1.96, math.log(high) / 1.96)))
 
 
 def other_rates(run: LongRun, trials: int, seed: np.random.SeedSequence) -> dict[str, Array]:
     """Return the factors on the other rates and shares of *run* for each course, by name; each fleet draws its own, independently."""
-    names = [*OTHERS, *(of_cause(cause.name) for cause in run.causes)]
+    names = [*OTHERS, *(cause_key(cause.name) for cause in run.causes)]
     return {
-        name: of_fleets(np.random.default_rng(own).standard_normal(trials), *run.spreads.get(name, (1.0, 1.0)))
+        name: fleet_factors(np.random.default_rng(own).standard_normal(trials), *run.spreads.get(name, (1.0, 1.0)))
         for name, own in zip(names, seed.spawn(len(names)), strict=True)
     }
 
@@ -182,7 +182,7 @@ def first_rates(run: LongRun, trials: int, random: np.random.Generator, others: 
     normal = random.standard_normal(trials)
     rates = np.full(trials, float(value))
     if value > 0 and low < high:
-        rates *= of_fleets(normal, low / value, high / value)
+        rates *= fleet_factors(normal, low / value, high / value)
     shape = run.shape * run.nodes
     if math.isfinite(shape):
         rates *= random.gamma(shape, 1 / shape, trials)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same, parts
+from sim.spec.identity import IdentityKey, parts
 from sim.spec.precision import MEANING
 from sim.spec.segments import segments
 from sim.spec.workload import Layer, Model, Workload, fullest
@@ -101,11 +101,11 @@ def gpu_memory(
     training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
     identity_key = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
     key = (*training_key, *identity_key, training.gradient_accumulation_steps)
-    return _needed(Same(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
+    return _needed(IdentityKey(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
 
 
 @lru_cache(maxsize=256)
-def _needed(inputs: Same, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
+def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
     workload, gpu = fullest(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
@@ -223,7 +223,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
     )
     optimizer_scratch = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
     yield _Moment(all_gradients, 0.0, optimizer_scratch)
-    held = _batch_independent(Same((id(workload.model), id(training)), workload))
+    held = _batch_independent(IdentityKey((id(workload.model), id(training)), workload))
     earlier = 0.0
     for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), gradients_left, strict=True):
         yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
@@ -233,7 +233,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
 
 
 @lru_cache(maxsize=64)
-def _batch_independent(same: Same) -> tuple[tuple[_Live, float, float], ...]:
+def _batch_independent(same: IdentityKey) -> tuple[tuple[_Live, float, float], ...]:
     """Return, by layer, what is independent of the batch: live bytes, the cast of its trained weights, and all casts up to it (bytes)."""
     (workload,) = same.held
     meaning = MEANING[workload.training.precision]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.parallel.holders import ALONE, Holders, holders
+from sim.parallel.holders import UNSHARDED, Holders, holders
 from sim.parallel.mesh import mesh_of
 from sim.spec.parallel import MEGATRON_ORDER
 from sim.spec.workload import Workload
@@ -63,7 +63,7 @@ def saved_state(workload: Workload, gpus: int, nodes: int) -> Saved:
     parts = {"weights": weights * parameters, "master_weights": master * parameters, "optimizer_state": states * of_state * parameters}
     shard, nbytes = training.parallel.shard, sum(parts.values())
     replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
-    return Saved(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else ALONE)
+    return Saved(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else UNSHARDED)
 
 
 def _holders(workload: Workload, gpus: int, nodes: int) -> Holders:

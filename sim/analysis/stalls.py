@@ -93,7 +93,7 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
-def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
+def without_overlap(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
     """Return the pieces of collectives sorted by time; if two collectives overlap, the one that began first has the time until it ends."""
     pieces = sorted(spans, key=lambda span: span.t0)
     if all(later.t0 >= span.t1 - _INSTANT for span, later in pairwise(pieces)):
@@ -129,7 +129,7 @@ class _Evidence:
                 self.builds[work.rank, work.ident].append(work)
                 if work.stream == "pipeline gpu":
                     decoding[work.rank].append(work)
-        self._comm = {rank: _Timeline(in_turn(spans)) for rank, spans in comm.items()}
+        self._comm = {rank: _Timeline(without_overlap(spans)) for rank, spans in comm.items()}
         self._first = {ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
         self._ranks = ranks
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}

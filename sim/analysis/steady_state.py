@@ -99,7 +99,7 @@ class PeriodDetector:
         self._history.clear()
 
 
-class Settled(NamedTuple):
+class SteadyMean(NamedTuple):
     """The mean step time (s) from step *first* on, with *half_width* (s) of its 95% confidence interval."""
 
     first: int
@@ -107,7 +107,7 @@ class Settled(NamedTuple):
     half_width: float
 
 
-def settled(durations: Sequence[float]) -> Settled | None:
+def steady_mean(durations: Sequence[float]) -> SteadyMean | None:
     """Return the mean to which the *durations* (s) of steps settle, or None if there are too few."""
     first = warm_up(durations)
     kept = durations[first:]
@@ -118,7 +118,7 @@ def settled(durations: Sequence[float]) -> Settled | None:
     means = [sum(kept[start : start + size]) / size for start in range(0, len(kept), size)]
     mean = sum(means) / _BATCHES
     variance = sum((batch - mean) ** 2 for batch in means) / (_BATCHES - 1)
-    return Settled(first, mean, _STUDENT * math.sqrt(variance / _BATCHES))
+    return SteadyMean(first, mean, _STUDENT * math.sqrt(variance / _BATCHES))
 
 
 def warm_up(durations: Sequence[float]) -> int:

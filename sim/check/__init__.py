@@ -9,7 +9,7 @@ from __future__ import annotations
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
-from sim.check.job import check_job, check_run, own_notes, recipe_notes, warn_job
+from sim.check.job import check_job, check_run, job_warnings, recipe_warnings, user_part_warnings
 
 __all__ = [
     "Estimate",
@@ -21,10 +21,10 @@ __all__ = [
     "check_run",
     "check_workload",
     "count_estimates",
-    "own_notes",
-    "recipe_notes",
+    "job_warnings",
+    "recipe_warnings",
     "require",
+    "user_part_warnings",
     "validate",
     "validate_path",
-    "warn_job",
 ]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sim.check.fabric import check_fabric
-from sim.check.ranges import implausible
+from sim.check.ranges import out_of_bounds
 from sim.check.topology import Problem, check_topology
-from sim.spec import shelf
+from sim.spec import memo
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
@@ -36,12 +36,12 @@ def check_workload(workload: Workload, document: Document | None = None) -> list
 
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
     """Return what is wrong with one part, such as a GPU or a stack."""
-    return placed([*implausible(part), *_sources(part)], document)
+    return placed([*out_of_bounds(part), *_sources(part)], document)
 
 
 def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
     """Return what is wrong with a file of several jobs, with file, line and column if its *document* is given."""
-    problems = [*implausible(jobs), *_sources(jobs)]
+    problems = [*out_of_bounds(jobs), *_sources(jobs)]
     for number, entry in enumerate(jobs.jobs):
         place = ("jobs", number, "workload")
         problems_of_job = [((*place, *key), text) for key, text in (*_training(entry.workload), *_ineffective_fields(entry.workload))]
@@ -69,9 +69,9 @@ def placed(problems: list[Problem], document: Document | None) -> list[str]:
 
 
 def _single_blocks(spec: Spec) -> Iterator[Problem]:
-    """Check each block in isolation; a part that was found valid before is not checked again while a shelf is open."""
-    skip = _is_valid_part if shelf.is_open() else lambda _: False
-    yield from implausible(spec, skip)
+    """Check each block in isolation; a part that was found valid before is not checked again while results are cached."""
+    skip = _is_valid_part if memo.is_open() else lambda _: False
+    yield from out_of_bounds(spec, skip)
     yield from _sources(spec, skip)
 
 
@@ -79,7 +79,7 @@ def _is_valid_part(block: Spec) -> bool:
     """Return whether *block* is a part without problems."""
     if type(block) not in FOLDERS:
         return False
-    return shelf.remembered((_is_valid_part, id(block)), lambda: not [*_single_blocks(block)], block)
+    return memo.cached((_is_valid_part, id(block)), lambda: not [*_single_blocks(block)], block)
 
 
 def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from sim import units
 from sim.check.checks import check_hardware, check_workload, placed, require
 from sim.check.servers import check_servers
 from sim.check.topology import Problem
-from sim.spec import shelf
+from sim.spec import memo
 from sim.spec.fields import Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
@@ -62,18 +62,25 @@ def check_run(
     """
     machine, task = hardware.spec, workload.spec
     problems = [
-        *shelf.remembered((check_hardware, id(hardware)), lambda: check_hardware(machine, hardware.document), hardware),
-        *shelf.remembered((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
+        *memo.cached((check_hardware, id(hardware)), lambda: check_hardware(machine, hardware.document), hardware),
+        *memo.cached((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
     ]
     documents = (hardware.document, workload.document)
     require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
-    return warn_job(machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))), gpus)
+    return job_warnings(
+        machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))), gpus
+    )
 
 
-def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
+def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *recipe_notes(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
+    slow = [
+        *_without_half_units(hardware, workload),
+        *recipe_warnings(workload),
+        *_short_epoch(workload, ranks),
+        *user_part_warnings(workload),
+    ]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
@@ -81,14 +88,14 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
     ]
 
 
-def recipe_notes(workload: Workload) -> Iterator[str]:
+def recipe_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning if an FP8 recipe has no effect because the precision is not FP8."""
     training = workload.training
     if training.fp8_recipe is not None and training.precision != "fp8":
         yield f"training.fp8_recipe: {training.fp8_recipe} has no effect with {training.precision}; write precision: fp8, or leave it out"
 
 
-def own_notes(workload: Workload) -> Iterator[str]:
+def user_part_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
     if (exchange := workload.training.stack.own_exchange) is not None:
         yield f"exchange {exchange} is user-defined and not validated; the expected error shown is that of the built-in exchanges"

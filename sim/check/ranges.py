@@ -179,7 +179,7 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
 }
 
 
-def implausible(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
+def out_of_bounds(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
     """Yield the key of every number of *spec* that is out of bounds, with a sentence that names the bounds; ignore blocks to *skip*."""
     for key, block in blocks(spec, skip=skip):
         values = block.__dict__

@@ -221,7 +221,7 @@ class RankClass(NamedTuple):
         return len(self.gpus)
 
 
-class Built(NamedTuple):
+class LiveCluster(NamedTuple):
     """Rank classes of all jobs, by slot the live link that represents each physical link, and the capacity of each live resource."""
 
     classes: list[RankClass]
@@ -229,7 +229,7 @@ class Built(NamedTuple):
     capacity: dict[str, float]
 
 
-def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
+def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> LiveCluster:
     """Return the rank classes and live resources of *cluster*.
 
     *crossings* holds, by slot name, how often collectives cross each physical link: links that differ in it are not merged.
@@ -244,7 +244,7 @@ def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable
             capacity.setdefault(name, slot.graph.links[link].capacity)
         capacity[f"{slot.name}.cores"] = slot.cores
         classes.extend(folded)
-    return Built(classes, live, capacity)
+    return LiveCluster(classes, live, capacity)
 
 
 def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tuple[list[RankClass], dict[str, str]]:

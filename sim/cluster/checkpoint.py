@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sim.cluster.clock import Clock
-from sim.cluster.network import Activity, Network, together
+from sim.cluster.network import Activity, Network, all_done
 from sim.cluster.storage import most_bandwidth
 from sim.cluster.topology import node_graph
 from sim.events import EventLog
@@ -202,7 +202,7 @@ def _transfer_time(
         network.start(name, nbytes, {link: loads.get(link, 0.0) or float(links.count(link)) for link in links}, **caps)
         for name, links in routes.items()
     ]
-    clock.run_to(together(clock, copies))
+    clock.run_to(all_done(clock, copies))
     if not training:
         return clock.now, 1.0
     moved = sum(volume - flow.left(clock.now) for flow, volume in training)

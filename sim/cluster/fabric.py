@@ -36,7 +36,7 @@ RING, TREE, ALL, ONE = Pattern("ring"), Pattern("tree"), Pattern("all"), Pattern
 SWITCH, INSIDE = Pattern("switch"), Pattern("inside")
 
 
-class Sent(NamedTuple):
+class NodeStreams(NamedTuple):
     """Streams that leave one node: the NIC they leave from, the NIC they arrive at (None: any), and their load on a NIC and on a wire."""
 
     pattern: Pattern
@@ -117,7 +117,7 @@ class Port:
     nodes: range = range(0)
     """Numbers of the nodes below a leaf or pod."""
 
-    def streams(self, sent: Sent, rails: int) -> float:
+    def streams(self, sent: NodeStreams, rails: int) -> float:
         """Return the streams that cross the port for every stream of *sent* that one node sends."""
         if self.rail is not None and sent.nic != self.rail:
             return 0.0
@@ -184,7 +184,7 @@ class TorusPort(Port):
 
 
 @dataclass(frozen=True)
-class Crossed:
+class JobFabric:
     """The fabric as the traffic of one job crosses it."""
 
     ports: tuple[Port, ...] = ()
@@ -215,7 +215,7 @@ class Crossed:
         """Return a description of every live resource."""
         return {name: port.description for port in self.ports for name in _directions(port)}
 
-    def load(self, sent: Iterable[Sent]) -> dict[str, float]:
+    def load(self, sent: Iterable[NodeStreams]) -> dict[str, float]:
         """Return the load on each live resource if every node of the job sends *sent*."""
         sent = list(sent)
         load: dict[str, float] = {}
@@ -237,7 +237,7 @@ class Crossed:
         return tuple(links)
 
 
-NOTHING = Crossed()
+UNLIMITED_FABRIC = JobFabric()
 """A fabric that limits no traffic."""
 
 
@@ -245,17 +245,17 @@ def _directions(port: Port) -> tuple[str, ...]:
     return (f"{port.name}.up", f"{port.name}.down") if port.each_way else (port.name,)
 
 
-def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, fold: bool = True) -> Crossed:
+def job_fabric(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, fold: bool = True) -> JobFabric:
     """Return the fabric of *hardware* as job number *job* crosses it; *placements* are the node numbers of every job."""
     fabric, nodes = hardware.fabric, placements[job]
     if len(nodes) < 2:
-        return NOTHING
+        return UNLIMITED_FABRIC
     nic = next(group.node.nic for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
     if fabric.switches is not None:
         return _leaf_spine(fabric, fabric.switches, nic, placements, job, fold)
     if fabric.dragonfly is not None:
         return _dragonfly(fabric, fabric.dragonfly, placements, job, fold)
-    return _torus(fabric, fabric.torus, placements, job) if fabric.torus is not None else NOTHING
+    return _torus(fabric, fabric.torus, placements, job) if fabric.torus is not None else UNLIMITED_FABRIC
 
 
 def uplinks(spec: LeafSpine, nic: Nic) -> float:
@@ -296,7 +296,7 @@ def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, T
         yield first, count, TierGroup(vector[job], tier.sizes, fabric.rank_order == "by_switch")
 
 
-def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
+def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> JobFabric:
     leaves = _tier(placements, job, spec.nodes_per_leaf, fold)
     ratio = f", {spec.oversubscription:g} to 1" if spec.oversubscription and spec.oversubscription != 1 else ""
     relative, filled = spec.uplink_bandwidth is None, fabric.path_efficiency
@@ -320,10 +320,10 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
     groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order else {}
-    return Crossed(tuple(ports), len(rails), leaves.sizes if order and fabric.leaf_spine else (), groups_of)
+    return JobFabric(tuple(ports), len(rails), leaves.sizes if order and fabric.leaf_spine else (), groups_of)
 
 
-def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
+def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> JobFabric:
     routers, groups = spec.routers_per_group, spec.groups
     detour = float("inf") if spec.routing == "minimal" else 2.0  # Valiant: every byte crosses two links of its kind
     small = _tier(placements, job, spec.nodes_per_router, fold, routers)
@@ -339,10 +339,10 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
         description = f"global links of group {first} and similar ones"
         ports.append(Port(f"group{first}", capacity, description, group, of_pair=min(groups - 1.0, detour)))
-    return Crossed(tuple(ports))
+    return JobFabric(tuple(ports))
 
 
-def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job: int) -> Crossed:
+def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job: int) -> JobFabric:
     nodes = placements[job]
     if len(placements) > 1 or max(nodes) >= len(nodes):  # one job from the first node on: the last plane may lack rows
         _check_block(spec, nodes)
@@ -365,7 +365,7 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
                     stride=stride,
                 )
             )
-    return Crossed(tuple(ports))
+    return JobFabric(tuple(ports))
 
 
 def _check_block(spec: Torus, nodes: Sequence[int]) -> None:

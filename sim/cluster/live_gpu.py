@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 
-from sim.cluster.network import Activity, Network, fire
+from sim.cluster.network import Activity, Network, schedule_once
 
 _NO_CORES: Mapping[str, float] = {}
 _STALLED_SPEED = 1e-9
@@ -87,7 +87,7 @@ class LiveGpu:
         if active and self._patience < math.inf:
             event, change = self._network.env.event(), self._changes
             event.callbacks.append(lambda _: self._stall(change))
-            fire(self._network.env, event, self._patience)
+            schedule_once(self._network.env, event, self._patience)
         self._update_cap()
 
     def _stall(self, change: int) -> None:

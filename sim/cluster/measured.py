@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sim.cluster.gpu import PRODUCTS, KernelWork, element_bytes, layer_time, layer_work, memory_time
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same
+from sim.spec.identity import IdentityKey
 from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredOn
 from sim.spec.stack import Stack
@@ -64,11 +64,11 @@ def _ratio(layer: Layer, seconds: float, here: PassSetting, there: PassSetting, 
 
 def _equal_flop(op: OperatorClass, there: PassSetting, seconds: float) -> float:
     """Return the FLOP of a product of class *op* that takes *seconds*; 0 if the GPU has no efficiency for the class."""
-    return _worked_out(Same((op, id(there.gpu), id(there.stack), there.precision, seconds), op, there, seconds))
+    return _worked_out(IdentityKey((op, id(there.gpu), id(there.stack), there.precision, seconds), op, there, seconds))
 
 
 @lru_cache(maxsize=4096)
-def _worked_out(question: Same) -> float:
+def _worked_out(question: IdentityKey) -> float:
     op, there, seconds = question.held
     if not _product_seconds(op, _MOST_FLOP, there):
         return 0.0

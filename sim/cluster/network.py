@@ -26,7 +26,7 @@ ALONE = Flow({}, cap=1.0)
 """The demand of an activity that takes a fixed time and no shared resource."""
 
 
-def fire(env: simpy.Environment, event: simpy.Event, delay: float, priority: EventPriority = NORMAL) -> None:
+def schedule_once(env: simpy.Environment, event: simpy.Event, delay: float, priority: EventPriority = NORMAL) -> None:
     """Schedule *event* to fire once after *delay* seconds, like a simpy.Timeout but for an event that may already have waiters."""
     event._ok = True
     event._value = None
@@ -161,7 +161,7 @@ class Network:
             self._planned = True
             event = self.env.event()
             event.callbacks.append(self._replan)
-            fire(self.env, event, 0.0, _AFTER_EVERYTHING)
+            schedule_once(self.env, event, 0.0, _AFTER_EVERYTHING)
 
     def _replan(self, _: simpy.Event) -> None:
         self._planned = False
@@ -283,6 +283,6 @@ class Network:
             activity.done.succeed(activity)
 
 
-def together(env: simpy.Environment, activities: Iterable[Activity]) -> simpy.Event:
+def all_done(env: simpy.Environment, activities: Iterable[Activity]) -> simpy.Event:
     """Return an event that fires when all of *activities* have ended."""
     return simpy.AllOf(env, [activity.done for activity in activities])

@@ -35,10 +35,10 @@ def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, 
     k, n = layer.channels
     trains = bool(layer.gradients) or not layer.frozen  # a tied head has neither, and its weight trains
     if backward:
-        column_bytes = rows * k * columns_alone(recipe, stack.fused_maxima) if stack.casts_again and trains else 0.0
-        return rows * n * operand(recipe, gpu, trains, stack.fused_maxima and recipe.norm == "amax") + column_bytes
+        columns = rows * k * column_bytes(recipe, stack.fused_maxima) if stack.casts_again and trains else 0.0
+        return rows * n * operand_bytes(recipe, gpu, trains, stack.fused_maxima and recipe.norm == "amax") + columns
     fused = layer.name.endswith(stack.fused_casts) if stack.fused_casts else False
-    activations = rows * k * operand(recipe, gpu, trains and not stack.casts_again, fused)
+    activations = rows * k * operand_bytes(recipe, gpu, trains and not stack.casts_again, fused)
     trained, frozen = sum(layer.gradients), sum(layer.frozen)
     if not trained + frozen:
         return activations
@@ -47,7 +47,7 @@ def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, 
     return activations + stack.weight_casts * weights
 
 
-def operand(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float:
+def operand_bytes(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float:
     """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *both*.
 
     *fused*: the operator before the product can do part of this (`Quantizing.norm`), which saves a pass in 16 bits.
@@ -58,7 +58,7 @@ def operand(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float
     return NARROW * reads + own.activation * (own.copies(gpu) if both else 1.0)
 
 
-def columns_alone(own: Quantizing, scaled: bool = False) -> float:
+def column_bytes(own: Quantizing, scaled: bool = False) -> float:
     """Return the bytes moved per element to quantize an activation by columns only; *scaled*: the scale of its tensor is available."""
     return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 

@@ -28,7 +28,7 @@ def traffic_of(op: str, ranks: int, nbytes: float) -> float:
     return PASSES.get(op, 2.0) * (ranks - 1) / ranks * nbytes
 
 
-def left_of(gpu: Gpu, blocks: int, rate: float) -> Gpu:
+def remaining_gpu(gpu: Gpu, blocks: int, rate: float) -> Gpu:
     """Return the part of *gpu* that remains when *blocks* thread blocks move *rate* bytes/s."""
     bandwidth = max(LEAST * gpu.memory_bandwidth, gpu.memory_bandwidth - rate)
     kernels, peak = gpu.kernels, gpu.peak

@@ -207,11 +207,11 @@ class CommandLine(typer.Typer):
         return typer.main.get_group(single).commands[name]
 
 
-def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def walk_commands(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yield each command below *command*, as the names that lead to it, the command itself, and the context for its help."""
     if not hasattr(command, "commands"):
         yield path, command, context
         return
     for inside in command_groups(command, context).values():
         for name, below in inside.items():
-            yield from walked(below, below.context_class(below, info_name=name, parent=context), (*path, name))
+            yield from walk_commands(below, below.context_class(below, info_name=name, parent=context), (*path, name))

@@ -13,7 +13,7 @@ import typer
 
 from sim.commands import names
 from sim.report.files import file_due, folder_due, named, page_due
-from sim.spec.own_prices import said_prices
+from sim.spec.own_prices import prices_from_options
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
@@ -188,7 +188,7 @@ def prices_due(prices: str, said: Sequence[str]) -> str:
     """Return the name of the prices that --prices or --price set. Raise SpecError if both do, or for an invalid price."""
     if prices and said:
         raise SpecError("--prices and --price: write one of the two")
-    return said_prices(said) if said else prices
+    return prices_from_options(said) if said else prices
 
 
 def check_workers(processes: int | None, cluster: str | None) -> None:

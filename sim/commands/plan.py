@@ -96,7 +96,7 @@ def plan(
     with workers(processes, cluster, talk) as crew:
         layout_plan = search_plan(
             question,
-            lambda tally: talk.progress(told(tally)),
+            lambda tally: talk.progress(progress_text(tally)),
             journal,
             lambda change: talk.progress(f"no layout fits; trying {change}"),
             crew,
@@ -117,7 +117,7 @@ def plan(
         raise typer.Exit(130)
 
 
-def told(tally: Tally) -> str:
+def progress_text(tally: Tally) -> str:
     """Return the progress of a search in one line."""
     if tally.best is None or tally.left is None:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"

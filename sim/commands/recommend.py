@@ -66,7 +66,7 @@ def recommend(
     Spot machines are candidates only if their spot price (`list hardware`) and interruption data (K80, P100, V100) are available;
     --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch is given.
     """
-    from sim.documents import Renting, reading, recommended
+    from sim.documents import RentalOptions, reading, recommended
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
     from sim.report.recommendation import recommendation_plot, recommendation_text
@@ -82,7 +82,7 @@ def recommend(
     scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **part(options, SizeOptions))
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     check_workers(processes, cluster)
-    renting = Renting(
+    renting = RentalOptions(
         budget, hardware, where, counts, processes=processes, journal=journal, cluster=cluster, notice=talk, **part(options, RentingOptions)
     )
     document, able = recommended(scenario, renting, talk.counting)

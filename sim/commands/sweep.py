@@ -67,14 +67,14 @@ def sweep(
     from sim.report.figures import check_table, write_table
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
-    from sim.study.space import asked_points
+    from sim.study.space import points_of
     from sim.study.sweep import swept
 
     check_table(output)
     if output.exists() and not force:
         raise SpecError(f"{output}: exists; --force replaces it")
     check_workers(processes, cluster)
-    points = asked_points(vary, options["sobol"], options["seed"])
+    points = points_of(vary, options["sobol"], options["seed"])
     scenario = Scenario(
         hardware,
         workload,

@@ -15,7 +15,7 @@ _RECOMPUTED: Final = "--set training.activation_checkpointing=blocks"
 _NODES: Final = "--nodes N, machines with all their GPUs"
 _LEFT: Final = "data-parallel ranks are all GPUs divided by --tp, --pp and --cp; --replicate N for replicas of a sharded model"
 
-MEANT: Final[Mapping[str, str]] = {
+EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--seq", "--seq-len", "--seq-length", "--max-seq-len", "--max-seq-length", "--context-length"), _SEQUENCE),
     **dict.fromkeys(("--zero", "--zero-stage", "--fsdp"), _SHARD),
     **dict.fromkeys(("--dtype", "--fp8", "--fp4", "--bf16", "--fp16", "--fp32", "--tf32", "--amp"), _PRECISION),
@@ -60,7 +60,7 @@ def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ())
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
     own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
-    suggestion = MEANT.get(name, "")
+    suggestion = EQUIVALENTS.get(name, "")
     if suggestion and own_options & set(suggestion.replace(",", " ").split()):
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)

@@ -106,7 +106,7 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         return tree_map(cast, values)
 
 
-class PlayedForward(NamedTuple):
+class ForwardResult(NamedTuple):
     """Result of a forward pass under autocast."""
 
     kept: int
@@ -115,9 +115,9 @@ class PlayedForward(NamedTuple):
     """Number of activation elements cast to 16 bits for each matrix product, in the order of the products."""
 
 
-def played(
+def run_forward(
     model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]
-) -> PlayedForward:
+) -> ForwardResult:
     """Run a forward pass, including the loss, under autocast."""
     of_inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     storages: list[Any] = []  # kept alive so that no address is reused
@@ -135,4 +135,4 @@ def played(
         loss = loss_of(model(*positional, **named))
     nbytes: int = sum(storage.nbytes() for storage in storages)
     del loss
-    return PlayedForward(nbytes, tuple(autocast.narrowed))
+    return ForwardResult(nbytes, tuple(autocast.narrowed))

@@ -111,7 +111,7 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
         with without_pickles(), _silenced(torch.export.__name__):
             program = torch.export.load(path)
     except Exception as error:
-        why = target.told(error)
+        why = target.error_line(error)
         why = f"; export it again with torch {torch.__version__}" if "warnings above" in why else f": {why}"
         raise SpecError(f"{path}: is not a program written by torch.export.save of this torch version{why}") from error
     if program.example_inputs is None:
@@ -199,13 +199,15 @@ def explained(path: str, doing: str, error: BaseException, where: str = "") -> s
     """Return a message that explains what failed, *where*, and what to do."""
     message = " ".join(str(error).split())
     if remedy := next((remedy for pattern, remedy in _REMEDIES if pattern.search(message)), ""):
-        return f"{path}: {doing} failed{where}: {target.told(error)}; {remedy}"
+        return f"{path}: {doing} failed{where}: {target.error_line(error)}; {remedy}"
     if _NEEDS_VALUE.search(message):
         return (
-            f"{path}: {doing} needs the value of a tensor{where}, but on the meta device tensors have only shapes: {target.told(error)}; "
-            "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
+            f"{path}: {doing} needs the value of a tensor{where}, but on the meta device tensors have only shapes: "
+            f"{target.error_line(error)}; make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
         )
     if kernel := _NO_KERNEL.search(message):
         operator = kernel[1] or kernel[2]
-        return f"{path}: {doing} runs the operator '{operator}'{where}, which torch cannot run on the meta device: {target.told(error)}"
-    return f"{path}: {doing} failed{where}: {target.told(error)}"
+        return (
+            f"{path}: {doing} runs the operator '{operator}'{where}, which torch cannot run on the meta device: {target.error_line(error)}"
+        )
+    return f"{path}: {doing} failed{where}: {target.error_line(error)}"

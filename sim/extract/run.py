@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
 from sim.extract.archive import EXPORTED
-from sim.extract.autocast import PlayedForward, played
+from sim.extract.autocast import ForwardResult, run_forward
 from sim.extract.build import build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
 from sim.extract.trace import Failed, ForwardTrace, element_bytes, loss_of, trace
@@ -83,18 +83,18 @@ def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: boo
     )
 
 
-def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[PlayedForward, PlayedForward] | None:
+def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[ForwardResult, ForwardResult] | None:
     """Return the results of autocast for both batches, or None if the model does not run under it, as with some data types."""
     random.seed(0)
     try:
         with unpadded():
-            small, large = (played(model, positional, named, loss_of) for positional, named in examples)
+            small, large = (run_forward(model, positional, named, loss_of) for positional, named in examples)
     except Exception:  # a step without autocast has succeeded, so describe the model without what autocast adds
         return None
     return small, large
 
 
-def _with_casts(model_layers: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
+def _with_casts(model_layers: Sequence[Layer], autocast: tuple[ForwardResult, ForwardResult] | None) -> tuple[Layer, ...]:
     """Return *model_layers* with the number of activation elements that autocast casts for their matrix products.
 
     The products are matched to layers in order. If functions and products do not pair up one to one (``einsum`` may run several, or none),

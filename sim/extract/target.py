@@ -142,13 +142,13 @@ def _module(target: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise SpecError(f"{target}: there is no module '{error.name}'; install it, or write file.py:callable") from None
-        missing = f"needs the module '{error.name}', which is not installed" if error.name else f"failed: {told(error)}"
+        missing = f"needs the module '{error.name}', which is not installed" if error.name else f"failed: {error_line(error)}"
         raise SpecError(f"{target}: importing {name} {missing}") from None
     except FileNotFoundError:
         raise SpecError(f"{target}: {name}: no such file") from None
     except (Exception, SystemExit) as error:
         hint = "; relative imports need an __init__.py next to the file" if "relative import" in str(error) else ""
-        raise SpecError(f"{target}: importing {name} failed: {told(error)}{hint}") from error
+        raise SpecError(f"{target}: importing {name} failed: {error_line(error)}{hint}") from error
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _package(path: Path) -> tuple[Path, str] | None:
     return (folder, ".".join(names)) if len(names) > 1 else None
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an exception of the user's code as one line, with the location of its innermost frame outside torch and this package."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__

@@ -20,8 +20,8 @@ from sim.spec.foreign.chakra_files import TraceFiles
 from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode
 from sim.spec.yaml import SpecError
 
-EXACT: Final = "duration_s"
-MEETS: Final = "rendezvous"
+SECONDS_KEY: Final = "duration_s"
+RENDEZVOUS_KEY: Final = "rendezvous"
 BARRIER_BYTES: Final = 4.0
 """Bytes that a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 _OPS: Final[Mapping[str, CollectiveOp]] = {
@@ -29,7 +29,7 @@ _OPS: Final[Mapping[str, CollectiveOp]] = {
     "BROADCAST": "broadcast", "ALL_TO_ALL": "all_to_all", "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BLOCK": "reduce_scatter",
     "BARRIER": "all_reduce",
 }  # fmt: skip
-OF_PARTS: Final = ("all_gather", "gather")
+PART_SIZED: Final = ("all_gather", "gather")
 """Collectives whose ``comm_size`` is one rank's part of the vector."""
 _WORLD: Final = ("", "0")
 """Names of the communicator of all ranks, unless a file defines other members for them."""
@@ -125,9 +125,9 @@ class _Reader:
 
     def _seconds(self, node: TraceNode) -> float | None:
         """Return the recorded duration (s), or None if there is none."""
-        exact = node.attributes.get(EXACT)
+        exact = node.attributes.get(SECONDS_KEY)
         if exact is not None:
-            return self._amount(node, EXACT)
+            return self._amount(node, SECONDS_KEY)
         if node.duration_micros < 0:
             raise self._error(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
         return node.duration_micros * 1e-6 if node.duration_micros else None
@@ -140,7 +140,7 @@ class _Reader:
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
-        total = nbytes * len(ranks) if op in OF_PARTS else nbytes
+        total = nbytes * len(ranks) if op in PART_SIZED else nbytes
         return base._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
     def _members(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
@@ -181,7 +181,7 @@ class _Reader:
         if peer not in self.world or peer == self.rank:
             raise self._error(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
         nbytes = self._amount(node, "comm_size", needed=True)
-        meets = node.attributes.get(MEETS) is True
+        meets = node.attributes.get(RENDEZVOUS_KEY) is True
         tag = self._number(node, "comm_tag", 0)
         return base._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 

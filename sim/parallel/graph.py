@@ -68,7 +68,7 @@ class GraphMeeting(NamedTuple):
     """The node of the first member."""
 
 
-class Matched(NamedTuple):
+class Matches(NamedTuple):
     """The matched operations: the collectives of each communicator in order, and the messages."""
 
     collectives: dict[tuple[str, tuple[int, ...]], tuple[GraphMeeting, ...]]
@@ -116,7 +116,7 @@ def _cycle(waits_for: dict[int, int]) -> list[int]:
     return walked[seen[place] :][::-1]
 
 
-def matched(graphs: Sequence[Graph]) -> Matched:
+def match_messages(graphs: Sequence[Graph]) -> Matches:
     """Match the collectives and messages of *graphs*, one graph per rank.
 
     Raise SpecError for a cycle, for members of a communicator with different calls, and for a send or receive without its counterpart.
@@ -134,7 +134,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
                 ends[node.peer, rank, node.tag][1].append((rank, place))
     collectives = {key: tuple(_meetings(graphs, key[0], key[1], of_rank)) for key, of_rank in calls.items()}
     messages = [each for (source, target, tag), pair in ends.items() for each in _messages(graphs, source, target, tag, pair)]
-    meetings = Matched(collectives, tuple(messages))
+    meetings = Matches(collectives, tuple(messages))
     _require_no_deadlock(graphs, meetings)
     return meetings
 
@@ -190,7 +190,7 @@ def _messages(
         yield GraphMeeting((sends[turn], receives[turn]), here)
 
 
-def _require_no_deadlock(graphs: Sequence[Graph], matched_up: Matched) -> None:
+def _require_no_deadlock(graphs: Sequence[Graph], matched_up: Matches) -> None:
     """Raise SpecError if ranks would wait for each other forever (a deadlock across ranks)."""
     first = [0]
     for graph in graphs:

@@ -32,7 +32,7 @@ class Holders(NamedTuple):
     """Maximum number of shards that the ranks of one node need."""
 
 
-ALONE = Holders(1, 1, 1, 1, 1)
+UNSHARDED = Holders(1, 1, 1, 1, 1)
 """Holders in plain data parallelism: all ranks have the same state, and the first rank writes it."""
 
 

@@ -143,7 +143,7 @@ Instruction = Load | Work | Pack | Unpack | Copy | Update | Start | Wait | Free 
 Program = tuple[Instruction, ...]
 
 
-def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Iterator[Instruction]:
+def with_host_waits(instructions: Iterable[Instruction], ops: Container[Op]) -> Iterator[Instruction]:
     """Yield *instructions* with a ``Wait`` inserted directly after the start of each operation in *ops*."""
     for instruction in instructions:
         yield instruction
@@ -162,7 +162,7 @@ def before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
             yield each
 
 
-def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+def with_loads(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """Yield *instructions* with a ``Load`` of the micro-batch inserted before each forward of the model's first unit."""
     for instruction in instructions:
         if isinstance(instruction, Work) and instruction.part == "F" and instruction.first == 0:
@@ -170,7 +170,7 @@ def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
         yield instruction
 
 
-def fused(instructions: Iterable[Instruction]) -> Program:
+def merge_work(instructions: Iterable[Instruction]) -> Program:
     """Return the program with consecutive work on neighboring units merged."""
     joined: list[Instruction] = []
     for instruction in instructions:

@@ -18,7 +18,7 @@ from sim.spec.yaml import SpecError
 PassKind = Literal["F", "B", "I", "W"]
 PASSES: Final[dict[PassKind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
-MEETING: Final = ("gpipe", "1f1b")
+RENDEZVOUS_SCHEDULES: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver requests them; the sender's compute waits until they are sent."""
 
 _ACTIVE: Final = 3
@@ -121,7 +121,7 @@ class Gathering(NamedTuple):
 def gatherings(program: Sequence[Action]) -> list[Gathering]:
     """Return the gatherings before each action of *program* and after the last: the next three chunks are held, others are freed.
 
-    torch/distributed/pipelining/schedules.py, ``_add_unshard_reshard``; its runtime runs all schedules except those in `MEETING`.
+    torch/distributed/pipelining/schedules.py, ``_add_unshard_reshard``; its runtime runs all but `RENDEZVOUS_SCHEDULES`.
     """
     order, coming = list[int](), [tuple[int, ...]()]
     for action in reversed(program):

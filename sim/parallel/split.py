@@ -122,7 +122,7 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 
 
 @lru_cache(maxsize=256)
-def _split(model: Held, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
+def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wrapping_rule is None else chains(model.model, wrapping_rule))
@@ -155,21 +155,21 @@ def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> fr
     return frozenset(model.layers[number].name for number in starts)
 
 
-class Held:
+class ModelKey:
     """A model as part of a cache key, compared by identity."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and self.model is other.model
+        return isinstance(other, ModelKey) and self.model is other.model
 
     def __hash__(self) -> int:
         return id(self.model)
 
 
 @lru_cache(maxsize=256)
-def shared_layers(held: Held) -> frozenset[str]:
+def tied_layers(held: ModelKey) -> frozenset[str]:
     """Return the layers of a model whose parameters other layers use as well."""
     return frozenset(layer.shares for layer in held.model.layers if layer.shares)
 
@@ -188,10 +188,10 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
     cuts where no stage can begin.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
+    return _split(ModelKey(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
 
 
-def block_in_parts(units: Sequence[Unit], model: Model) -> str:
+def split_block(units: Sequence[Unit], model: Model) -> str:
     """Return the name of the first numbered block of *model* that FSDP wraps in parts, so that it has several *units*; empty if none."""
     return next((one.name for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != model.name), "")
 

@@ -102,7 +102,7 @@ def costs(shape: Transformer) -> tuple[float, float]:
     return block, float(shape.vocab) * shape.hidden
 
 
-def spread(options: MeshOptions, shape: Transformer | None, virtual_stages: int) -> tuple[int, int, tuple[float, float] | None]:
+def distribution_of(options: MeshOptions, shape: Transformer | None, virtual_stages: int) -> tuple[int, int, tuple[float, float] | None]:
     """Return how a framework distributes blocks over stages: the arguments *first_less*, *last_less* and *cost* of `stages`."""
     cost = costs(shape) if shape and options.stages_by_cost and virtual_stages == 1 else None
     return options.first_stage_less, options.last_stage_less, cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.attribution import Gap
+from sim.analysis.attribution import StallGap
 from sim.events import STALLS, Cause
 from sim.study.profile import Profile
 from sim.units import show
@@ -18,7 +18,7 @@ _SEEN = 1e-3
 """Smallest stall that is reported, as a share of the step."""
 
 
-def apart_document(profile: Profile) -> dict[str, Any]:
+def gaps_document(profile: Profile) -> dict[str, Any]:
     """Return each stall (seconds per step) by subtraction and by direct attribution, the gaps between the two, and the totals."""
     first, cold = profile.one_gpu.jobs[0].warm, profile.real.jobs[0].first
     return {
@@ -44,7 +44,7 @@ def apart_document(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _why(profile: Profile, stall: str, gap: Gap) -> str:
+def _why(profile: Profile, stall: str, gap: StallGap) -> str:
     before, after = RUNS[stall]
     if gap.kind == "as well":
         cached = profile.real.jobs[0].hit_ratio
@@ -76,8 +76,8 @@ def _reason(profile: Profile, stall: str, cause: Cause) -> str:
     return ""
 
 
-def apart_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return lines that tell where the two methods of an `apart_document` differ noticeably, and why."""
+def gaps_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return lines that tell where the two methods of an `gaps_document` differ noticeably, and why."""
     lines = []
     for name, both in document["stalls"].items():
         gaps = [both["gaps"][place] for place in noticed(document, name)]
@@ -88,7 +88,7 @@ def apart_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
-    """Return the indices of the gaps of *stall* in an `apart_document` that are large enough to report."""
+    """Return the indices of the gaps of *stall* in an `gaps_document` that are large enough to report."""
     both, totals = document["stalls"][stall], document["all"]
     largest = max(abs(both["subtraction_s"]), both["direct_s"])
     if largest <= _SEEN * (totals["direct_s"] + totals["subtraction_s"]):

@@ -28,7 +28,7 @@ def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) ->
     }
 
 
-def basis_of(documents: Sequence[JsonDocument]) -> dict[str, Any]:
+def merged_basis(documents: Sequence[JsonDocument]) -> dict[str, Any]:
     """Return the basis of several runs from their *documents*; a line that holds for only some runs is prefixed with their machines.
 
     ``inputs_sha256`` has an entry for each machine.
@@ -38,8 +38,8 @@ def basis_of(documents: Sequence[JsonDocument]) -> dict[str, Any]:
     prints = next(({**document["inputs_sha256"]} for document in documents), {})
     prints.pop("hardware", None)
     return {
-        "assumptions": said_once({name: document["assumptions"] for name, document in machines.items()}),
-        "warnings": said_once({name: document["warnings"] for name, document in machines.items()}),
+        "assumptions": merged_by_machine({name: document["assumptions"] for name, document in machines.items()}),
+        "warnings": merged_by_machine({name: document["warnings"] for name, document in machines.items()}),
         "seed": documents[0]["seed"] if documents else 0,
         "version": __version__,
         "inputs_sha256": prints | {name: document["inputs_sha256"]["hardware"] for name, document in machines.items()},
@@ -52,7 +52,7 @@ def named(document: JsonDocument) -> str:
     return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes} nodes"
 
 
-def said_once(texts: Mapping[str, Sequence[str]]) -> list[str]:
+def merged_by_machine(texts: Mapping[str, Sequence[str]]) -> list[str]:
     """Return each distinct line of *texts* (lines by machine) once: first those of all machines, then others prefixed with the names.
 
     If there are several machines, 'each' replaces the machine's name inside a line.

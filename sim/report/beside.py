@@ -19,9 +19,9 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
         if value is not None and not with_failures:
             raise SpecError(f"{option} {value}: applies only to failures; add --with-failures")
     if reliability is not None or spares is not None:
-        from sim.study.weeks import Weeks, at_level  # not needed by a plain run
+        from sim.study.weeks import Weeks, with_reliability  # not needed by a plain run
 
-        at_level(Weeks(days=1.0, spares=spares), reliability).checked()
+        with_reliability(Weeks(days=1.0, spares=spares), reliability).checked()
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Beside:
         if self == Beside():
             return document
         from sim.report.energy import with_power_cap  # not needed by a plain run
-        from sim.report.goodput import beside_run
+        from sim.report.goodput import goodput_of_run
         from sim.report.saving import saved_document
-        from sim.study.saving import saved_beside, slowed_beside
+        from sim.study.saving import saved_during_run, slowdown_by_store
 
         workload = run.jobs[0].job.workload if isinstance(run, Run) else run.workload
-        more = document | ({} if self.store is None else {"checkpoint": saved_document(saved_beside(run, self.store))})
+        more = document | ({} if self.store is None else {"checkpoint": saved_document(saved_during_run(run, self.store))})
         if self.power_cap is not None:
             more = with_power_cap(more, run.hardware, workload, self.power_cap)
         if self.with_failures and plan is not None:
-            weeks = beside_run(
-                more, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap, spares=self.spares,
+            weeks = goodput_of_run(
+                more, run.hardware, workload, plan, slowdown_by_store(run), self.store, self.power_cap, spares=self.spares,
                 reliability=self.reliability,
             )  # fmt: skip
             more["with_failures"] = weeks

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sim.report.basis import basis_of, said_once
+from sim.report.basis import merged_basis, merged_by_machine
 from sim.report.columns import Title, aligned
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
@@ -62,7 +62,7 @@ def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: st
         "left_out": failed,
         "note": note or _without_price(shown),
         "prices": _prices(shown),
-        **basis_of(ran),
+        **merged_basis(ran),
     }
 
 
@@ -172,10 +172,10 @@ def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     jobs = [row["whole_job"] for row in rows if row["whole_job"]]
     if not jobs:
         return ()
-    return (_JOB if is_long(jobs[0]) else _EPOCHS), "USD"
+    return (_JOB if time_differs(jobs[0]) else _EPOCHS), "USD"
 
 
-def is_long(job: Mapping[str, Any]) -> bool:
+def time_differs(job: Mapping[str, Any]) -> bool:
     """Return whether machines differ in how long *job* takes; they do not if its length is specified in hours."""
     return bool(job["given"] != "time")
 
@@ -257,7 +257,7 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences on features of the layouts of *rows* that no measured run has, with the machines if only some use them."""
-    features = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
+    features = merged_by_machine({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
     return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in features]
 
 
@@ -289,7 +289,7 @@ def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
-class ShownColumn(NamedTuple):
+class AxisQuantity(NamedTuple):
     """A quantity on an axis: its path in the row of a machine, its title, and the number to divide it by for the axis's unit."""
 
     path: str
@@ -304,24 +304,24 @@ class ShownColumn(NamedTuple):
         return value / self.scale if value else None
 
 
-def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColumn]:
+def comparison_axes(rows: Sequence[Mapping[str, Any]]) -> tuple[AxisQuantity, AxisQuantity]:
     """Return what *rows* are compared by: time and cost of an epoch or of the whole job; if the job's time is given, epochs and cost."""
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
-        return _time("epoch_time_s", " per epoch", rows), ShownColumn("cost_per_epoch_usd", "USD per epoch")
-    time = _time("whole_job/time_s", ", whole job", rows) if is_long(job) else ShownColumn("whole_job/epochs", _EPOCHS)
-    return time, ShownColumn("whole_job/cost_usd", "USD, whole job")
+        return _time("epoch_time_s", " per epoch", rows), AxisQuantity("cost_per_epoch_usd", "USD per epoch")
+    time = _time("whole_job/time_s", ", whole job", rows) if time_differs(job) else AxisQuantity("whole_job/epochs", _EPOCHS)
+    return time, AxisQuantity("whole_job/cost_usd", "USD, whole job")
 
 
-def _time(path: str, of: str, rows: Sequence[Mapping[str, Any]]) -> ShownColumn:
+def _time(path: str, of: str, rows: Sequence[Mapping[str, Any]]) -> AxisQuantity:
     """Return the column of the times at *path*, in a unit that suits *rows*; its title is the unit followed by *of*."""
-    unit, length = axis_unit([seconds for row in rows if (seconds := ShownColumn(path, of).of(row)) is not None])
-    return ShownColumn(path, f"{unit}{of}", length)
+    unit, length = axis_unit([seconds for row in rows if (seconds := AxisQuantity(path, of).of(row)) is not None])
+    return AxisQuantity(path, f"{unit}{of}", length)
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:
     """Return a plot of cost over time of every machine with a price, with the Pareto front as a line."""
-    time, cost = shown_by(document["rows"])
+    time, cost = comparison_axes(document["rows"])
     points = [
         NamedPoint(x, y, row["hardware"], row["pareto"])
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None

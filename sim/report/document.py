@@ -19,7 +19,7 @@ from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
 from sim.report.placement import placement_text
-from sim.report.prices import dated, source_of
+from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moments, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
@@ -46,7 +46,7 @@ def run_document(
     """
     documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
-        document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
+        document |= freed_figures(run, number, bottlenecks[number] if bottlenecks else None)
         document["warnings"] += moments(bottlenecks[number]) if bottlenecks else []
         document["whole_job"] = _whole_job(run, number, plan, document)
     if len(documents) == 1:
@@ -125,7 +125,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     return with_energy(figures, run.hardware, workload, {part.node: len(part.gpus) for part in job.job.placement})
 
 
-def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
+def freed_figures(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
     """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the step time's uncertainty."""
     return {
         "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
@@ -144,7 +144,7 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
     return {
         "market": market,
         "usd_per_h": None if price is None else 3600 * price,
-        "date": None if prices is None else dated(prices, market),
+        "date": None if prices is None else date_of(prices, market),
         "region": (prices.region or None) if prices else None,
         "source": None if prices is None else source_of(prices, market),
     }

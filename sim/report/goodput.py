@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim import __version__
 from sim.analysis.energy import KWH
-from sim.analysis.long_run import LOST
+from sim.analysis.long_run import LOST_CATEGORIES
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, aligned
 from sim.report.energy import power_cap_figures, power_cap_text
@@ -20,8 +20,8 @@ from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import DAY, Change, Goodput, time_of_changes, weeks_of
-from sim.study.weeks import Slowed, Steps, Weeks, at_level, rents_another, steps_of
+from sim.study.goodput import DAY, Change, Goodput, simulate_weeks, time_of_changes
+from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of, with_reliability
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -45,12 +45,12 @@ def goodput_of(
     *changes* adds the effect of other set-ups. *progress* is called with the number of parts drawn and their total. *slowed* returns the
     seconds that concurrent steps lose while a checkpoint is written.
     """
-    answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
+    answer = simulate_weeks(steps_of(document, machine, workload), weeks, changes, progress, slowed)
     shown = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
     return shown | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
 
 
-def beside_run(
+def goodput_of_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
     power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None, reliability: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -62,7 +62,7 @@ def beside_run(
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
-    weeks = at_level(weeks, reliability)
+    weeks = with_reliability(weeks, reliability)
     weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
@@ -77,7 +77,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     figures = {name: None if values is None else values[ended] for name, values in _figures(answer).items()}
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
     elapsed, work = float(courses.elapsed[ended].mean()), float(courses.work[ended].mean())
-    lost = {name: _without_rounding(float(courses.lost[name][ended].mean()), elapsed) for name in LOST}
+    lost = {name: _without_rounding(float(courses.lost[name][ended].mean()), elapsed) for name in LOST_CATEGORIES}
     productive = (work + lost["degraded"]) / elapsed
     means |= {"effective_share": work / elapsed, "ettr": productive, "goodput": productive}
     joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
@@ -380,7 +380,7 @@ def goodput_plot(document: Mapping[str, Any]) -> Picture:
     axes[0].set_xlabel("effective share, %")
     axes[0].set_ylabel("% of runs below")
     axes[0].grid(alpha=0.3)
-    names = [name for name in LOST if document["lost_s"][name] > 0]
+    names = [name for name in LOST_CATEGORIES if document["lost_s"][name] > 0]
     axes[1].barh(
         [NAMES[name] for name in names], [100 * document["lost_s"][name] / document["elapsed_s"] for name in names], color="#4477aa"
     )

@@ -12,7 +12,7 @@ from sim.spec.yaml import SpecError
 
 _Rows = Callable[[], tuple[list[Row], list[str]]]
 _WHOLE: dict[str, tuple[_Rows, tuple[Column, ...]]] = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
-_KINDS = _WHOLE | {name: (shelf.rows, shelf.columns) for name, shelf in PARTS.items()}
+_KINDS = _WHOLE | {name: (parts.rows, parts.columns) for name, parts in PARTS.items()}
 KINDS = tuple(_KINDS)
 """The kinds that can be listed."""
 

@@ -23,10 +23,10 @@ from sim.study.not_validated import not_validated
 from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
-from sim.study.plan.sensitivity import SHARE, Turn
+from sim.study.plan.sensitivity import SHARE, ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
-from sim.study.saving import slowed_beside
-from sim.study.weeks import Weeks, at_level
+from sim.study.saving import slowdown_by_store
+from sim.study.weeks import Weeks, with_reliability
 from sim.units import any_of, counted, show
 
 SCHEMA: Final = 1
@@ -68,7 +68,11 @@ def _ties(one: Outcome, best: Outcome) -> bool:
 
 
 def plan_document(
-    plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, reliability: str | None = None, spares: int | None = None
+    plan: LayoutPlan,
+    turns: Sequence[ChangeEffect] = (),
+    with_failures: bool = False,
+    reliability: str | None = None,
+    spares: int | None = None,
 ) -> dict[str, Any]:
     """Return the document of *plan*, layouts best first; *with_failures* adds weeks of the best, at a level of *reliability*.
 
@@ -182,8 +186,8 @@ def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: set the length of the job with --tokens")
-    machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
-    weeks = at_level(Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap, spares=spares), reliability)
+    machine, workload, slowed = best.run.hardware, best.run.workload, slowdown_by_store(best.run)
+    weeks = with_reliability(Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap, spares=spares), reliability)
     return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
 
 
@@ -249,7 +253,7 @@ NOT_VALIDATED: Final = " (not validated)"
 """Marks layouts with a feature that no measured run has; a separate sentence names it."""
 
 
-def _turn(turn: Turn, within: float) -> dict[str, Any]:
+def _turn(turn: ChangeEffect, within: float) -> dict[str, Any]:
     """Return the document of *turn*; at a flip, layouts tie if they differ by at most the share *within*."""
     best, flips = turn.best, turn.flips
     return {

@@ -26,14 +26,14 @@ def price_rows(hardware: Hardware, markets: Sequence[Market] = ("on_demand",)) -
 
 def price_row(hardware: str, market: Market, usd_per_h: float, prices: Prices) -> dict[str, Any]:
     """Return the row of one price; *usd_per_h* is that of one node."""
-    date, source = dated(prices, market), source_of(prices, market)
+    date, source = date_of(prices, market), source_of(prices, market)
     return {
         "hardware": hardware, "market": market, "node_usd_per_h": usd_per_h, "date": date, "region": prices.region or None,
         "source": source,
     }  # fmt: skip
 
 
-def dated(prices: Prices, market: Market) -> str:
+def date_of(prices: Prices, market: Market) -> str:
     """Return the date of the price on *market*."""
     return prices.day_of_spot if market == "spot" else prices.date
 

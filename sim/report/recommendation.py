@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.basis import basis_of
+from sim.report.basis import merged_basis
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
 from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
@@ -41,7 +41,7 @@ def recommendation_document(workload: str, answer: Recommendation, named: Sequen
         "left_out": dict(answer.left_out),
         "named": list(named),
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
-        **basis_of([candidate.document for candidate in answer.ranked]),
+        **merged_basis([candidate.document for candidate in answer.ranked]),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sim.analysis import differential
 from sim.analysis.differential import Stall
 from sim.events import STALLS, Cause
-from sim.report.attribution import apart_document, apart_lines
+from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
 from sim.report.columns import Title, aligned
 from sim.report.document import burst_credits_end, credits_end
@@ -46,7 +46,7 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
         "made_of_s_per_step": {
             name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.made_of.items()
         },
-        "apart": apart_document(profile),
+        "apart": gaps_document(profile),
         "direct_stalls_s": {
             "warm": {cause.value: job.warm.stalls[cause] for cause in STALLS},
             "cold": {cause.value: job.first.stalls[cause] for cause in STALLS},
@@ -169,7 +169,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
             aligned([Title("stall", True), Title("per epoch"), Title("share", True), Title("causes, by direct attribution", True)], stalls),
             f"  {FORMULAS[document['formulas']]}",
             "",
-            *apart_lines(document["apart"]),
+            *gaps_lines(document["apart"]),
             "",
             *_rates(document),
             *_needs(profile),

@@ -12,7 +12,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from sim.spec import elsewhere, shelf, yaml
+from sim.spec import elsewhere, memo, yaml
 from sim.spec.extensions import STACKS, extension, names
 from sim.spec.yaml import Document, SpecError
 from sim.units import any_of, shorten
@@ -54,7 +54,7 @@ def _installed() -> tuple[Path, ...]:
 
 def catalogue(folder: str) -> dict[str, Path]:
     """Return all files directly in *folder* of the catalogue (``hardware``, ``workloads/stacks``, ...) by name."""
-    return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
+    return dict(memo.cached((catalogue, folder), lambda: _files(folder)))
 
 
 def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
@@ -68,7 +68,7 @@ def announced(folder: str) -> dict[str, Path]:
     if folder != STACKS_FOLDER:
         return {}
     brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
-    return dict(shelf.remembered((announced, *brought.items()), lambda: _in_folders(*brought.values())))
+    return dict(memo.cached((announced, *brought.items()), lambda: _in_folders(*brought.values())))
 
 
 def every(folder: str) -> dict[str, Path]:
@@ -132,7 +132,7 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is in {other}/; check the order of the arguments"
     all_names, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
-        if unowned := of_no_machine(gpu):
+        if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
@@ -185,7 +185,7 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
     return sorted(machines, key=likeness, reverse=True)[:most]
 
 
-def of_no_machine(name: str) -> str:
+def advice_on_unused_gpu(name: str) -> str:
     """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
     gpu = _gpu_like(name)
     if not gpu or _has_machine(gpu):

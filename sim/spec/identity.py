@@ -19,7 +19,7 @@ _OF_HOST: Final = frozenset({"launch_cpu"})
 """Fields of a stack that calibration changes and on which no layer's work depends."""
 
 
-class Same:
+class IdentityKey:
     """A key for `functools.lru_cache`. Two are equal if their *key* is equal, which contains identities of parts of the *held* objects.
 
     The cache keeps its keys and therefore the held objects, so their identities cannot be reused while the entry exists.
@@ -33,7 +33,7 @@ class Same:
         self._hash = hash(key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.key == other.key
+        return isinstance(other, IdentityKey) and self.key == other.key
 
     def __hash__(self) -> int:
         return self._hash
@@ -41,11 +41,11 @@ class Same:
 
 def content(spec: Spec | None) -> str | None:
     """Return *spec* as JSON text, computed once for each object; None for None."""
-    return None if spec is None else _content(Same(id(spec), spec))
+    return None if spec is None else _content(IdentityKey(id(spec), spec))
 
 
 @lru_cache(maxsize=256)
-def _content(same: Same) -> str:
+def _content(same: IdentityKey) -> str:
     (spec,) = same.held
     return str(spec.model_dump_json())
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from sim.spec import memo, schema
 from sim.spec import overrides as override
-from sim.spec import schema, shelf
 from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, roots
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
@@ -85,7 +85,7 @@ def _holds_model(path: Path) -> bool:
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
-    return shelf.remembered((Model, Workload, path, changes), lambda: _load_alone(path, changes))
+    return memo.cached((Model, Workload, path, changes), lambda: _load_alone(path, changes))
 
 
 def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
@@ -103,7 +103,7 @@ def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]
 
 
 def _located(name: str, folder: str, library: SearchFolders) -> Path:
-    return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
+    return memo.cached((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
@@ -114,7 +114,7 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
     """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
-    return shelf.remembered((kind, path, changes, library), lambda: _load(kind, path, changes, library))
+    return memo.cached((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
 def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Spec]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import units
-from sim.spec import library, shelf
-from sim.spec.catalogue import catalogue, contents, of_no_machine, suggestions
+from sim.spec import library, memo
+from sim.spec.catalogue import advice_on_unused_gpu, catalogue, contents, suggestions
 from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
@@ -88,7 +88,7 @@ def hardware_rows() -> tuple[list[Row], list[str]]:
 
 @lru_cache(maxsize=4)
 def _hardware_rows(_: Hashable) -> tuple[list[Row], list[str]]:
-    with shelf.kept_meanwhile():  # machines share their parts
+    with memo.caching_inside():  # machines share their parts
         return rows_of("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
 
 
@@ -120,7 +120,7 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
         return f"no row matches {unmatched}; {description}"
     texts = sorted({str(row[column.name]) for row in rows if row[column.name]})
     match = _CONDITION.fullmatch(unmatched)
-    if match and column.name == "gpu" and (unowned := of_no_machine(match[3])):
+    if match and column.name == "gpu" and (unowned := advice_on_unused_gpu(match[3])):
         return f"no row matches {unmatched}; {unowned}"
     near = suggestions(match[3] if match else "", texts)
     shown = f"did you mean {units.any_of(near)}?" if near else f"values: {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware, Volume
 from sim.spec.own_prices import PriceOverride, prices_of
-from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPiece, child, put, without
+from sim.spec.references import IMPLIED, UNRESOLVED, MarkedValue, Resolver, SpecKind, child, put, without
 from sim.spec.yaml import Document, Mark, SpecError
 
 _OWN_GPUS: Final = frozenset({"node.gpu", "node.gpu.extends", "node.gpu_count"})
@@ -65,7 +65,7 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
     The price of a machine does not apply to other GPUs, so it is dropped unless it was set too. A price that was set loses the old date.
     """
     keys = {key if key.startswith("groups.") else f"groups.0.{key}" for key in changed}
-    piece = SpecPiece(document.value, document.root)
+    piece = MarkedValue(document.value, document.root)
     for at in sorted({key.split(".")[1] for key in keys}):
         written = {key.removeprefix(f"groups.{at}.") for key in keys if key.startswith(f"groups.{at}.")}
         groups, priced = child(piece, "groups"), any(key.split(".")[0] == "price" for key in written)
@@ -82,13 +82,13 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
     return Document(piece.value, piece.mark, document.implied)
 
 
-def _unpriced(group: SpecPiece) -> SpecPiece:
+def _unpriced(group: MarkedValue) -> MarkedValue:
     """Return the block *group* without its prices; it keeps the region, which decides the carbon intensity of its electricity."""
-    price = child(group, "price") if isinstance(group.value.get("price"), dict) else SpecPiece({}, group.mark)
+    price = child(group, "price") if isinstance(group.value.get("price"), dict) else MarkedValue({}, group.mark)
     return put(group, "price", price._replace(value={key: value for key, value in price.value.items() if key == "region"}))
 
 
-def _with_user_source(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
+def _with_user_source(price: MarkedValue, amounts: Set[str], dated: bool) -> MarkedValue:
     """Return the block *price*, whose *amounts* (dotted keys) the user has set, without their old source and date.
 
     *dated*: whether the user has also set the date of the spot price.
@@ -114,12 +114,12 @@ def _parts(override: Override, document: Document) -> Iterable[str | Option]:
 
 def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> Document:
     label, steps, new = _option(override) if isinstance(override, Option) else _written(override)
-    top = SpecPiece(document.value, document.root)
+    top = MarkedValue(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
         top, steps = _ungrouped(top, steps, label)
         implied = IMPLIED
-    value, root, _ = _set(resolver, top, kind, steps, SpecPiece(new.value, new.root))
+    value, root, _ = _set(resolver, top, kind, steps, MarkedValue(new.value, new.root))
     return Document(value, root, implied)
 
 
@@ -138,17 +138,17 @@ def _written(text: str) -> tuple[str, list[str], Document]:
     return label, steps, yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
 
 
-def _ungrouped(top: SpecPiece, steps: list[str], label: str) -> tuple[SpecPiece, list[str]]:
+def _ungrouped(top: MarkedValue, steps: list[str], label: str) -> tuple[MarkedValue, list[str]]:
     """Return the hardware *top*, with one group if it has none, and *steps* prefixed with the path of its only group."""
     groups = top.value.get("groups")
     if groups is None:
-        top = put(top, "groups", SpecPiece([{}], Mark(label)))
+        top = put(top, "groups", MarkedValue([{}], Mark(label)))
     elif isinstance(groups, list) and len(groups) != 1:
         raise SpecError(f"{label}: there are {len(groups)} groups; write groups.0.{'.'.join(steps)} for the first")
     return top, ["groups", "0", *steps]
 
 
-def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: list[str], new: SpecPiece) -> SpecPiece:
+def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: list[str], new: MarkedValue) -> MarkedValue:
     """Return *piece* with *new* at *steps* below it."""
     if not steps:
         if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
@@ -158,7 +158,7 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
     if piece.value is UNRESOLVED:
         return piece
     if piece.value is None:
-        piece = SpecPiece({}, Mark(new.mark.file, implied=True), piece.key)
+        piece = MarkedValue({}, Mark(new.mark.file, implied=True), piece.key)
     if isinstance(piece.value, list):
         index = _index(piece, steps[0], new.mark)
         return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))
@@ -168,14 +168,14 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
         piece = resolver.priced(piece)  # while its node still names the machine
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
         _require_own_block(piece, kind, steps, new.mark)
-    below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))
+    below = child(piece, steps[0]) if steps[0] in piece.value else MarkedValue(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     if kind is Volume:
         piece = without(piece, "assumed")  # it is the user's now
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
 
 
-def _require_own_block(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
+def _require_own_block(piece: MarkedValue, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
     """Raise SpecError if *steps* lead into a block that is left out and for which another block is used."""
     if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
         return
@@ -185,7 +185,7 @@ def _require_own_block(piece: SpecPiece, kind: type[BaseModel], steps: list[str]
     raise SpecError(f"{place}: {own} is not set; set {instead}, or first name a separate one, {own}=NAME")
 
 
-def _index(piece: SpecPiece, step: str, place: Mark) -> int:
+def _index(piece: MarkedValue, step: str, place: Mark) -> int:
     if step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(piece.value):
         return int(step)
     items = f"write the index of an item, 0 to {len(piece.value) - 1}" if piece.value else "it is empty"

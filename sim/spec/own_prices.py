@@ -35,7 +35,7 @@ class PriceSource(Protocol):
         """
 
 
-def said_prices(texts: Iterable[str]) -> str:
+def prices_from_options(texts: Iterable[str]) -> str:
     """Return the prices in ``--price MACHINE=PRICE`` *texts* as a name for `prices_of`. Raise SpecError for any other text."""
     prices: dict[str, str] = {}
     for text in texts:
@@ -67,12 +67,12 @@ def require_machines(name: str, machines: Iterable[str]) -> None:
 
 
 def _prices_in(name: str) -> dict[str, str]:
-    """Return the price of each machine in *name*, which is a result of `said_prices`; empty if it is the name of a source."""
+    """Return the price of each machine in *name*, which is a result of `prices_from_options`; empty if it is the name of a source."""
     return dict(text.split("=", 1) for text in name.split("; ")) if "=" in name else {}
 
 
 class PriceOverride(NamedTuple):
-    """An override with the prices of the source *name*, or of a result of `said_prices`."""
+    """An override with the prices of the source *name*, or of a result of `prices_from_options`."""
 
     name: str
 

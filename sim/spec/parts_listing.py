@@ -15,7 +15,7 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Jobs, Model
 
 
-class Shelf(NamedTuple):
+class PartList(NamedTuple):
     """Parts of one *kind*, and the columns of their list; the first is the name."""
 
     kind: type[Any]
@@ -30,8 +30,8 @@ def _number(name: str, title: str) -> Column:
     return Column(name, title, name, "number")
 
 
-PARTS: Final[Mapping[str, Shelf]] = {
-    "gpus": Shelf(
+PARTS: Final[Mapping[str, PartList]] = {
+    "gpus": PartList(
         Gpu,
         (
             Column("name", "GPU"),
@@ -40,8 +40,8 @@ PARTS: Final[Mapping[str, Shelf]] = {
             Column("memory_bandwidth", "memory bandwidth", "memory_bandwidth_bytes_per_s", "bandwidth"),
         ),
     ),
-    "models": Shelf(Model, (Column("name", "model"), _number("parameters", "parameters"))),
-    "datasets": Shelf(
+    "models": PartList(Model, (Column("name", "model"), _number("parameters", "parameters"))),
+    "datasets": PartList(
         Dataset,
         (
             Column("name", "data set"),
@@ -50,12 +50,14 @@ PARTS: Final[Mapping[str, Shelf]] = {
             Column("files", "files"),
         ),
     ),
-    "stacks": Shelf(Stack, (Column("name", "stack"), Column("strategy", "strategy"), Column("optimizer", "optimizer"))),
-    "jobs": Shelf(Jobs, (Column("name", "jobs file"), _number("jobs", "jobs"))),
-    "links": Shelf(Link, (Column("name", "link"), Column("bandwidth", "bandwidth", "bandwidth_bytes_per_s", "bandwidth"))),
-    "cpus": Shelf(Cpu, (Column("name", "processor"), Column("vendor", "vendor"), Column("clock", "clock", "clock_hz", "frequency"))),
-    "transports": Shelf(Transport, (Column("name", "transport class"), Column("hop_latency", "latency of a hop", "hop_latency_s", "time"))),
-    "volumes": Shelf(
+    "stacks": PartList(Stack, (Column("name", "stack"), Column("strategy", "strategy"), Column("optimizer", "optimizer"))),
+    "jobs": PartList(Jobs, (Column("name", "jobs file"), _number("jobs", "jobs"))),
+    "links": PartList(Link, (Column("name", "link"), Column("bandwidth", "bandwidth", "bandwidth_bytes_per_s", "bandwidth"))),
+    "cpus": PartList(Cpu, (Column("name", "processor"), Column("vendor", "vendor"), Column("clock", "clock", "clock_hz", "frequency"))),
+    "transports": PartList(
+        Transport, (Column("name", "transport class"), Column("hop_latency", "latency of a hop", "hop_latency_s", "time"))
+    ),
+    "volumes": PartList(
         Volume,
         (
             Column("name", "volume"),
@@ -67,25 +69,25 @@ PARTS: Final[Mapping[str, Shelf]] = {
 """The lists of ``sim list`` in addition to hardware and workloads."""
 
 
-def _read(shelf: Shelf, path: Path) -> Row:
-    spec = library.load(shelf.kind, path).spec
-    return {column.name: getattr(spec, column.name) for column in shelf.columns}
+def _read(parts: PartList, path: Path) -> Row:
+    spec = library.load(parts.kind, path).spec
+    return {column.name: getattr(spec, column.name) for column in parts.columns}
 
 
-def _read_head(shelf: Shelf, path: Path) -> Row:
+def _read_head(parts: PartList, path: Path) -> Row:
     """Read a model's file up to its layers, which is enough to list it."""
     value = read(path, "layers").value
     head = value if isinstance(value, dict) else {}
-    row = {column.name: head.get(column.name) for column in shelf.columns}
+    row = {column.name: head.get(column.name) for column in parts.columns}
     if "parameters" in row:
         row["parameters"] = row["parameters"] or decoder_parameters(head)
     return row
 
 
-def _read_jobs(shelf: Shelf, path: Path) -> Row:
+def _read_jobs(parts: PartList, path: Path) -> Row:
     value = read(path).value
     listed = value.get("jobs") if isinstance(value, dict) else None
     return {"name": path.stem, "jobs": len(listed) if isinstance(listed, list) else None}
 
 
-_READERS: Final[Mapping[type[Any], Callable[[Shelf, Path], Row]]] = {Model: _read_head, Jobs: _read_jobs}
+_READERS: Final[Mapping[type[Any], Callable[[PartList, Path], Row]]] = {Model: _read_head, Jobs: _read_jobs}

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, defaults, schema, shelf, yaml
+from sim.spec import catalogue, defaults, memo, schema, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
@@ -35,7 +35,7 @@ Chain = tuple[Path, ...]
 """The files that led to the current one, each referring to the next."""
 
 
-class SpecPiece(NamedTuple):
+class MarkedValue(NamedTuple):
     """A value with its places in the file it came from, and its key there."""
 
     value: Any
@@ -43,19 +43,19 @@ class SpecPiece(NamedTuple):
     key: Key = ()
 
 
-def child(piece: SpecPiece, name: str | int) -> SpecPiece:
+def child(piece: MarkedValue, name: str | int) -> MarkedValue:
     """Return the value at *name* of *piece*."""
-    return SpecPiece(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
+    return MarkedValue(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
 
 
-def put(piece: SpecPiece, name: str | int, below: SpecPiece) -> SpecPiece:
+def put(piece: MarkedValue, name: str | int, below: MarkedValue) -> MarkedValue:
     """Return the block or list *piece* with *below* at *name*."""
     value: Any = piece.value.copy()
     value[name] = below.value
-    return SpecPiece(value, piece.mark.holding({**piece.mark.inside, name: below.mark}), piece.key)
+    return MarkedValue(value, piece.mark.holding({**piece.mark.inside, name: below.mark}), piece.key)
 
 
-def without(piece: SpecPiece, *names: str) -> SpecPiece:
+def without(piece: MarkedValue, *names: str) -> MarkedValue:
     """Return the block *piece* without the keys *names*."""
     return piece._replace(value={name: value for name, value in piece.value.items() if name not in names})
 
@@ -75,13 +75,13 @@ class Resolver:
     def open(self, path: Path, kind: SpecKind) -> Document:
         """Return the description of *kind* in *path*: ``extends`` merged, a top-level node made a group, other references unresolved."""
         document = self._read(path, kind)
-        piece = self.extended(SpecPiece(document.value, document.root), kind, (path,))
+        piece = self.extended(MarkedValue(document.value, document.root), kind, (path,))
         if piece.value is UNRESOLVED:
             raise SpecError(self.problems)
         if not isinstance(piece.value, dict):
             raise SpecError(f"{piece.mark}: this is a list or a single value; write a block of keys, such as 'name: ...'")
         if "name" not in document.value and ("extends" in document.value or _is_named(kind)):
-            piece = put(piece, "name", SpecPiece(path.stem, piece.mark))
+            piece = put(piece, "name", MarkedValue(path.stem, piece.mark))
         if kind is Hardware and "price" in piece.value and _has_own_gpus(document.value):
             piece = without(piece, "price")
         if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
@@ -90,10 +90,10 @@ class Resolver:
 
     def finish(self, document: Document, kind: SpecKind) -> Document:
         """Return *document* with every reference resolved."""
-        piece = self._completed(self.follow(SpecPiece(document.value, document.root), kind), kind)
+        piece = self._completed(self.follow(MarkedValue(document.value, document.root), kind), kind)
         return Document(piece.value, piece.mark, document.implied)
 
-    def follow(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
+    def follow(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return the block *piece* of *kind* with every reference inside it replaced by the part it names."""
         if not isinstance(piece.value, dict):
             return piece
@@ -107,7 +107,7 @@ class Resolver:
             piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
-    def _follow_each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
+    def _follow_each(self, piece: MarkedValue, kind: SpecKind, chain: Chain) -> MarkedValue:
         """Resolve the references of a block, or of every block in a list."""
         if not isinstance(piece.value, list):
             return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
@@ -117,24 +117,24 @@ class Resolver:
             piece = put(piece, index, followed) if followed is not below else piece
         return piece
 
-    def _completed(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
+    def _completed(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return the workload *piece* with its defaults added; return a piece of another *kind* unchanged."""
         if kind is not Workload or not isinstance(piece.value, dict):
             return piece
         if piece.value.get("model") is UNRESOLVED and "dataset" not in piece.value:
-            piece = put(piece, "dataset", SpecPiece(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
+            piece = put(piece, "dataset", MarkedValue(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
         added = defaults.completed(piece.value)
         if _has_all(piece.value, added):
             return piece
-        return self.follow(_merged(SpecPiece(added, Mark("defaults")), piece), Workload, chain)
+        return self.follow(_merged(MarkedValue(added, Mark("defaults")), piece), Workload, chain)
 
-    def named(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
+    def named(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return the part that *piece* names, or *piece* merged over the part it extends; else *piece* itself."""
         if kind in schema.FOLDERS and isinstance(piece.value, str):
             return self._noting(piece, lambda: self._part(piece, kind, chain))
         return self.extended(piece, kind, chain)
 
-    def extended(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
+    def extended(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return *piece* merged over the part it extends, if any."""
         if kind not in schema.FOLDERS or not isinstance(piece.value, dict) or "extends" not in piece.value:
             return piece
@@ -150,34 +150,34 @@ class Resolver:
         part = without(part, "aliases")
         return _merged_hardware(part, own) if kind is Hardware else _merged(part, own)
 
-    def _with_own_sources(self, own: SpecPiece, part: str) -> None:
+    def _with_own_sources(self, own: MarkedValue, part: str) -> None:
         """Record a problem for each block of rates in *own* that changes numbers of *part* but has no source of its own."""
         for name, block in own.value.items():
             model = schema.model_at(Reliability, (name,))
             if isinstance(block, dict) and model is not None and "source" in model.model_fields and "source" not in block:
                 self._note(child(own, name), f"its numbers differ from those of {part}, so they need their own source; add source")
 
-    def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
+    def _part(self, reference: MarkedValue, kind: SpecKind, chain: Chain) -> MarkedValue:
         """Return the part that *reference* names, with all its references resolved."""
         path = self._locate(reference, kind, chain)
         problems_before = len(self.problems)
-        key = (SpecPiece, path, kind, self._library, self._heads_only)
-        return shelf.remembered(
+        key = (MarkedValue, path, kind, self._library, self._heads_only)
+        return memo.cached(
             key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == problems_before
         )
 
-    def _followed(self, path: Path, kind: SpecKind, reference: SpecPiece, chain: Chain) -> SpecPiece:
+    def _followed(self, path: Path, kind: SpecKind, reference: MarkedValue, chain: Chain) -> MarkedValue:
         """Return the contents of the file *path*, with all references resolved."""
         if kind is Node:
             return self._from_hardware(path, "node", reference, chain)
         document = self._read(path, kind)
-        piece = self.follow(self.extended(SpecPiece(document.value, document.root), kind, chain), kind, chain)
+        piece = self.follow(self.extended(MarkedValue(document.value, document.root), kind, chain), kind, chain)
         return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may be at its top level as in a group
 
-    def _locate(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> Path:
+    def _locate(self, reference: MarkedValue, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = shelf.remembered((Path, *question), lambda: catalogue.locate(*question))
+        path = memo.cached((Path, *question), lambda: catalogue.locate(*question))
         for fewer in (question[:3], question[:2]):
             if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)
@@ -199,10 +199,10 @@ class Resolver:
         value = self._read(path, kind).value
         return isinstance(value, dict) and schema.kind_of(value) in (Hardware, Workload)
 
-    def _from_hardware(self, path: Path, name: str, reference: SpecPiece, chain: Chain) -> SpecPiece:
+    def _from_hardware(self, path: Path, name: str, reference: MarkedValue, chain: Chain) -> MarkedValue:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
-        machine = self.extended(SpecPiece(document.value, document.root), Hardware, chain)
+        machine = self.extended(MarkedValue(document.value, document.root), Hardware, chain)
         single = _unfolded(machine) if isinstance(machine.value, dict) else machine
         single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
@@ -212,7 +212,7 @@ class Resolver:
     def _read(self, path: Path, kind: SpecKind) -> Document:
         return catalogue.read(path, "layers" if self._heads_only and kind is Model else None)
 
-    def _noting(self, reference: SpecPiece, step: Callable[[], SpecPiece]) -> SpecPiece:
+    def _noting(self, reference: MarkedValue, step: Callable[[], MarkedValue]) -> MarkedValue:
         """Return the result of *step*, or record why it failed."""
         try:
             return step()
@@ -222,11 +222,11 @@ class Resolver:
             self.problems.extend(problem for problem in error.problems if problem not in self.problems)
         return reference._replace(value=UNRESOLVED)
 
-    def _note(self, piece: SpecPiece, message: str) -> None:
+    def _note(self, piece: MarkedValue, message: str) -> None:
         problem = f"{yaml.place(piece.mark, yaml.spelled(piece.key, self._implied))}{message}"
         self.problems.extend([problem] if problem not in self.problems else [])
 
-    def _grouped(self, piece: SpecPiece) -> SpecPiece:
+    def _grouped(self, piece: MarkedValue) -> MarkedValue:
         """Turn ``node`` and ``price`` at the top level into one group of one node."""
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
@@ -235,9 +235,9 @@ class Resolver:
             return rest
         group = _folded(piece)
         self._implied = IMPLIED
-        return put(rest, "groups", SpecPiece([group.value], piece.mark.holding({0: group.mark})))
+        return put(rest, "groups", MarkedValue([group.value], piece.mark.holding({0: group.mark})))
 
-    def priced(self, group: SpecPiece, chain: Chain = ()) -> SpecPiece:
+    def priced(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
         """Return *group*; if it has no price, add the price of the hardware file that its node names or extends."""
         if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group
@@ -268,7 +268,7 @@ def _has_all(own: Any, added: Any) -> bool:
     return all(name in own and _has_all(own[name], inner) for name, inner in added.items())
 
 
-def _unfolded(part: SpecPiece) -> SpecPiece:
+def _unfolded(part: MarkedValue) -> MarkedValue:
     """Return the hardware *part*, with ``node`` and ``price`` at the top level if it is one group of one node."""
     groups = part.value.get("groups")
     if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
@@ -279,15 +279,15 @@ def _unfolded(part: SpecPiece) -> SpecPiece:
     return part
 
 
-def _folded(piece: SpecPiece) -> SpecPiece:
+def _folded(piece: MarkedValue) -> MarkedValue:
     """Return a group block with ``node`` and ``price`` from the top level of *piece*."""
-    group = SpecPiece({}, piece.mark.holding({}), piece.key)
+    group = MarkedValue({}, piece.mark.holding({}), piece.key)
     for name in schema.UNFOLDED:
         group = put(group, name, child(piece, name)) if name in piece.value else group
     return group
 
 
-def _merged_hardware(part: SpecPiece, own: SpecPiece) -> SpecPiece:
+def _merged_hardware(part: MarkedValue, own: MarkedValue) -> MarkedValue:
     """Return the hardware *own* merged over *part*; a partial group of *own* is merged over the group at the same index of *part*."""
     if "groups" in own.value:
         groups = child(own, "groups")
@@ -301,11 +301,11 @@ def _merged_hardware(part: SpecPiece, own: SpecPiece) -> SpecPiece:
     part = _unfolded(part)
     if len(part_groups := _groups(part)) == 1 and "groups" in part.value:
         group = _merged(part_groups[0], _folded(own))
-        own = put(without(own, *schema.UNFOLDED), "groups", SpecPiece([group.value], group.mark.holding({0: group.mark})))
+        own = put(without(own, *schema.UNFOLDED), "groups", MarkedValue([group.value], group.mark.holding({0: group.mark})))
     return _merged(part, own)
 
 
-def _groups(part: SpecPiece) -> list[SpecPiece]:
+def _groups(part: MarkedValue) -> list[MarkedValue]:
     """Return the groups of the hardware *part*; a single group may be written at the top level."""
     if "groups" not in part.value:
         return [_folded(part)]
@@ -322,7 +322,7 @@ def _is_partial(group: Any) -> bool:
     return any(field.is_required() and name not in node for name, field in Node.model_fields.items())
 
 
-def _merged(part: SpecPiece, own: SpecPiece) -> SpecPiece:
+def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
     """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     if own.value:
@@ -334,4 +334,4 @@ def _merged(part: SpecPiece, own: SpecPiece) -> SpecPiece:
             value[name], inside[name], _ = _merged(child(part, name), child(own, name))
         else:
             value[name] = mine
-    return SpecPiece(value, own.mark.holding(inside), own.key)
+    return MarkedValue(value, own.mark.holding(inside), own.key)

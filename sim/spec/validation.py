@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sim.spec import schema, shelf
+from sim.spec import memo, schema
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key
 from sim.spec.hardware import Node
@@ -45,7 +45,7 @@ def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec
         raise SpecError([*problems, *_sentences(kind, document, error.errors(include_url=False))]) from None
     if problems:
         raise SpecError(problems)
-    if shelf.is_open():
+    if memo.is_open():
         _keep_parts(spec, document.value)
     return spec
 
@@ -59,13 +59,13 @@ def require_kind(kind: type[BaseModel], document: Document) -> None:
 
 def _with_known(kind: type[BaseModel], value: Any) -> Any:
     """Return the block *value* with the data of every part that was validated before replaced by the validated part."""
-    if not shelf.is_open() or not isinstance(value, dict):
+    if not memo.is_open() or not isinstance(value, dict):
         return value
     block = value
     for name, model in schema.children(kind).items():
         inner = value.get(name)
         if isinstance(inner, dict):
-            valid = shelf.found((model, id(inner))) or _with_known(model, inner)
+            valid = memo.lookup((model, id(inner))) or _with_known(model, inner)
         elif isinstance(inner, list):
             valid = [_with_known(model, item) for item in inner]
         else:
@@ -83,7 +83,7 @@ def _keep_parts(spec: BaseModel, value: Any) -> None:
                 _keep_parts(one, item)
         elif isinstance(inner, dict) and isinstance(part, model):
             if model in schema.FOLDERS:
-                shelf.remembered((model, id(inner)), partial(_same, part), inner)
+                memo.cached((model, id(inner)), partial(_same, part), inner)
             _keep_parts(part, inner)
 
 

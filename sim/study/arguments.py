@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Final
 
 from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, give
-from sim.spec.own_prices import said_prices
+from sim.spec.own_prices import prices_from_options
 from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
@@ -44,7 +44,7 @@ def scenario_of(
 def price_source(value: object) -> str:
     """Return the name of the price source *value*: the user's object, a name, or prices by machine. Raise SpecError for others."""
     if isinstance(value, Mapping):
-        return said_prices(f"{machine}={price}" for machine, price in value.items())
+        return prices_from_options(f"{machine}={price}" for machine, price in value.items())
     return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
 
 
@@ -83,7 +83,7 @@ def require_flag(option: str, value: object) -> None:
         raise SpecError(f"{option}={value!r}: expected True or False")
 
 
-def several(option: str, value: object) -> list[str]:
+def text_list(option: str, value: object) -> list[str]:
     """Return the texts in *value*. Raise SpecError unless it is a list of texts or paths."""
     if isinstance(value, str | PathLike) or not isinstance(value, Sequence) or not all(isinstance(one, str | PathLike) for one in value):
         raise SpecError(f"{option}={value!r}: expected a list of strings, such as {[value if isinstance(value, str) else '...']}")

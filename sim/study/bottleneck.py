@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, foremost
+from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, largest_saving
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
@@ -47,14 +47,14 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
 
 
 class _Trials:
-    """Simulations with resources freed, each run once for all jobs that meet anywhere (see `companies`)."""
+    """Simulations with resources freed, each run once for all jobs that meet anywhere (see `jobs_met_by`)."""
 
     def __init__(self, run: Run) -> None:
         if any(each.job.workload.training.noise.draw for each in run.jobs):  # compare means, not draws
             run = simulate(run.hardware, [each.job.averaged for each in run.jobs], cold=False)
         self._done: dict[tuple[tuple[int, ...], frozenset[Resource]], Run] = {}
         self._base = run
-        self._with = companies(run)
+        self._with = jobs_met_by(run)
 
     def job(self, number: int, *resources: Resource) -> JobRun:
         """Return the run of job *number* with *resources* freed; jobs that it never meets do not matter."""
@@ -108,7 +108,7 @@ class _Trials:
         return {more: self.job(number, *resources, more).warm.step_time for more in RESOURCES if more in waited - {*resources}}
 
 
-def companies(run: Run) -> list[tuple[int, ...]]:
+def jobs_met_by(run: Run) -> list[tuple[int, ...]]:
     """Return, by job, which jobs it meets on a node or on a link between nodes, directly or through others, including itself."""
     places = [{*wiring.shared} if wiring else set[str]() for wiring in run.rings]
     for slot in run.cluster:
@@ -125,7 +125,7 @@ def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
     job = trials.job(number)
     step, freed = job.warm.step_time, trials.step_times(number)
     others: dict[Resource, float] = {resource: time for resource, time in freed.items() if resource != "gpu"}
-    best = foremost(step, others)
+    best = largest_saving(step, others)
     if best is None or step - others[best] < noteworthy * step:
         best = _most_blamed(job, others)  # no single one helps: perhaps two bound the step together
         if best is None or step - job.warm.stalls[Cause.COMPUTE] < noteworthy * step:

@@ -45,7 +45,7 @@ _TALKATIVE = ("distributed", "distributed.client")
 _COPYING = threading.Lock()
 
 
-class Luggage(NamedTuple):
+class TaskFiles(NamedTuple):
     """What a task needs besides the program: the user's files by absolute path, and fingerprints of catalogue files by name."""
 
     version: str
@@ -54,11 +54,11 @@ class Luggage(NamedTuple):
     catalogue: tuple[tuple[str, str], ...]
 
 
-class Unlike(SpecError):
+class VersionMismatch(SpecError):
     """Raised if a worker's program or catalogue differs from the user's."""
 
 
-def pack(read: Iterable[Path]) -> Luggage:
+def task_files(read: Iterable[Path]) -> TaskFiles:
     """Return the luggage of runs that read the files *read*."""
     own, shipped = [], []
     for path in sorted(read):
@@ -68,14 +68,14 @@ def pack(read: Iterable[Path]) -> Luggage:
             own.append((str(path), content))
         else:
             shipped.append((path.resolve().relative_to(home).as_posix(), hashlib.sha256(content).hexdigest()))
-    return Luggage(__version__, os.getcwd(), tuple(own), tuple(shipped))
+    return TaskFiles(__version__, os.getcwd(), tuple(own), tuple(shipped))
 
 
 def each_on_cluster(
     address: str,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    luggage: Luggage,
+    luggage: TaskFiles,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* as it completes, computed by the workers of the dask scheduler at *address*.
@@ -89,7 +89,7 @@ def each_on_cluster(
 
 @contextmanager
 def on_cluster(
-    address: str, luggage: Luggage, notice: Callable[[str], None] = lambda text: None
+    address: str, luggage: TaskFiles, notice: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[int, Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]]]:
     """Yield how many runs the workers at *address* can take at once, and a reusable function that does what `each_on_cluster` does."""
     client = _connect(address, notice)
@@ -178,7 +178,7 @@ def _gather(
     address: str,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    luggage: Luggage,
+    luggage: TaskFiles,
     notice: Callable[[str], None],
 ) -> Iterator[Result]:
     sent_luggage = client.submit(_identity, luggage, pure=False)  # a task of its own: sent once, and recomputed if its worker dies
@@ -191,7 +191,7 @@ def _gather(
         try:
             task = tasks.pop(watch.until(partial(_ended, done)))  # dropped once it has ended
             result = watch.until(partial(_result, task))
-        except Unlike:
+        except VersionMismatch:
             raise
         except Exception as error:
             raise _error_of(error, address, watch.progress) from None
@@ -255,11 +255,11 @@ def _error_of(error: Exception, address: str, progress: str) -> SpecError:
     return SpecError(f"--cluster {address}: {reason}")
 
 
-def _identity(luggage: Luggage) -> Luggage:
+def _identity(luggage: TaskFiles) -> TaskFiles:
     return luggage
 
 
-def _task(luggage: Luggage, function: Callable[[Item], Result], item: Item) -> Result:
+def _task(luggage: TaskFiles, function: Callable[[Item], Result], item: Item) -> Result:
     """Call *function* with *item* on a worker, with the user's files in place."""
     _check_same_program(luggage.version, luggage.catalogue)
     with _COPYING:
@@ -284,10 +284,12 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
     """Raise Unlike unless this process has the same program and catalogue as the user."""
     if version != __version__:
-        raise Unlike(f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all")
+        raise VersionMismatch(
+            f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all"
+        )
     for name, fingerprint in catalogue:
         if fingerprint not in _fingerprints(name):
-            raise Unlike(f"--cluster: catalog file {name} differs on a worker; install the same stallsim on all")
+            raise VersionMismatch(f"--cluster: catalog file {name} differs on a worker; install the same stallsim on all")
 
 
 def _fingerprints(name: str) -> Mapping[str, None]:

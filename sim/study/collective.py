@@ -10,7 +10,7 @@ from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement, place, slots, with_nodes
-from sim.cluster.fabric import crossed
+from sim.cluster.fabric import job_fabric
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.stack import other_algorithm
@@ -44,7 +44,7 @@ def collective_table(
     operation = operation_of(op, tuning)
     lent = placed_machine(hardware, nodes, gpus, placement, overrides)
     machine, placed, ranks = lent.spec, lent.placed, lent.ranks
-    fabric = crossed(machine, [[part.node for part in placed]], 0)
+    fabric = job_fabric(machine, [[part.node for part in placed]], 0)
     plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
     if shares is not None and operation != "all_to_all":
         raise SpecError(f"--shares {shares}: applies only to --op all_to_all; leave it out")

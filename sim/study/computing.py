@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from sim import __version__
 from sim.spec.library import fingerprint
-from sim.study.cluster import each_on_cluster, pack
+from sim.study.cluster import each_on_cluster, task_files
 from sim.study.journal import Journal, RowFigures
 from sim.study.pool import each
 
@@ -57,7 +57,7 @@ def computed(
     if by.cluster is None or not tasks:
         answers = each(answer, tasks, by.processes, together)
     else:
-        answers = each_on_cluster(by.cluster, answer, tasks, pack(by.read), by.notice)
+        answers = each_on_cluster(by.cluster, answer, tasks, task_files(by.read), by.notice)
     for key, figures in answers:
         if by.journal is not None:
             by.journal.note(key, figures)

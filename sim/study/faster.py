@@ -262,7 +262,7 @@ _SPED_AT: dict[str, tuple[Resource, ...]] = {
 """Resources, as named in a log, that differ from others of the same cause."""
 
 
-def sped_by(cause: Cause, resource: str, loader: str) -> tuple[Resource, ...]:
+def resources_behind(cause: Cause, resource: str, loader: str) -> tuple[Resource, ...]:
     """Return the resources that shorten time of *cause* at *resource* (as named in a log) in proportion, with this *loader*."""
     if cause is Cause.COPY and loader == "dali_gpu":  # the sample crosses PCIe as it was read
         return ("pcie",)

@@ -114,7 +114,7 @@ class Goodput:
     """Limit on the power of GPUs."""
 
 
-def weeks_of(
+def simulate_weeks(
     steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip

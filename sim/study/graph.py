@@ -10,7 +10,7 @@ from typing import get_args
 from sim.check import check_hardware, require
 from sim.cluster.build import Placement, place
 from sim.parallel.chakra import graphs_of
-from sim.parallel.graph import Graph, matched
+from sim.parallel.graph import Graph, match_messages
 from sim.spec.fields import Peak, Precision
 from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.hardware import Hardware
@@ -88,7 +88,7 @@ def run_graphs(
 ) -> GraphRun:
     """Simulate *graphs*, one for each GPU of *placement* in its order. Raise SpecError if the ranks' communication does not match."""
     prices = GraphPrices(hardware, tuple(placement), tuning)
-    played = play_graphs(GraphScene(graphs, matched(graphs), prices, peak))
+    played = play_graphs(GraphScene(graphs, match_messages(graphs), prices, peak))
     return GraphRun(hardware, name, graphs, prices, played, rank_steps(played), peak, inputs or {})
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.check import check_hardware, check_job, check_jobs, require, warn_job
+from sim.check import check_hardware, check_job, check_jobs, job_warnings, require
 from sim.simulate import ring_channels_of
-from sim.spec import shelf
+from sim.spec import memo
 from sim.spec.catalogue import catalogue, locate, read
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load
@@ -38,7 +38,7 @@ class PlacedJobs(NamedTuple):
 
 def jobs_file(name: str) -> Path | None:
     """Return the path of the jobs file *name* (a path or a catalogue name); None if it describes a single workload."""
-    return shelf.remembered((jobs_file, name), lambda: _jobs_file(name))
+    return memo.cached((jobs_file, name), lambda: _jobs_file(name))
 
 
 def _jobs_file(name: str) -> Path | None:
@@ -70,7 +70,7 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
         fits = partial(memory_problem, ranks=job.ranks, channels=channels)
         problems += [where + text for text in check_job(there, entry.workload, fit=fits, documents=(machine.document, None))]
         most = max(len(part.gpus) for part in job.placement)
-        warnings += [f"jobs.{number}: {text}" for text in warn_job(there, entry.workload, most, job.ranks)]
+        warnings += [f"jobs.{number}: {text}" for text in job_warnings(there, entry.workload, most, job.ranks)]
         jobs.append(job)
     require(problems)
     if loaded.spec.coordinated_prep:

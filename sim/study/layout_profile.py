@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sim.analysis.attribution import Apart, apart
+from sim.analysis.attribution import StallComparison, apart
 from sim.analysis.differential import Stall, stall
 from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.spec.workload import Workload
 from sim.study.layout import LayoutAnswer, layout_answer
-from sim.study.layout_whatif import LINKS, sped
+from sim.study.layout_whatif import LINKS, rerun_faster
 from sim.study.scenario import Scenario
 
 
@@ -48,7 +48,7 @@ class LayoutProfile:
     """The job as it is: RUN2."""
     runs: Mapping[str, LayoutRun]
     stalls: Mapping[str, Stall]
-    apart: Mapping[str, Apart]
+    apart: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, and why the two differ."""
 
     def changed(self, name: str) -> dict[Cause, float]:
@@ -63,10 +63,10 @@ def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | No
     real = answer.run
     synthetic, in_memory = _read(real.workload, loader="synthetic"), _read(real.workload, stream=None)
     simulations: dict[str, Callable[[], LayoutRun]] = {
-        RUN0: lambda: sped(real, LINKS, workload=synthetic),
-        RUN1: lambda: sped(real, ["network"], workload=synthetic),
-        FULL: lambda: sped(real, [], workload=synthetic),
-        RUN3: lambda: sped(real, ["disk"], workload=in_memory),
+        RUN0: lambda: rerun_faster(real, LINKS, workload=synthetic),
+        RUN1: lambda: rerun_faster(real, ["network"], workload=synthetic),
+        FULL: lambda: rerun_faster(real, [], workload=synthetic),
+        RUN3: lambda: rerun_faster(real, ["disk"], workload=in_memory),
         RUN2: lambda: real,
     }
     runs = {}

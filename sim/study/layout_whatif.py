@@ -57,11 +57,11 @@ def layout_whatif(scenario: Scenario, progress: Callable[[int, int], None] | Non
 
 def _with_more(run: LayoutRun, *resources: Resource) -> tuple[float, float]:
     """Return seconds of a step with twice and with infinitely much of *resources*."""
-    twice, infinite = (sped(run, resources, factor).step_time for factor in (2.0, INFINITE))
+    twice, infinite = (rerun_faster(run, resources, factor).step_time for factor in (2.0, INFINITE))
     return twice, infinite
 
 
-def sped(run: LayoutRun, resources: Sequence[Resource], factor: float = INFINITE, workload: Workload | None = None) -> LayoutRun:
+def rerun_faster(run: LayoutRun, resources: Sequence[Resource], factor: float = INFINITE, workload: Workload | None = None) -> LayoutRun:
     """Repeat *run* with *resources* *factor* times as fast, and with another *workload* if given."""
     job = Job(workload or run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
     hardware, (changed,) = faster(run.hardware, [job], resources, factor)

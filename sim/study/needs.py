@@ -44,7 +44,7 @@ def needs(real: Run) -> Needs:
     job, nodes, dataset = real.jobs[0], real.nodes(), real.jobs[0].job.workload.dataset
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    core_factor = least(
+    core_factor = least_sufficient_factor(
         lambda factor: _warm(real, lambda each_node: _with_faster_cores(each_node, factor)),
         _warm(real, lambda each_node: _with_faster_cores(each_node, _MOST)),
     )
@@ -53,10 +53,10 @@ def needs(real: Run) -> Needs:
     if not disks:
         return Needs(None, None, cores)
     cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
-    disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
+    disk = least_sufficient_factor(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
     held = max(page_cache.capacity(node.host.memory, node.page_cache) for node in nodes)
     size = dataset.samples * dataset.sample
-    memory_factor = least(
+    memory_factor = least_sufficient_factor(
         lambda factor: _warm(real, lambda each_node: _with_more_memory(each_node, factor)),
         _warm(real, lambda each_node: _with_more_memory(each_node, _MOST)),
     )
@@ -68,7 +68,7 @@ def needs(real: Run) -> Needs:
     )
 
 
-def least(step_time: Callable[[float], float], without: float) -> float | None:
+def least_sufficient_factor(step_time: Callable[[float], float], without: float) -> float | None:
     """Return the least factor above 1 at which *step_time* equals that *without* the stall; None if 1 is enough or none helps."""
     if step_time(1.0) <= GONE * without or step_time(_MOST) > GONE * without:
         return None

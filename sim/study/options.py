@@ -251,7 +251,7 @@ def part(options: Mapping[str, Any], group: type) -> dict[str, Any]:
     return {name: options[name] for name in options_of(group) if name in options}
 
 
-def tells(*groups: type) -> Callable[[T], T]:
+def documents_options(*groups: type) -> Callable[[T], T]:
     """Return a decorator that adds the options of *groups* to signature and help of a function, which takes them as ``**options``."""
 
     def decorated(function: T) -> T:
@@ -275,7 +275,7 @@ def keywords(group: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that passes the options of *group* to a function as ``**options``, with defaults for those left out."""
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
-        told = tells(group)(function)
+        told = documents_options(group)(function)
         signature = inspect.signature(told)
         defaults = {name: each.option.default for name, each in options_of(group).items()}
 

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sim.simulate import decided_by
-from sim.spec import shelf
+from sim.simulate import epochs_cache_key
+from sim.spec import memo
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, has_layout, prepare
 from sim.study.space import Point
 
-_MOST: Final = shelf.MOST // 16
+_MOST: Final = memo.MOST // 16
 """Maximum number of points of one epoch whose descriptions all stay cached: one hardware description takes a dozen entries."""
 
 
@@ -56,6 +56,6 @@ def _epoch_key(scenario: Scenario) -> Hashable:
         if has_layout(scenario):
             return None
         question = prepare(scenario)
-        return decided_by(question.hardware, question.jobs)
+        return epochs_cache_key(question.hardware, question.jobs)
     except SpecError:
         return None  # reported when the point is computed

@@ -73,7 +73,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
             alone = under_way
 
 
-def replaced_quietly() -> None:
+def suppress_replacement_warning() -> None:
     """Suppress joblib's warning when it replaces a process that has grown by 300 MB: no item is lost.
 
     If warnings are errors, the thread that replaces the process would die, and the caller would wait for its results forever.
@@ -90,7 +90,7 @@ def _on_processes(
     """
     from joblib import Parallel, delayed, parallel_config
 
-    replaced_quietly()
+    suppress_replacement_warning()
     with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they collect garbage as rarely as this one
         parallel = Parallel(n_jobs=processes, batch_size=1, pre_dispatch=max(1, under_way // batch), return_as="generator")
     with _interrupts_blocked():

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sim.analysis.attribution import Apart, apart
+from sim.analysis.attribution import StallComparison, apart
 from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
@@ -37,7 +37,7 @@ class Profile:
     times: RunTimes
     made_of: Mapping[str, Mapping[Cause, float]]
     """Each differential stall (seconds per step) by cause according to direct attribution: the change between its two runs."""
-    apart: Mapping[str, Apart]
+    apart: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
     needs: Needs

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.cluster.checkpoint import Outflow, checkpoint, outflows
-from sim.mesh import LayoutRun, scene_of
+from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
 from sim.spec.stores import Store
@@ -22,7 +22,7 @@ from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
-Again = Callable[[Sequence[Outflow]], float]
+StepWithTraffic = Callable[[Sequence[Outflow]], float]
 """Returns the seconds of a step while each node writes these parts of checkpoints throughout."""
 
 
@@ -52,12 +52,12 @@ class SavedRun(NamedTuple):
         return self.written * (1.0 - self.step / self.beside)
 
 
-def saved_beside(run: Run | LayoutRun, name: str) -> SavedRun:
+def saved_during_run(run: Run | LayoutRun, name: str) -> SavedRun:
     """Return the effect of a checkpoint to the store *name* on *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
     return _saved_to(run, name, store_of(name))
 
 
-def slowed_beside(run: Run | LayoutRun) -> Slowed:
+def slowdown_by_store(run: Run | LayoutRun) -> Slowed:
     """Return a function that returns the seconds that the steps of *run* lose while a checkpoint is written to a store."""
 
     def slowed(store: Store | None) -> float:
@@ -80,9 +80,9 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
     return _saved(name, store, job.workload, run.node(), len(job.placement), job.ranks, run.jobs[0].warm.step_time, again)
 
 
-def _layout_beside(run: LayoutRun) -> Again:
+def _layout_beside(run: LayoutRun) -> StepWithTraffic:
     def again(flows: Sequence[Outflow]) -> float:
-        scene = scene_of(run.hardware, run.workload, run.layout)
+        scene = layout_scene(run.hardware, run.workload, run.layout)
         return play(replace(scene, outflows=flows)).time
 
     return again
@@ -96,7 +96,7 @@ def _saved(
     nodes: int,
     gpus: int,
     step: float,
-    again: Again,
+    again: StepWithTraffic,
 ) -> SavedRun:
     parts = saved_parts(workload, gpus, nodes, step)
     require_room(parts, node, store, name)

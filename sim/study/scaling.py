@@ -10,7 +10,7 @@ from sim.analysis.cost import Market
 from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, answer_to, prepare
+from sim.study.scenario import Answer, CheckedScenario, Infeasible, Scenario, answer, answer_to, prepare
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
@@ -55,8 +55,8 @@ def answers(
         first = answer(scenarios[0], thorough, keep_rates, trying)
         return [_ran(scenarios[0], first)]
     questions = [(scenario, _question_of(scenario)) for scenario in scenarios]
-    _require_different([question for _, question in questions if isinstance(question, Question)])
-    last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, Question)), default=-1)
+    _require_different([question for _, question in questions if isinstance(question, CheckedScenario)])
+    last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, CheckedScenario)), default=-1)
     points = []
     for place, (scenario, question) in enumerate(questions):
         if isinstance(question, Infeasible):
@@ -70,7 +70,7 @@ def answers(
     return points
 
 
-def _require_different(questions: Sequence[Question]) -> None:
+def _require_different(questions: Sequence[CheckedScenario]) -> None:
     """Raise SpecError if different numbers of nodes give the same run: jobs that are placed explicitly leave other nodes idle."""
     placements = [[job.placement for job in question.jobs] for question in questions]
     if any(placement in placements[:index] for index, placement in enumerate(placements)):
@@ -84,7 +84,7 @@ def _ran(scenario: Scenario, finished: Answer) -> SizePoint:
     )  # fmt: skip
 
 
-def _question_of(scenario: Scenario) -> Question | Infeasible:
+def _question_of(scenario: Scenario) -> CheckedScenario | Infeasible:
     try:
         return prepare(scenario)
     except Infeasible as problem:

@@ -14,16 +14,16 @@ from typing import Final, Literal, NamedTuple
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
 from sim.analysis.whole_job import JobPlan
-from sim.check import check_job, check_run, require, warn_job
+from sim.check import check_job, check_run, job_warnings, require
 from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
-from sim.spec import shelf
+from sim.spec import memo
 from sim.spec.catalogue import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import PriceOverride
-from sim.spec.references import SpecPiece, child, put
+from sim.spec.references import MarkedValue, child, put
 from sim.spec.schema import UNFOLDED, home
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
@@ -160,7 +160,7 @@ def refuse_layouts(workloads: Sequence[Workload]) -> None:
 
 
 def answer_to(
-    question: Question,
+    question: CheckedScenario,
     scenario: Scenario,
     thorough: bool = False,
     keep_rates: bool = False,
@@ -180,7 +180,7 @@ def answer_to(
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])
     refuse_parts_of_blocks([job.workload for job in jobs])
-    with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
+    with memo.caching_inside():  # many of the runs that are tried turn out to be the same
         run = simulate(
             hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log
         )
@@ -191,7 +191,7 @@ def answer_to(
     return Answer(run, question.inputs, (*question.warnings, *sensitive), freed, scenario.market, scenario.plan)
 
 
-class Question(NamedTuple):
+class CheckedScenario(NamedTuple):
     """Checked descriptions, warnings about them, and the fingerprints of what was read."""
 
     hardware: Hardware
@@ -210,7 +210,7 @@ class Infeasible(SpecError):
         self.brief = brief or self.problems[0]
 
 
-def prepare(scenario: Scenario) -> Question:
+def prepare(scenario: Scenario) -> CheckedScenario:
     """Return the checked hardware and the jobs on it.
 
     Raise SpecError listing all problems, `Infeasible` if only the number of nodes or GPUs is to blame.
@@ -223,7 +223,7 @@ def prepare(scenario: Scenario) -> Question:
         _refuse_single_job_options(scenario)
         placed = place_jobs(machine, path, for_workload)
         inputs = {"hardware": machine.sha256, "workload": placed.sha256, "stack": placed.stacks, "records": fingerprint([])}
-        return Question(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
+        return CheckedScenario(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
     _refuse_two_batches(loaded.spec, scenario)
@@ -247,14 +247,14 @@ def prepare(scenario: Scenario) -> Question:
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.at(number)}) for number in range(len(gpus))]
         short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
         raise Infeasible(problems, len(placement), job.ranks, *short[:1])
-    notes += warn_job(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
+    notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,
         "workload": loaded.sha256,
         "stack": fingerprint(loaded.document.value["training"]["stack"]),
         "records": fingerprint([]),
     }
-    return Question(machine.spec, [job], inputs, notes)
+    return CheckedScenario(machine.spec, [job], inputs, notes)
 
 
 def workload_name(scenario: Scenario) -> str:
@@ -312,7 +312,7 @@ def _refuse_contradictions(scenario: Scenario) -> None:
 def _with_requested_nodes(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
     """Return *machine* with the requested number of workers, or with those of a placement if it is a single group of fewer."""
     if scenario.nodes is not None:
-        return shelf.remembered(
+        return memo.cached(
             (Scenario, id(machine), scenario.nodes), lambda: _with_nodes(machine, scenario.nodes or 0, f"--nodes {scenario.nodes}"), machine
         )
     counts = [group.count for group in machine.spec.groups if group.role == "worker"]
@@ -326,9 +326,9 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     """Return *machine* with *nodes* workers; messages about their number name the *option*."""
     spec = with_nodes(machine.spec, nodes)
     at = next(number for number, group in enumerate(spec.groups) if group.role == "worker")
-    top = SpecPiece(machine.document.value, machine.document.root)
+    top = MarkedValue(machine.document.value, machine.document.root)
     groups = child(top, "groups")
-    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", SpecPiece(nodes, Mark(option)))))
+    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", MarkedValue(nodes, Mark(option)))))
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
 
 
@@ -427,8 +427,8 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[W
 def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
     """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
     training = loaded.spec.training.model_copy(update={"batch": batch})
-    top = SpecPiece(loaded.document.value, loaded.document.root)
-    top = put(top, "training", put(child(top, "training"), "batch", SpecPiece(batch, Mark(option))))
+    top = MarkedValue(loaded.document.value, loaded.document.root)
+    top = put(top, "training", put(child(top, "training"), "batch", MarkedValue(batch, Mark(option))))
     document = Document(top.value, top.mark, loaded.document.implied)
     return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
 

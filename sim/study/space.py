@@ -131,7 +131,7 @@ def sobol(axes: Sequence[SweptField], points: int, seed: int) -> list[Point]:
     return [tuple((axis.key, axis.between(float(share))) for axis, share in zip(axes, row, strict=True)) for row in shares]
 
 
-def asked_points(texts: Sequence[str], count: int | None, seed: int) -> list[Point]:
+def points_of(texts: Sequence[str], count: int | None, seed: int) -> list[Point]:
     """Return the points of the ``KEY=VALUES`` *texts*: their grid, or *count* points of a Sobol sequence."""
     axes = [axis(text) for text in texts]
     return grid(axes) if count is None else sobol(axes, count, seed)

@@ -18,7 +18,7 @@ from uuid import uuid4
 from sim.spec.catalogue import suggestions
 from sim.spec.elsewhere import as_written, read_files
 from sim.spec.library import fingerprint
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.study.computing import Computing, computed, question_of
 from sim.study.journal import Journal, RowFigures
@@ -118,7 +118,7 @@ def swept(
             )
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
         different, name = len(set(keys)), uuid4().hex
-        with standing(name):
+        with caching(name):
             order = compute_order(points if missing else (), partial(at, scenario))
         tasks = sorted(missing.items(), key=lambda task: order.place(task[1]))
         by = Computing(processes, cluster, done_before, question, read, notice)
@@ -132,7 +132,7 @@ def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point
     """Compute one point of *sweep*; a process that computes several assumes that descriptions do not change meanwhile."""
     key, point = task
     try:
-        with standing(sweep), _as_varied(point):
+        with caching(sweep), _as_varied(point):
             return key, {**run(at(scenario, point)), "problem": ""}
     except SpecError as error:
         return key, {"problem": as_written(str(error))}

@@ -20,7 +20,7 @@ import numpy as np
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
 from sim.spec.yaml import SpecError
@@ -82,7 +82,7 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
         job.restarts,
         job.policy == "replace",
     )
-    revocation = DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(job.replacement, job.replacement))
+    revocation = DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(job.replacement, job.replacement))
     saving = Saving(min(interval, job.work) / full, job.checkpoint, job.checkpoint, job.restore)
     return LongRun(
         workers, 0, saving, [revocation], (0.0, 0.0, 0.0), work=job.work / full, lives=(job.lives, 0.0), members=members

@@ -14,7 +14,7 @@ from sim.analysis.cost import Market, node_price
 from sim.analysis.crew import Members
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
-from sim.analysis.long_run import DrawnCause, LongRun, Saving, of_cause
+from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
@@ -238,7 +238,7 @@ class Weeks:
             require_flag(name, getattr(self, name))
 
 
-def at_level(weeks: Weeks, level: str | None) -> Weeks:
+def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
     """Return *weeks* with the failure rates of *level*; None leaves them as they are."""
     return weeks if level is None else replace(weeks, level=level)
 
@@ -310,7 +310,7 @@ def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, 
         ("slow", reliability.slow.rate, reliability.slow.interval),
         ("planned", reliability.planned.rate, reliability.planned.interval),
         ("repair", 1.0, None if another else reliability.repair_interval),
-        *((of_cause(cause.name), cause.share, cause.interval) for cause in reliability.causes),
+        *((cause_key(cause.name), cause.share, cause.interval) for cause in reliability.causes),
     ]
     return {name: (interval[0] / middle, interval[1] / middle) for name, middle, interval in middles if interval is not None}
 

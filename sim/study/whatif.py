@@ -25,9 +25,9 @@ from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.spec.hardware import Hardware, Node
 from sim.spec.yaml import SpecError
-from sim.study.faster import INFINITE, faster, sped_by
+from sim.study.faster import INFINITE, faster, resources_behind
 from sim.study.faster_machines import FasterMachine, faster_machines
-from sim.study.needs import GONE, least
+from sim.study.needs import GONE, least_sufficient_factor
 from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
 
@@ -154,7 +154,7 @@ class _Trials:
         self.on_path: dict[Resource, float] = defaultdict(float)
         """Seconds of a step on the critical path, by the resource that would shorten them."""
         for row in critical_path(self.run.log, self.run.jobs[0].warm.windows):
-            for resource in sped_by(row.cause, row.resource, job.workload.input.loader):
+            for resource in resources_behind(row.cause, row.resource, job.workload.input.loader):
                 self.on_path[resource] += row.seconds
 
     def outcome(self, resource: Resource, factor: float) -> StepOutcome:
@@ -219,7 +219,7 @@ def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: 
 def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) -> float | None:
     if now <= GONE * infinite:
         return 1.0
-    return least(lambda factor: trials.outcome(resource, factor).step_time, infinite)
+    return least_sufficient_factor(lambda factor: trials.outcome(resource, factor).step_time, infinite)
 
 
 def _unit(trials: _Trials, resource: Resource, percent: float) -> UpgradeUnit | None:

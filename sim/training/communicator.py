@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import simpy
 
-from sim.cluster.network import Activity, Network, fire
+from sim.cluster.network import Activity, Network, schedule_once
 from sim.events import Cause
 
 SimProcess = Generator[simpy.Event, object, None]
-Meanings = Mapping[str, tuple[Cause, str]]
+LinkCauses = Mapping[str, tuple[Cause, str]]
 """Maps the live name of a link to the cause and the description to report when that link limits an operation."""
 
 
@@ -59,7 +59,7 @@ class Operation:
 
     def may_begin(self, delay: float = 0.0) -> None:
         """Allow the operation to begin *delay* seconds after the slowest rank has arrived, once its turn comes."""
-        fire(self.env, self.come, self.ready + delay - self.env.now)
+        schedule_once(self.env, self.come, self.ready + delay - self.env.now)
 
     def until_over(self) -> SimProcess:
         """Wait until the operation has ended. Its event is created on demand, because most operations are never waited for."""
@@ -131,7 +131,9 @@ class Fluid(NamedTuple):
         return self.launch + self.volume / self.cap
 
 
-def carried(network: Network, operation: Operation, price: Fluid, name: str, meanings: Meanings) -> Generator[simpy.Event, Any, None]:
+def play_on_network(
+    network: Network, operation: Operation, price: Fluid, name: str, meanings: LinkCauses
+) -> Generator[simpy.Event, Any, None]:
     """Play *operation*, or its next part, on *network*, and record over time what limited it."""
     begin = network.env.now
     yield network.env.timeout(price.launch)
@@ -140,7 +142,7 @@ def carried(network: Network, operation: Operation, price: Fluid, name: str, mea
     operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, meanings))
 
 
-def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: Meanings) -> Generator[HeldPiece, None, None]:
+def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: LinkCauses) -> Generator[HeldPiece, None, None]:
     own = price.cause, price.limit
     if len(activity.history) < 2 and not activity.bottleneck:
         yield HeldPiece(*own, begin, end)

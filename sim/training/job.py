@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sim.cluster.build import Built, Placement, RankClass, Slot
+from sim.cluster.build import LiveCluster, Placement, RankClass, Slot
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.cluster.page_cache import from_others
@@ -40,7 +40,7 @@ from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
 from sim.training.step import Replica
-from sim.training.step_plan import StepPlan, norm_patience, plan_steps
+from sim.training.step_plan import StepPlan, mean_time_to_norm, plan_steps
 
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100, for which data sets state GPU decode times. Other GPUs scale by their memory bandwidth."""
@@ -145,7 +145,7 @@ class JobStage:
 
     network: Network
     log: EventLog
-    built: Built
+    built: LiveCluster
     burst: Mapping[str, bool]
     executor: str
     seed: int = 0
@@ -228,7 +228,7 @@ def _live_gpu(network: Network, rank_class: RankClass, workload: Workload, plan:
     cores = {rank_class.cores: float(rank_class.members * each)} if each else {}
     name = f"gpu {rank_class.slot.name}.{rank_class.gpus[0]}"
     weight, slowdown = CORE_WEIGHT if each else 1.0, workload.training.stack.overlap_slowdown
-    return LiveGpu(network, name, slowdown, shared, cores, weight, norm_patience(workload, plan))
+    return LiveGpu(network, name, slowdown, shared, cores, weight, mean_time_to_norm(workload, plan))
 
 
 def _exchange(

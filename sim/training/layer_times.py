@@ -15,7 +15,7 @@ from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same, parts, same_layers
+from sim.spec.identity import IdentityKey, parts, same_layers
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
@@ -36,11 +36,11 @@ class LayerTimes(NamedTuple):
 
 def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
     """Return the time and launches of each layer of *workload* on *gpu*, without the training's ``compute_factor``."""
-    return _worked_out(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
+    return _worked_out(IdentityKey((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _cached_mix(key: Same) -> KernelMix | None:
+def _cached_mix(key: IdentityKey) -> KernelMix | None:
     workload, gpu = key.held
     training = workload.training
     return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
@@ -50,7 +50,7 @@ def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
     """Return what bounds the kernels of *workload* on *gpu*, or None if layer times were measured and the bounds are unknown."""
     if workload.model.measured is not None:
         return None
-    return _cached_mix(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
+    return _cached_mix(IdentityKey((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 def same_gpu(gpu: Gpu) -> Hashable:
@@ -59,7 +59,7 @@ def same_gpu(gpu: Gpu) -> Hashable:
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _worked_out(key: Same) -> LayerTimes:
+def _worked_out(key: IdentityKey) -> LayerTimes:
     workload, gpu = key.held
     training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
     setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)

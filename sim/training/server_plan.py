@@ -3,8 +3,8 @@
 Every worker pushes a shard of the bucket to each server (`sim.training.sharding`), the server's processor applies it, and the worker
 pulls the new values: three stages, or one if the servers pipeline. A leg of a stage is all traffic between the workers and one server
 (or several equal servers); its load on a link is the number of flows that cross it. A server spreads its traffic over all its NICs.
-Traffic that leaves a leaf or pod loads its uplinks (`sim.cluster.between`). Traffic of a colocated server with its own host crosses PCIe
-but no network link. With racks (PHub, arXiv:1805.07891, section 3.4), servers first sum within their own rack and then exchange the sums
+Traffic that leaves a leaf or pod loads its uplinks (`sim.cluster.server_traffic`). Traffic of a colocated server with its own host crosses
+PCIe but no network link. With racks (PHub, arXiv:1805.07891, section 3.4), servers first sum within their own rack and then exchange the sums
 in a ring; only this ring crosses the core of the fabric.
 Not modeled: pushing one bucket while the previous one is pulled (unless pipelined), and sums inside a node before the push.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from sim.cluster.between import NOWHERE, Ways
 from sim.cluster.build import Serving, Slot
+from sim.cluster.server_traffic import UNLIMITED, ServerFabric
 from sim.events import Cause
 from sim.spec.fields import at
 from sim.spec.hardware import Fabric
@@ -70,7 +70,7 @@ class ServerPlan:
     shards: tuple[tuple[ServerShard, ...], ...]
     fabric: Fabric
     asynchronous: bool
-    between: Ways = NOWHERE
+    between: ServerFabric = UNLIMITED
     """The network between its hosts, if the structure of the fabric is specified."""
 
     @property
@@ -281,7 +281,7 @@ def serving(workload: Workload) -> Serving | None:
     return Serving(stack.servers.count, stack.servers.placement == "colocated", stack.servers.sharding == "chunks")
 
 
-def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, between: Ways = NOWHERE) -> ServerPlan:
+def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, between: ServerFabric = UNLIMITED) -> ServerPlan:
     """Return the plan of job *number*, which trains *workload* on *cluster*; *between* is the network between its hosts."""
     servers = workload.training.stack.servers
     if servers is None:

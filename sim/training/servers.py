@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import simpy
 
-from sim.cluster.network import Activity, Network, together
+from sim.cluster.network import Activity, Network, all_done
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
 from sim.training.collectives.price.plan import Live, live_load
@@ -76,7 +76,7 @@ class ServerExecutor:
         self._count_others(ident)
         for latency, legs in self._stages[ident]:
             activities = [self._start(leg) for leg in legs]
-            yield together(env, activities)
+            yield all_done(env, activities)
             self._log_limits(activities, f"{name} {legs[0].name}" if legs else name, ident, nbytes)
             if latency > 0:
                 start = env.now

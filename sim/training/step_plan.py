@@ -22,7 +22,7 @@ from sim.parallel.lower.step_program import StepProgram, step_program
 from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Start, Unpack, Wait, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same, same_layers
+from sim.spec.identity import IdentityKey, same_layers
 from sim.spec.precision import MEANING
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload, batch_norms
@@ -168,31 +168,31 @@ def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> l
 
     The job has *ranks* ranks in total, which all run the same operations. The workloads may differ in their batch.
     """
-    keys = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
+    keys = [plan_key(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
     plans = _plans(tuple(dict.fromkeys(keys)), ranks)
     return [plans[machine] for machine in keys]
 
 
-def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
+def plan_key(workload: Workload, gpu: Gpu, cpu_speed: float) -> IdentityKey:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
     own_exchange = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
     settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
-    return Same((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
+    return IdentityKey((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
 
-@lru_cache(maxsize=4096)  # as large as a study's result cache (`sim.spec.shelf`), because a sweep revisits each plan
-def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
+@lru_cache(maxsize=4096)  # as large as a study's result cache (`sim.spec.memo`), because a sweep revisits each plan
+def _plans(different: tuple[IdentityKey, ...], ranks: int) -> dict[IdentityKey, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
-    passes = [one_pass(key) for key in different]
+    passes = [timed_pass(key) for key in different]
     ready = [max(times) for times in zip(*(each_pass.ready for each_pass in passes), strict=True)]
     program = step_program(different[0].held[0], ready, ranks)
     return {key: _plan(key, each_pass, program, ranks) for key, each_pass in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
-def one_pass(key: Same) -> TimedPass:
+def timed_pass(key: IdentityKey) -> TimedPass:
     """Return one forward and backward pass on one GPU, layer by layer."""
     workload, gpu, cpu_speed = key.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
@@ -226,7 +226,7 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
-def _plan(key: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
+def _plan(key: IdentityKey, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
     workload, gpu, cpu_speed = key.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
@@ -301,7 +301,7 @@ def gradient_checks(workload: Workload) -> float:
     return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
 
 
-def norm_patience(workload: Workload, plan: StepPlan) -> float:
+def mean_time_to_norm(workload: Workload, plan: StepPlan) -> float:
     """Return the mean compute time (s) in backward until the next persistent batch norm; infinity if there are none.
 
     Such a kernel cannot finish before a concurrent collective does (PyTorch issue 80259, NVIDIA/nccl issues 338 and 661). At a random

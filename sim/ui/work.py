@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
 from sim.ui.choice import Choice
 from sim.ui.download import file_of
@@ -41,7 +41,7 @@ def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
     """Yield the messages of a process for one *task*: its answers, or why it is refused, and then the end."""
     own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
     try:
-        with nullcontext() if own else standing("ui"):  # the user may edit their own file between two requests
+        with nullcontext() if own else caching("ui"):  # the user may edit their own file between two requests
             for answer in TASKS[task](choice, *more):
                 yield "said", answer
     except SpecError as error:

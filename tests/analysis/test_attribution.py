@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.attribution import Gap, apart
+from sim.analysis.attribution import StallGap, apart
 from sim.events import STALLS, Cause
 
 tables = st.fixed_dictionaries({cause: st.floats(0.0, 10.0) for cause in STALLS})
@@ -30,14 +30,14 @@ def test_a_wait_that_overlaps_is_counted_once() -> None:
     """3 s of preparation pass behind 5 s of reading: subtraction leaves 2 s of the 5 to the disk, direct attribution all."""
     found = apart(Cause.FETCH, table(compute=1, prep=3), table(compute=1, fetch=5))
     assert (found.subtraction, found.direct) == (2, 5)
-    assert found.gaps == (Gap(Cause.PREP, "hidden", 3, 0),)
+    assert found.gaps == (StallGap(Cause.PREP, "hidden", 3, 0),)
 
 
 def test_what_both_runs_wait_for_is_not_seen_by_subtraction() -> None:
     found = apart(Cause.FETCH, table(compute=1, fetch=4), table(compute=1, fetch=5))
-    assert (found.subtraction, found.direct, found.gaps) == (1, 5, (Gap(Cause.FETCH, "as well", 4, 5),))
+    assert (found.subtraction, found.direct, found.gaps) == (1, 5, (StallGap(Cause.FETCH, "as well", 4, 5),))
 
 
 def test_copies_that_get_in_each_others_way_pass_for_the_exchange() -> None:
     found = apart(Cause.INTERCONNECT, table(compute=9, copy=1), table(compute=9, copy=3, interconnect=1))
-    assert (found.subtraction, found.direct, found.gaps) == (3, 1, (Gap(Cause.COPY, "grows", 1, 3),))
+    assert (found.subtraction, found.direct, found.gaps) == (3, 1, (StallGap(Cause.COPY, "grows", 1, 3),))

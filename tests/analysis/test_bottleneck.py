@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.bottleneck import RESOURCES, SAME, Bottleneck, foremost
+from sim.analysis.bottleneck import RESOURCES, SAME, Bottleneck, largest_saving
 
 
 def test_what_saves_most_comes_first_and_nothing_where_nothing_saves() -> None:
-    assert foremost(1.0, {"disk": 0.9, "network": 0.4, "launch": 0.8}) == "network"
-    assert foremost(1.0, {"disk": 1.0, "network": 1.2}) is None
-    assert foremost(1.0, {}) is None
+    assert largest_saving(1.0, {"disk": 0.9, "network": 0.4, "launch": 0.8}) == "network"
+    assert largest_saving(1.0, {"disk": 1.0, "network": 1.2}) is None
+    assert largest_saving(1.0, {}) is None
 
 
 def test_of_equal_savings_the_narrower_resource_is_named() -> None:
     """Half a per cent is equal: copies run over PCIe, so both save the same where copies are all that waits."""
-    assert foremost(1.0, {"pcie": 0.5, "copy": 0.504}) == "copy"
-    assert foremost(1.0, {"pcie": 0.5, "copy": 0.506}) == "pcie"
-    assert foremost(1.0, {"pcie": 0.5, "copy": 0.506}, scale=10.0) == "copy"
+    assert largest_saving(1.0, {"pcie": 0.5, "copy": 0.504}) == "copy"
+    assert largest_saving(1.0, {"pcie": 0.5, "copy": 0.506}) == "pcie"
+    assert largest_saving(1.0, {"pcie": 0.5, "copy": 0.506}, scale=10.0) == "copy"
 
 
 @given(st.dictionaries(st.sampled_from(RESOURCES), st.floats(0.01, 2.0)))
 def test_the_foremost_saves_as_much_as_any_up_to_rounding(freed: dict) -> None:
     """Each of ten resources in turn may give up half a per cent to an earlier one."""
-    best, least = foremost(1.0, freed), min(freed.values(), default=1.0)
+    best, least = largest_saving(1.0, freed), min(freed.values(), default=1.0)
     if best is None:
         assert least >= 1.0
     else:

@@ -13,7 +13,7 @@ import simpy
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, LOST, OTHERS, Courses, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import LOST_CATEGORIES, OTHERS, ZERO_TIME, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 from sim.analysis.transient import ExponentialLives
 
@@ -88,12 +88,12 @@ def test_wider_intervals_of_a_rate_never_narrow_the_answer(name: str) -> None:
 
 def conserved(found: Courses) -> float:
     """How far work and losses are from the elapsed time at most (s)."""
-    return float(np.abs(found.work + sum(found.lost[name] for name in LOST) - found.elapsed).max())
+    return float(np.abs(found.work + sum(found.lost[name] for name in LOST_CATEGORIES) - found.elapsed).max())
 
 
 def test_drawn_is_the_closed_form_within_its_interval() -> None:
     for saving, compilation in (
-        (PLAIN.saving, AT_ONCE), (Saving(600.0, 2.0, 60.0, 20.0), AT_ONCE), (Saving(300.0, 0.1, 250.0, 100.0), Uniform(60.0, 600.0))
+        (PLAIN.saving, ZERO_TIME), (Saving(600.0, 2.0, 60.0, 20.0), ZERO_TIME), (Saving(300.0, 0.1, 250.0, 100.0), Uniform(60.0, 600.0))
     ):  # fmt: skip
         run = replace(PLAIN, saving=saving, compilation=compilation)
         for length in ({"horizon": 20 * DAY}, {"horizon": math.inf, "work": 15 * DAY}):
@@ -115,7 +115,7 @@ def test_time_is_conserved_whatever_happens() -> None:
     ):  # fmt: skip
         found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 60, seed=1)
         assert conserved(found) < 1e-5
-        assert all((found.lost[name] >= 0).all() for name in LOST)
+        assert all((found.lost[name] >= 0).all() for name in LOST_CATEGORIES)
         assert (found.share <= 1).all()
 
 

@@ -14,7 +14,7 @@ from sim.analysis.stalls import Window
 from sim.events import Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware
-from sim.study.faster import faster, sped_by
+from sim.study.faster import faster, resources_behind
 from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
 from tests.harness import layer, machine, run, toy_workload, volume
@@ -132,7 +132,7 @@ def prices(hardware: Hardware, job: Job, more: float = PERCENT) -> dict[Resource
     warm = simulate(hardware, [job], cold=False).jobs[0].warm
     seconds: dict[Resource, float] = defaultdict(float)
     for row in critical_path(warm.log, warm.windows):
-        for resource in sped_by(row.cause, row.resource, job.workload.input.loader):
+        for resource in resources_behind(row.cause, row.resource, job.workload.input.loader):
             seconds[resource] += row.seconds
     found = {}
     for resource in RESOURCES:

@@ -9,14 +9,14 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 from sim.analysis.transient import ExponentialLives
 
 HOUR, DAY = 3600.0, 86400.0
 ONE = np.array([0])
-RUN = LongRun(64, 0, Saving(600.0, 0.0, 0.0, 0.0), [DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], (1 / DAY,) * 3, horizon=30 * DAY)
+RUN = LongRun(64, 0, Saving(600.0, 0.0, 0.0, 0.0), [DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, 1.0)], (1 / DAY,) * 3, horizon=30 * DAY)
 
 
 def waited(spares: Spares, moment: float, repair: float, several: bool = False) -> float:
@@ -32,7 +32,7 @@ def test_a_spare_is_taken_and_its_place_is_taken_by_the_repaired_node() -> None:
 
 
 def test_several_nodes_need_as_many_spares() -> None:
-    run = replace(RUN, spares=3, correlated=(0.0, 2, AT_ONCE))
+    run = replace(RUN, spares=3, correlated=(0.0, 2, ZERO_TIME))
     spares = Spares(run, 1)
     assert waited(spares, 0.0, 100.0, several=True) == 0.0
     assert waited(spares, 10.0, 70.0, several=True) == pytest.approx(70.0)  # one spare is left
@@ -71,7 +71,7 @@ def test_faults_that_do_not_strike_are_those_of_the_others() -> None:
 def test_revocations_that_do_not_strike_leave_a_part_of_them(members: Members | None) -> None:
     """Oracle: thinned revocations come half as often, on the same moments where the job waits; each course has no more than with all."""
     revoked, again = 2 / DAY, Uniform(HOUR, HOUR)
-    cause = DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=again)
+    cause = DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=again)
     run = replace(
         RUN, nodes=2, spares=8, rate=(revoked,) * 3, causes=[RUN.causes[0], cause], lives=(ExponentialLives(2 / revoked), revoked),
         members=members, saving=Saving(1.0, 0.0, 0.0, 0.0),
@@ -93,7 +93,7 @@ def test_checkpoints_on_disks_leave_with_their_nodes() -> None:
     assert float(all_lose.work.mean()) == pytest.approx(DAY, abs=4 * DAY / np.sqrt(2000))
     tiered = replace(fixed.saving, memory_interval=1.0)
     assert (draw(replace(fixed, saving=tiered), 50, 5).share > 0.999).all()
-    several = replace(fixed, rate=(1 / DAY,) * 3, correlated=(1 / DAY, 2, AT_ONCE), saving=replace(fixed.saving, on_nodes=0.5))
+    several = replace(fixed, rate=(1 / DAY,) * 3, correlated=(1 / DAY, 2, ZERO_TIME), saving=replace(fixed.saving, on_nodes=0.5))
     survives = draw(several, 2000, 5)  # a quarter of the events take no part along
     assert float(survives.work.mean()) == pytest.approx(DAY / 0.75, abs=4 * 2 * DAY / np.sqrt(2000))
 
@@ -101,9 +101,9 @@ def test_checkpoints_on_disks_leave_with_their_nodes() -> None:
 def test_peers_are_read_over_the_network_where_a_node_is_new() -> None:
     saving = Saving(600.0, 0.0, 0.0, 500.0, memory_interval=1.0, memory_load=2.0, peer_load=30.0)
     for replaces, load in ((1.0, 30.0), (0.0, 2.0)):
-        run = replace(RUN, spares=64, causes=[DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, replaces)], saving=saving)
+        run = replace(RUN, spares=64, causes=[DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, replaces)], saving=saving)
         found = draw(run, 50, 2)
         assert found.lost["restart"] == pytest.approx(load * found.interruptions, abs=31.0)
         assert found.lost["restart"].sum() == pytest.approx(load * found.interruptions.sum(), rel=0.01)
-    alone = draw(replace(run, nodes=1, causes=[DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
+    alone = draw(replace(run, nodes=1, causes=[DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
     assert alone.lost["restart"].sum() == pytest.approx(500.0 * alone.interruptions.sum(), rel=0.02)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
+from sim.analysis.steady_state import Period, PeriodDetector, State, steady_mean, warm_up
 
 
 def state(queue: object, *times: float) -> State:
@@ -94,10 +94,10 @@ def test_a_warm_up_is_cut_where_it_ends() -> None:
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     """300 samples of 200 normal steps each: 95%, known to about 1.3% from so many."""
     chance = random.Random(7)
-    found = [settled([chance.gauss(1.0, 0.1) for _ in range(200)]) for _ in range(300)]
+    found = [steady_mean([chance.gauss(1.0, 0.1) for _ in range(200)]) for _ in range(300)]
     covered = sum(abs(interval.mean - 1.0) <= interval.half_width for interval in found)
     assert 0.91 <= covered / 300 <= 0.98
 
 
 def test_few_steps_have_no_interval() -> None:
-    assert settled([1.0] * 19) is None
+    assert steady_mean([1.0] * 19) is None

@@ -22,7 +22,7 @@ from sim.extract import extract
 from sim.extract.target import parse_arguments
 from sim.simulate import Run, simulate
 from sim.spec.library import load_hardware, load_part, load_workload
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.spec.workload import Model
 from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
@@ -128,7 +128,7 @@ def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
 
 def sweep_points() -> None:
     """Answer every point of a sweep, as one of its processes does."""
-    with standing(uuid4().hex):
+    with caching(uuid4().hex):
         for point in POINTS:
             row(at(MAIN, point))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sim.documents import row
 from sim.report.figures import flat
 from sim.study.scenario import Scenario
-from sim.study.space import asked_points
+from sim.study.space import points_of
 from sim.study.sweep import at
 from tests.bench.test_scale import measured_only
 
@@ -52,7 +52,7 @@ def said(used: Used) -> str:
 def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
     """The whole command, start to file; some of its rows beside runs one by one, to the last digit."""
     measured_only(benchmark)
-    points = asked_points(VARY, None, 0)
+    points = points_of(VARY, None, 0)
     assert len(points) == 10_000
     varied = [word for text in VARY for word in ("--vary", text)]
     used = command("sweep", MAIN.hardware, MAIN.workload, *varied, "-o", str(tmp_path / "whatifs.csv"), "--quiet")

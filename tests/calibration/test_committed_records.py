@@ -12,12 +12,12 @@ from calibration.run_records import COMMITTED, read_records
 from calibration.validate.published import UNEQUAL
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
-from sim.spec.shelf import kept_meanwhile
+from sim.spec.memo import caching_inside
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[RunQuestion]:
-    with kept_meanwhile():
+    with caching_inside():
         return [question(record) for record in read_records(COMMITTED).records]
 
 

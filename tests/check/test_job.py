@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim.check import check_job, check_run, warn_job
+from sim.check import check_job, check_run, job_warnings
 from sim.check.job import NEEDS
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_workload
@@ -95,13 +95,13 @@ def test_odd_but_possible_jobs_are_warned_of() -> None:
     """2 ranks x 5 workers > 8 threads; 20 000 000 samples of 100 KB are 2 TB, which are 1863 GiB."""
     machine = load_hardware("toy").spec
     odd = load_workload("toy-job", ["input.num_workers=5", "dataset.samples=20000000"]).spec
-    assert warn_job(machine, odd) == [
+    assert job_warnings(machine, odd) == [
         "input.num_workers: 2 ranks x 5 workers share 8 hardware threads",
         "node.storage.volume.size: pictures takes 2 TB, more than the 1 TB of disk; --set node.storage.volume.size='1863 GiB'",
     ]
-    assert len(warn_job(machine, odd, ranks_per_node=1)) == 1
-    assert warn_job(machine, load_workload("toy-job").spec) == []
-    assert warn_job(machine, load_workload("toy-job", ["input.loader=synthetic", "input.num_workers=99"]).spec) == []
+    assert len(job_warnings(machine, odd, ranks_per_node=1)) == 1
+    assert job_warnings(machine, load_workload("toy-job").spec) == []
+    assert job_warnings(machine, load_workload("toy-job", ["input.loader=synthetic", "input.num_workers=99"]).spec) == []
 
 
 def test_a_run_is_refused_for_all_reasons_at_once_and_its_oddities_returned() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.between import Hosts, hosts_of, ways_between
 from sim.cluster.build import Placement, Serving
+from sim.cluster.server_traffic import Hosts, hosts_of, server_fabric
 from sim.events import Cause
 from sim.spec.hardware import Group, Hardware
 from sim.spec.workload import Workload
@@ -45,7 +45,7 @@ def test_uplinks_carry_what_is_counted(gpus: list[int], servers: int, per_leaf: 
     placement = [Placement(node, tuple(range(count))) for node, count in enumerate(gpus) if count]
     hosts = hosts_of(hardware, placement, Serving(min(servers, len(placement)), colocated, True))
     assert all(node >= len(gpus) for node in hosts.servers) or colocated
-    found = ways_between(hardware, hosts.lists, 0, hosts, fold)
+    found = server_fabric(hardware, hosts.lists, 0, hosts, fold)
     for server in (-1, *range(len(hosts.servers))):
         counted: Counter[str] = Counter()
         for worker in hosts.workers:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement
-from sim.cluster.fabric import ALL, RING, SWITCH, TREE, Crossed, Pattern, Sent, crossed
+from sim.cluster.fabric import ALL, RING, SWITCH, TREE, JobFabric, NodeStreams, Pattern, job_fabric
 from sim.events import Cause
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
@@ -29,8 +29,8 @@ def leaves(nodes: int, per_leaf: int, ratio: float, *, gpus: int = 1, order: str
     return cluster(toy_node(gpus, **{"nic": GB, "pcie": 1e15, "nvlink": 1e15} | node), count=nodes, leaf_spine=spec, rank_order=order)
 
 
-def on_ports(found: Crossed, pattern: Pattern) -> dict[str, float]:
-    return found.load([Sent(pattern, 0, 0, 1.0, 1.0)])
+def on_ports(found: JobFabric, pattern: Pattern) -> dict[str, float]:
+    return found.load([NodeStreams(pattern, 0, 0, 1.0, 1.0)])
 
 
 # --- what crosses, counted route by route ----------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_uplinks_carry_what_is_counted(sizes, pattern):
     out = Counter(nodes[src] // per_leaf for src, dst in edges_of(pattern, len(nodes)) if nodes[src] // 6 != nodes[dst] // 6)
     busiest = per_node(pattern, len(nodes)) if pattern != TREE else min(len(nodes), 4)
     for fold in (True, False):
-        load = on_ports(crossed(hardware, [nodes], 0, fold), pattern)
+        load = on_ports(job_fabric(hardware, [nodes], 0, fold), pattern)
         for leaf, size in enumerate(sizes):
             alike = [other for other, known in enumerate(sizes) if known == size]
             name = f"leaf{alike[0] if fold else leaf}"
@@ -73,7 +73,7 @@ def test_uplinks_carry_what_is_counted(sizes, pattern):
 def test_doubling_distances(power, leaf_power, distance_power):
     """Oracle: partners node ^ d counted, on leaves of a power of two."""
     nodes, per_leaf, pattern = 2**power, 2**leaf_power, Pattern("pairs", 2 ** min(distance_power, power - 1))
-    load = on_ports(crossed(leaves(nodes, per_leaf, 1), [range(nodes)], 0), pattern)
+    load = on_ports(job_fabric(leaves(nodes, per_leaf, 1), [range(nodes)], 0), pattern)
     counted = sum(1 for src, dst in edges_of(pattern, nodes) if src < per_leaf <= dst)
     assert load.get("leaf0.up", 0.0) == pytest.approx(counted)
 
@@ -82,17 +82,17 @@ def test_numbers_as_it_happens_send_every_ring_up():
     """Closed form: of m nodes, m(N - m)/(N - 1) have a next node below another leaf, in the mean of all orders."""
     orders = list(permutations(range(6)))
     leaving = sum(sum(order[place] < 2 <= order[(place + 1) % 6] for place in range(6)) for order in orders) / len(orders)
-    load = on_ports(crossed(leaves(6, 2, 1, order="scattered"), [range(6)], 0), RING)
+    load = on_ports(job_fabric(leaves(6, 2, 1, order="scattered"), [range(6)], 0), RING)
     assert load["leaf0.up"] == pytest.approx(leaving) == pytest.approx(2 * 4 / 5)
 
 
 def test_switches_that_add_send_one_sum():
-    assert on_ports(crossed(leaves(8, 4, 1), [range(8)], 0), SWITCH) == {"leaf0.up": 1.0, "leaf0.down": 1.0}
+    assert on_ports(job_fabric(leaves(8, 4, 1), [range(8)], 0), SWITCH) == {"leaf0.up": 1.0, "leaf0.down": 1.0}
 
 
 def test_pods_are_a_tier_above():
     """Closed form: two pods of two leaves of two nodes; a leaf's uplinks carry more of an all-to-all than a quarter of its pod's."""
-    found = crossed(leaves(8, 2, 1, pods={"leaves": 2, "oversubscription": 4}), [range(8)], 0)
+    found = job_fabric(leaves(8, 2, 1, pods={"leaves": 2, "oversubscription": 4}), [range(8)], 0)
     assert on_ports(found, ALL) == pytest.approx({"leaf0.up": 12 / 7, "leaf0.down": 12 / 7, "pod0.up": 16 / 7, "pod0.down": 16 / 7})
     assert on_ports(found, RING) == dict.fromkeys(("leaf0.up", "leaf0.down", "pod0.up", "pod0.down"), 1.0)
     assert found.capacities["leaf0.up"] == 2 * GB
@@ -101,10 +101,10 @@ def test_pods_are_a_tier_above():
 
 def test_rails_keep_traffic_of_one_rail_below_its_leaf():
     """Closed form: NIC 0 to NIC 0 stays below leaf 0; NIC 0 to NIC 1 goes through the spine from every node."""
-    found = crossed(leaves(4, 4, 1, gpus=2, nics=2, rails=True), [range(4)], 0)
-    assert found.load([Sent(RING, 0, 0, 1.0, 1.0), Sent(RING, 1, 1, 1.0, 1.0)]) == {}
-    assert found.load([Sent(RING, 0, 1, 1.0, 1.0)]) == {"leaf0.rail0.up": 4.0, "leaf0.rail0.down": 4.0}
-    assert found.load([Sent(ALL, 0, None, 1.0, 1.0)])["leaf0.rail0.up"] == 2.0
+    found = job_fabric(leaves(4, 4, 1, gpus=2, nics=2, rails=True), [range(4)], 0)
+    assert found.load([NodeStreams(RING, 0, 0, 1.0, 1.0), NodeStreams(RING, 1, 1, 1.0, 1.0)]) == {}
+    assert found.load([NodeStreams(RING, 0, 1, 1.0, 1.0)]) == {"leaf0.rail0.up": 4.0, "leaf0.rail0.down": 4.0}
+    assert found.load([NodeStreams(ALL, 0, None, 1.0, 1.0)])["leaf0.rail0.up"] == 2.0
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda lengths: prod(lengths) > 1), st.booleans())
@@ -130,7 +130,7 @@ def test_a_torus_carries_what_is_counted(lengths, part):
                     place = (place + step) % length
             at[axis] = dst[axis]
     hardware = cluster(toy_node(1), count=prod(lengths), torus={"dimensions": lengths, "link_bandwidth": "1 GB/s"})
-    load = on_ports(crossed(hardware, [range(nodes)], 0), ALL)
+    load = on_ports(job_fabric(hardware, [range(nodes)], 0), ALL)
     for axis in range(len(lengths)):
         most = max((amount for (of, _, _), amount in on.items() if of == axis), default=0.0)
         assert load.get(f"job0.dimension{axis}", 0.0) * (nodes - 1) == pytest.approx(most)
@@ -139,7 +139,7 @@ def test_a_torus_carries_what_is_counted(lengths, part):
 def test_bisection_of_a_torus_bounds_all_to_all():
     """Closed form: N^2/4 pairs cross the middle of a 4 x 4 x 4 torus each way on 2 N/4 links: N k/8 on each."""
     hardware = cluster(toy_node(1), count=64, torus={"dimensions": [4, 4, 4], "link_bandwidth": "1 GB/s"})
-    load = on_ports(crossed(hardware, [range(64)], 0), ALL)
+    load = on_ports(job_fabric(hardware, [range(64)], 0), ALL)
     assert load == pytest.approx({f"job0.dimension{axis}": 64 * 4 / 8 / 63 for axis in range(3)})
 
 
@@ -150,7 +150,7 @@ def dragonfly(nodes: int = 24, **keys):
 
 def test_a_dragonfly_carries_what_is_counted():
     """Oracle: all pairs routed minimally, a local hop at each end unless the router itself has the link to the other group."""
-    found = crossed(dragonfly(), [range(24)], 0)
+    found = job_fabric(dragonfly(), [range(24)], 0)
     local: Counter[int] = Counter()
     across: Counter[int] = Counter()
     for src, dst in permutations(range(24), 2):
@@ -170,7 +170,7 @@ def test_a_dragonfly_carries_what_is_counted():
 @pytest.mark.parametrize(("routing", "weight"), [("minimal", (3, 2)), ("adaptive", (2, 2))])
 def test_a_ring_of_groups_finds_the_links_of_two(routing, weight):
     """Closed form: minimal ways leave 1 of 3 local and 1 of 2 pairs' global links; by a third group half of all."""
-    load = on_ports(crossed(dragonfly(routing=routing), [range(24)], 0), RING)
+    load = on_ports(job_fabric(dragonfly(routing=routing), [range(24)], 0), RING)
     assert (load["router0.up"], load["group0.up"]) == weight
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sim.cluster import network as network_module
 from sim.cluster.fairshare import max_min_rates
-from sim.cluster.network import together
+from sim.cluster.network import all_done
 from tests.cluster.bench import Bench
 
 
@@ -150,15 +150,15 @@ def test_what_shares_nothing_takes_its_time():
 def test_the_event_gives_the_activity():
     bench = Bench(a=1.0)
     ended = [bench.network.start("x", volume, {"a": 1.0}) for volume in (0.0, 1.0)]
-    bench.env.run(together(bench.env, ended))
+    bench.env.run(all_done(bench.env, ended))
     assert [activity.done.value for activity in ended] == ended and bench.env.now == 1.0
 
 
 def test_together_waits_for_the_last():
     bench = Bench(a=2.0)
-    bench.env.run(together(bench.env, [bench.network.start(f"x{n}", float(n), {"a": 1.0}) for n in (1, 2, 3)]))
+    bench.env.run(all_done(bench.env, [bench.network.start(f"x{n}", float(n), {"a": 1.0}) for n in (1, 2, 3)]))
     assert bench.env.now == 3.0
-    bench.env.run(together(bench.env, []))
+    bench.env.run(all_done(bench.env, []))
     assert bench.env.now == 3.0
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.gpu import memory_time
 from sim.cluster.kernels import product_time
-from sim.cluster.shared_gpu import LEAST, left_of, traffic_of
+from sim.cluster.shared_gpu import LEAST, remaining_gpu, traffic_of
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 
@@ -21,17 +21,17 @@ def h100() -> Gpu:
 def test_what_is_left_is_never_more(blocks: int, rate: float) -> None:
     """Multiprocessors less blocks, bandwidth less bytes; a tenth of each stays."""
     gpu = h100()
-    left = left_of(gpu, blocks, rate)
+    left = remaining_gpu(gpu, blocks, rate)
     assert gpu.kernels and left.kernels
     assert left.kernels.sm_count == max(round(LEAST * gpu.kernels.sm_count), gpu.kernels.sm_count - blocks)
     assert left.memory_bandwidth == pytest.approx(max(LEAST * gpu.memory_bandwidth, gpu.memory_bandwidth - rate))
-    assert left_of(gpu, 0, 0.0) == gpu
+    assert remaining_gpu(gpu, 0, 0.0) == gpu
 
 
 def test_a_pass_takes_its_bytes_over_what_is_left() -> None:
     """A large element-wise pass beside a collective that takes a quarter of the bandwidth: 4/3 of the time."""
     gpu = h100()
-    left = left_of(gpu, 0, gpu.memory_bandwidth / 4)
+    left = remaining_gpu(gpu, 0, gpu.memory_bandwidth / 4)
     assert memory_time(1e9, left) / memory_time(1e9, gpu) == pytest.approx(4 / 3, rel=0.02)
 
 
@@ -49,7 +49,7 @@ def test_a_product_takes_the_waves_that_fit_beside_a_collective(
     rigid = known.kernels.model_copy(update={"wave_loss": 1.0, "split_time": 1.0, "sharpness": 64.0})
     gpu = known.model_copy(update={"kernels": rigid, "memory_bandwidth": 1e18})
     one = product_time(gpu, "bf16", 128 * 132, 128, 8192)
-    taken = [product_time(each, "bf16", 128 * tiles, 128, 8192) / one for each in (gpu, left_of(gpu, blocks, 0.0))]
+    taken = [product_time(each, "bf16", 128 * tiles, 128, 8192) / one for each in (gpu, remaining_gpu(gpu, blocks, 0.0))]
     assert taken == pytest.approx([before, after], rel=1e-6)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sim.laid_out import lay_out
+from sim.laid_out import simulate_layout
 
 
 def test_gradients_of_64_gpus_of_a_rack_stay_on_nvlink() -> None:
-    inside = lay_out("gb200-nvl72", "llama-3.2-1b", {"shard": "parameters"}, gpus=64)
+    inside = simulate_layout("gb200-nvl72", "llama-3.2-1b", {"shard": "parameters"}, gpus=64)
     links = inside.run.played.log.capacity
     assert any("nvs" in link for link in links)
     assert not any("nic" in link for link in links)
 
 
 def test_two_racks_meet_over_their_nics() -> None:
-    between = lay_out("gb200-nvl72", "llama-3.2-1b", {"shard": "parameters"}, nodes=2, gpus=128)
+    between = simulate_layout("gb200-nvl72", "llama-3.2-1b", {"shard": "parameters"}, nodes=2, gpus=128)
     assert any("nic" in link for link in between.run.played.log.capacity)

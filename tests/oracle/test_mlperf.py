@@ -9,7 +9,7 @@ import pytest
 from calibration.clusters.evaluate import predict
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED, read_records
-from sim.mesh import LayoutRun, run_layout, scene_of
+from sim.mesh import LayoutRun, layout_scene, run_layout
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, Start
 from sim.spec.library import load_part
@@ -85,6 +85,6 @@ def test_a_layout_without_padding_computes_what_data_parallelism_does(sharded: l
     """Oracle: the same layers in data parallelism, one by one."""
     asked, run = sharded[0]
     times, factor = layer_times(asked.workload, asked.gpu), asked.workload.training.compute_factor
-    units = scene_of(asked.hardware, run.workload, run.layout).times[0]
+    units = layout_scene(asked.hardware, run.workload, run.layout).times[0]
     for part, alone in (("F", times.forward), ("B", times.backward)):
         assert sum(units(unit, part).compute for unit in range(len(run.layout.units))) == pytest.approx(factor * sum(alone), rel=1e-9)

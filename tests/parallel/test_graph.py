@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.graph import CollectiveOp, Graph, GraphNode, matched, order
+from sim.parallel.graph import CollectiveOp, Graph, GraphNode, match_messages, order
 from sim.spec.yaml import SpecError
 
 
@@ -47,7 +47,7 @@ def test_a_cycle_is_named() -> None:
 
 
 def test_collectives_meet_in_order() -> None:
-    found = matched(ranks([call(5), call(7, "", 0)], [call(0), call(9, "", 0)]))
+    found = match_messages(ranks([call(5), call(7, "", 0)], [call(0), call(9, "", 0)]))
     ((_, meetings),) = found.collectives.items()
     assert [meeting.members for meeting in meetings] == [((0, 0), (1, 0)), ((0, 1), (1, 1))]
 
@@ -75,7 +75,7 @@ def test_collectives_meet_in_order() -> None:
 )
 def test_what_cannot_meet_is_refused(graphs: list[Graph], what: str) -> None:
     with pytest.raises(SpecError, match=what):
-        matched(graphs)
+        match_messages(graphs)
 
 
 def test_a_send_that_waits_for_its_receiver_can_close_a_cycle() -> None:
@@ -83,6 +83,6 @@ def test_a_send_that_waits_for_its_receiver_can_close_a_cycle() -> None:
         ends = [(GraphNode(0, "", "send", peer=1 - rank), GraphNode(1, "", "receive", (0,), peer=1 - rank)) for rank in (0, 1)]
         return ranks(*([node._replace(meets=meets) for node in own] for own in ends))
 
-    assert len(matched(both(False)).messages) == 2
+    assert len(match_messages(both(False)).messages) == 2
     with pytest.raises(SpecError, match="ranks wait for each other forever"):
-        matched(both(True))
+        match_messages(both(True))

@@ -14,7 +14,7 @@ import pytest
 
 import stallsim
 from sim.parallel.own_schedule import own_passes
-from sim.parallel.schedule import MEETING, actions
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, actions
 from sim.spec import extensions
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -50,7 +50,7 @@ class Again:
     """A built-in schedule under another name."""
 
     def __init__(self, again: str) -> None:
-        self.again, self.name, self.waits_for_sends = again, f"my_{again}", again in MEETING
+        self.again, self.name, self.waits_for_sends = again, f"my_{again}", again in RENDEZVOUS_SCHEDULES
 
     def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
         return actions(self.again, stages, chunks, micro_batches, stage)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sim.parallel.lower.layouts import program
-from sim.parallel.program import Load, Message, Start, Work, fused, loaded
+from sim.parallel.program import Load, Message, Start, Work, merge_work, with_loads
 from tests.parallel.layouts import block_model, layout
 
 
 def test_a_forward_that_begins_the_model_loads_its_micro_batch() -> None:
     passes = [Work("F", 0, 0, 0), Work("F", 1, 1, 0), Work("B", 1, 1, 0), Work("B", 0, 0, 0), Work("F", 0, 0, 1)]
-    assert list(loaded(passes)) == [Load(0), *passes[:4], Load(1), passes[4]]
-    assert fused(loaded(passes)) == (Load(0), Work("F", 0, 1, 0), Work("B", 0, 1, 0), Load(1), Work("F", 0, 0, 1))
+    assert list(with_loads(passes)) == [Load(0), *passes[:4], Load(1), passes[4]]
+    assert merge_work(with_loads(passes)) == (Load(0), Work("F", 0, 1, 0), Work("B", 0, 1, 0), Load(1), Work("F", 0, 0, 1))
 
 
 def test_only_the_stage_that_begins_the_model_loads() -> None:

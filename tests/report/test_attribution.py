@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sim.events import STALLS
-from sim.report.attribution import apart_document, apart_lines
+from sim.report.attribution import gaps_document, gaps_lines
 from sim.study.profile import profile
 from sim.study.scenario import Scenario
 
@@ -25,7 +25,7 @@ def case(name: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     found = profile(CASES[name])
     runs = {"RUN0": found.one_gpu.jobs[0].warm, "RUN1": found.synthetic.jobs[0].warm, "RUN2": found.real.jobs[0].first}
     runs["RUN3"] = found.real.jobs[0].warm
-    return apart_document(found), {name: {cause.value: run.stalls[cause] for cause in STALLS} for name, run in runs.items()}
+    return gaps_document(found), {name: {cause.value: run.stalls[cause] for cause in STALLS} for name, run in runs.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -58,7 +58,7 @@ def test_reasons_are_those_of_the_runs() -> None:
 
 
 def test_lines_name_the_large_gaps_only() -> None:
-    lines = apart_lines(case("little cached")[0])
+    lines = gaps_lines(case("little cached")[0])
     assert lines[0] == "why the two methods differ (per step):"
     assert any(line.startswith("    -") and " fetch: RUN3" in line for line in lines)
     assert not any("launch" in line for line in lines)

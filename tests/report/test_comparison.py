@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.comparison import _error, comparison_document, comparison_plot, comparison_text, shown_by
+from sim.report.comparison import _error, comparison_axes, comparison_document, comparison_plot, comparison_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
 
@@ -61,15 +61,15 @@ def test_the_text_has_a_line_a_machine_and_the_reasons() -> None:
 
 
 def test_what_is_compared_is_an_epoch_or_the_whole_job() -> None:
-    time, cost = shown_by(comparison_document("w", (FASTEST,))["rows"])
+    time, cost = comparison_axes(comparison_document("w", (FASTEST,))["rows"])
     row = comparison_document("w", (FASTEST,))["rows"][0]
     assert (time.title, time.of(row), cost.of(row)) == ("seconds per epoch", 10.0, 4.0)
     for given, value in (("epochs", 7200 / 3600), ("time", 3.0)):
         whole = comparison_document("w", (machine("a", 10, 4.0, job(given, 3.0, 7200.0, 8.0)),))["rows"]
-        time, cost = shown_by(whole)
+        time, cost = comparison_axes(whole)
         assert (time.of(whole[0]), cost.of(whole[0])) == (value, 8.0)
     nothing_done = comparison_document("w", (machine("a", 10, 4.0, job("time", 0.0, 60.0, 8.0)),))["rows"]
-    assert shown_by(nothing_done)[0].of(nothing_done[0]) is None  # a logarithmic axis has no place for it
+    assert comparison_axes(nothing_done)[0].of(nothing_done[0]) is None  # a logarithmic axis has no place for it
 
 
 def test_a_job_given_in_tokens_is_compared_by_its_time_and_its_cost() -> None:
@@ -79,7 +79,7 @@ def test_a_job_given_in_tokens_is_compared_by_its_time_and_its_cost() -> None:
         machine("b", 2e6, 4.0, job("tokens", 0.01, 14400.0, 9.0), "gcp"),
     ]
     document = comparison_document("w", rows)
-    time, cost = shown_by(document["rows"])
+    time, cost = comparison_axes(document["rows"])
     assert (time.title, time.of(document["rows"][0]), cost.of(document["rows"][0])) == ("hours, whole job", 2.0, 8.0)
     head, first = comparison_text(document).splitlines()[2:4]
     assert head.split()[:4] == ["hardware", "provider", "nodes", "GPUs"] and "whole job" in head and "epoch" not in head

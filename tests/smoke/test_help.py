@@ -12,7 +12,7 @@ import typer
 
 from calibration.cli import app as calibration_app
 from sim.cli import app
-from sim.commands.help import HEADINGS, walked
+from sim.commands.help import HEADINGS, walk_commands
 
 PROGRAMS = {"python -m sim": app, "python -m calibration": calibration_app}
 
@@ -22,7 +22,7 @@ def helped(width: int = 80) -> Iterator[tuple[str, Any, str]]:
     for program, made in PROGRAMS.items():
         group: Any = typer.main.get_command(made)
         context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=width)
-        for path, command, below in walked(group, context):
+        for path, command, below in walk_commands(group, context):
             yield " ".join((program, *path)), command, command.get_help(below)
         yield program, group, group.get_help(context)
 

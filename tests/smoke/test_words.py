@@ -10,7 +10,7 @@ import typer
 
 from sim.cli import main
 from sim.commands.app import app
-from sim.commands.words import MEANT
+from sim.commands.words import EQUIVALENTS
 
 GROUP: Any = typer.main.get_command(app)
 CONTEXT = GROUP.context_class(GROUP, info_name="sim")
@@ -23,7 +23,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: "))
 
 
-@pytest.mark.parametrize("word", MEANT)
+@pytest.mark.parametrize("word", EQUIVALENTS)
 def test_words_of_other_programs_are_answered_with_options_that_are_there(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert not [name for name, options in OPTIONS.items() if word in options], "it is an option, and needs no translation"
     answer = said(capsys, "run", "p3.16xlarge", "resnet50", word, "1")

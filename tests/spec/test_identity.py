@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sim.spec.identity import Same, parts
+from sim.spec.identity import IdentityKey, parts
 from tests.harness import toy_node
 
 
@@ -21,15 +21,15 @@ def test_a_cache_keeps_alive_what_its_keys_name() -> None:
     asked = []
 
     @lru_cache(maxsize=1000)
-    def find(same: Same) -> float:
+    def find(same: IdentityKey) -> float:
         asked.append(same)
         return float(same.held[0].memory_bandwidth)
 
     for bandwidth in range(1, 200):
         gpu = toy_node().gpu.model_copy(update={"memory_bandwidth": float(bandwidth)})
-        assert find(Same(parts(gpu), gpu)) == bandwidth
+        assert find(IdentityKey(parts(gpu), gpu)) == bandwidth
     assert len(asked) == 199
     gpu = toy_node().gpu
-    assert find(Same(parts(gpu), gpu)) == find(Same(parts(gpu.model_copy()), gpu.model_copy()))
+    assert find(IdentityKey(parts(gpu), gpu)) == find(IdentityKey(parts(gpu.model_copy()), gpu.model_copy()))
     assert len(asked) == 200
-    assert Same(1) != 1
+    assert IdentityKey(1) != 1

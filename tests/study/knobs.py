@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from sim.check import check_hardware, check_job, check_workload, require, warn_job
+from sim.check import check_hardware, check_job, check_workload, job_warnings, require
 from sim.cluster.build import Placement
 from sim.mesh import LayoutRun, run_layout
 from sim.report.document import run_document
@@ -19,7 +19,7 @@ from sim.simulate import ring_channels_of, simulate
 from sim.spec.adapters import trained_layers
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer, layout_answer
@@ -318,9 +318,9 @@ def _base(scenario: Scenario) -> Any:
 
 
 def _says(described: _Described) -> Any:
-    """Return what the run says. A number that is not asked for on the shelf, but decides an epoch, is found to move nothing."""
+    """Return what the run says. A number that is not asked for in the cache, but decides an epoch, is found to move nothing."""
     try:
-        with standing("knobs"):
+        with caching("knobs"):
             return _layout_says(described) if described.placement is None else _job_says(described, described.placement)
     except SpecError as error:
         return str(error)
@@ -346,7 +346,7 @@ def _job_says(described: _Described, placement: tuple[Placement, ...]) -> dict[s
     job = Job(workload, placement)
     fits = partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(hardware, job))
     require([*check_hardware(hardware), *check_workload(workload), *check_job(hardware, workload, fit=fits)])
-    return _without_inputs(run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload)))
+    return _without_inputs(run_document(simulate(hardware, [job]), {}, job_warnings(hardware, workload)))
 
 
 def _turned(described: _Described, knobs: Sequence[Knob], factors: Sequence[float]) -> Iterator[_Described]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
+from sim.analysis.bottleneck import RESOURCES, Bottleneck, largest_saving
 from sim.cluster.build import Placement
 from sim.report.verdict import bound_by, moments, verdict
 from sim.simulate import Run
-from sim.study.bottleneck import bottlenecks, companies
+from sim.study.bottleneck import bottlenecks, jobs_met_by
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
@@ -84,7 +84,7 @@ def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
     on = [((0, 0), (1, 0)), ((0, 1), (2, 0)), ((3, 0), (4, 0)), ((5, 0),), ((6, 0), (7, 0))]
     jobs = [Job(toy_workload([layer(0.1, 0.1, 10**7)]), tuple(Placement(node, (gpu,)) for node, gpu in own)) for own in on]
     found = run(hardware, *jobs)
-    assert companies(found) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
+    assert jobs_met_by(found) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
     alone = bottlenecks(run(hardware, jobs[4]))[0]
     assert bottlenecks(found)[4].freed == pytest.approx(alone.freed, rel=1e-9)
 
@@ -167,9 +167,9 @@ def test_the_document_tells_what_was_freed() -> None:
 
 def test_the_better_saving_wins_and_ties_go_to_the_narrower() -> None:
     """By hand, of a step of 1 s."""
-    assert foremost(1.0, {"pcie": 0.7, "copy": 0.7}) == "copy"
-    assert foremost(1.0, {"pcie": 0.6, "copy": 0.7}) == "pcie"
-    assert foremost(1.0, {"gpu": 1.0, "disk": 1.2}) is None
+    assert largest_saving(1.0, {"pcie": 0.7, "copy": 0.7}) == "copy"
+    assert largest_saving(1.0, {"pcie": 0.6, "copy": 0.7}) == "pcie"
+    assert largest_saving(1.0, {"gpu": 1.0, "disk": 1.2}) is None
     assert Bottleneck(1.0, {"disk": 0.75}).saved("disk") == 0.25
 
 

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import pytest
 
 from sim.analysis.whole_job import JobPlan
-from sim.documents import Renting, recommended, row
+from sim.documents import RentalOptions, recommended, row
 from sim.report.plan import plan_document
 from sim.spec.yaml import SpecError
-from sim.study.cluster import Luggage, _quietly, each_on_cluster, pack
+from sim.study.cluster import TaskFiles, _quietly, each_on_cluster, task_files
 from sim.study.plan.ahead import workers
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.recommend import Budget
@@ -33,7 +33,7 @@ from sim.study.sweep import SweepProgress, sweep
 
 BASE = Scenario("p3.2xlarge", "resnet18")
 POINTS = grid([axis("batch=8,16,24,32,40,48,56,64")])
-NOTHING = Luggage("", os.getcwd(), (), ())
+NOTHING = TaskFiles("", os.getcwd(), (), ())
 
 
 class Machines(NamedTuple):
@@ -116,7 +116,7 @@ def test_a_recommendation_on_a_cluster_is_that_of_one_process(lasting: Machines,
     """Machines by files of the user's own, which travel; rows come in any order, and each is kept."""
     own = tmp_path / "mine.yaml"
     own.write_text("extends: p3.8xlarge\nname: mine\n")
-    renting = Renting(Budget(money=1e6), ["p3.2xlarge", str(own)], nodes=[1, 2], processes=1)
+    renting = RentalOptions(Budget(money=1e6), ["p3.2xlarge", str(own)], nodes=[1, 2], processes=1)
     asked = Scenario("", "resnet18", plan=JobPlan(1))
     there = replace(renting, processes=None, cluster=lasting.address, journal=tmp_path / "rent.journal")
     assert recommended(asked, there) == recommended(asked, renting)
@@ -179,7 +179,7 @@ def test_own_files_travel_and_messages_name_them(lasting: Machines, tmp_path: Pa
 
 @pytest.mark.nightly
 def test_another_version_or_catalogue_is_refused(lasting: Machines) -> None:
-    luggage = pack([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
+    luggage = task_files([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
     assert luggage.files == ()
     assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
     for wrong, said in (

@@ -8,7 +8,7 @@ from sim.analysis.bottleneck import RESOURCES
 from sim.cluster.build import place
 from sim.events import Cause
 from sim.simulate import simulate
-from sim.study.faster import faster, sped_by
+from sim.study.faster import faster, resources_behind
 from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
 from tests.harness import layer, machine, toy_workload, volume
@@ -72,4 +72,4 @@ def test_several_resources_are_scaled_together() -> None:
     ],
 )  # fmt: skip
 def test_what_speeds_up_a_wait(cause, resource, loader, sped) -> None:
-    assert sped_by(cause, resource, loader) == sped
+    assert resources_behind(cause, resource, loader) == sped

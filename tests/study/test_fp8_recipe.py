@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import stallsim
-from sim.check import check_job, warn_job
+from sim.check import check_job, job_warnings
 from sim.cli import main
 from sim.report.layouts.layout_files import launch_of
 from sim.spec.fields import Fp8Recipe
@@ -42,7 +42,7 @@ def test_a_recipe_of_8_bits_is_one_that_stack_and_gpu_have() -> None:
     unused = load_workload("llama-3.2-1b", ["training.precision=bf16", "training.fp8_recipe=mxfp8"]).spec
     hardware = load_hardware("hgx-h100").spec
     assert not check_job(hardware, unused)
-    assert "training.fp8_recipe: mxfp8 has no effect with bf16; write precision: fp8, or leave it out" in warn_job(hardware, unused)
+    assert "training.fp8_recipe: mxfp8 has no effect with bf16; write precision: fp8, or leave it out" in job_warnings(hardware, unused)
 
 
 def _step(capsys: pytest.CaptureFixture[str], *words: str) -> float:

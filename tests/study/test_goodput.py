@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
-from sim.analysis.long_run import AT_ONCE, OTHERS, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import OTHERS, ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
@@ -26,10 +26,10 @@ from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, closed_form, time_of_changes, weeks_of
+from sim.study.goodput import Goodput, closed_form, simulate_weeks, time_of_changes
 from sim.study.layout import layout_answer
 from sim.study.saved_parts import saved_parts
-from sim.study.saving import saved_beside
+from sim.study.saving import saved_during_run
 from sim.study.scenario import Scenario, answer
 from sim.study.spot import Wanted, spot
 from sim.study.transient import SpotJob, courses, spread
@@ -47,12 +47,12 @@ def steps(nodes: int = 16) -> Steps:
 
 
 def weeks(**keys: object) -> Goodput:
-    return weeks_of(steps(), Weeks(**({"days": 20.0, "trials": 60} | keys)), changes=False)  # type: ignore[arg-type]
+    return simulate_weeks(steps(), Weeks(**({"days": 20.0, "trials": 60} | keys)), changes=False)  # type: ignore[arg-type]
 
 
 def test_without_failures_weeks_are_the_run() -> None:
     """Failures that are 1e9 years apart: the epochs take their steps, saves, and the start."""
-    found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
+    found = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
     quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
     courses = draw(quiet, 3)
     work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
@@ -111,17 +111,17 @@ def test_without_failures_the_job_takes_as_long_as_that_of_run() -> None:
 def test_each_start_compiles_and_captures_graphs() -> None:
     """Oracles: the same faults without compiling, whose restarts are shorter by what was drawn for each; the file of the stack."""
     asked = Weeks(days=20.0, trials=60, rate="0.05 /d", spares=100)  # no recovery waits, to be interrupted by the next fault
-    eager = weeks_of(steps(), asked, changes=False)
+    eager = simulate_weeks(steps(), asked, changes=False)
     workload = steps().workload
     stack = workload.training.stack
-    assert eager.run.compilation == AT_ONCE
+    assert eager.run.compilation == ZERO_TIME
     for changed, low, high in (
         ({"compilation": (240.0, 240.0)}, 240.0, 240.0),
         ({"cuda_graphs": True}, 11.0, 58.0),
         ({"cuda_graphs": True, "compilation": (4.0, 15.0), "capture": (1.0, 1.0)}, 5.0, 16.0),
     ):
         training = workload.training.model_copy(update={"stack": stack.model_copy(update=changed)})
-        slow = weeks_of(steps()._replace(workload=workload.model_copy(update={"training": training})), asked, changes=False)
+        slow = simulate_weeks(steps()._replace(workload=workload.model_copy(update={"training": training})), asked, changes=False)
         assert slow.run.compilation == Uniform(low, high)
         assert "each start compiles" in " ".join(slow.notes)
         assert slow.expected < eager.expected
@@ -133,7 +133,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
 
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
-    found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
+    found = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
     work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
     assert found.intervals == pytest.approx([work] * 4)
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
@@ -145,7 +145,7 @@ def test_checkpoints_are_between_steps() -> None:
     """Oracle: of all intervals of whole steps the one that keeps most in closed form; none is shorter than a step of the layout."""
     slow = steps()._replace(step_time=100.0)
     for mode in ("sync", "async", "tiered"):
-        found = weeks_of(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
+        found = simulate_weeks(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
         saving, rate = found.run.saving, found.run.rate[1]
         apart = found.intervals.used if mode != "tiered" else saving.memory_interval
         costs = (saving.blocking, saving.persist) if mode != "tiered" else (saving.memory_blocking, saving.memory_persist)
@@ -153,13 +153,13 @@ def test_checkpoints_are_between_steps() -> None:
         assert apart == pytest.approx(100.0 * (1 + int(np.argmax(tried)))), mode
         copies = saving.interval / (saving.memory_interval or saving.interval)
         assert copies == pytest.approx(round(copies))
-    found = weeks_of(slow, Weeks(days=0.1, trials=2, rate="50 /d", store="tectonic"), changes=False)
+    found = simulate_weeks(slow, Weeks(days=0.1, trials=2, rate="50 /d", store="tectonic"), changes=False)
     assert found.intervals.exact < found.intervals.young < 100.0 == found.intervals.used
-    asked = weeks_of(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
+    asked = simulate_weeks(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
     assert asked.run.saving.interval == 1000.0
     assert "every 16.7 min of work, or 10 steps (best" in goodput_text(goodput_document(asked))
     with pytest.raises(SpecError, match=r"a step takes 1\.67 min, and checkpoints are taken between steps"):
-        weeks_of(slow, Weeks(days=20.0, interval="60 s", store="tectonic"), changes=False)
+        simulate_weeks(slow, Weeks(days=20.0, interval="60 s", store="tectonic"), changes=False)
 
 
 def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> None:
@@ -167,7 +167,7 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     own = steps(2)
     rented = own._replace(usd_per_s=0.01)
     asked = Weeks(days=20.0, rate="0.2 /d", trials=300)
-    found, alone = (weeks_of(each, asked, changes=False) for each in (rented, own))
+    found, alone = (simulate_weeks(each, asked, changes=False) for each in (rented, own))
     assert (found.run.spares, alone.run.spares) == (0, 1)
     at_once = replace(alone.run, spares=0, saving=found.run.saving, repair=[(0.0, 75.0), (1.0, 75.0)])
     at_once = replace(at_once, correlated=(*at_once.correlated[:2], Uniform(75.0, 75.0)))
@@ -175,14 +175,14 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced, 1)
     assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced > 0]) == pytest.approx(75.0)  # faults may end a wait
     assert any("another is rented within 1.25 min" in note for note in found.notes)
-    assert weeks_of(rented, replace(asked, spares=1), changes=False).run == alone.run
-    assert weeks_of(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
+    assert simulate_weeks(rented, replace(asked, spares=1), changes=False).run == alone.run
+    assert simulate_weeks(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
 
 
 def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     """Oracle: without repairs or spares a job lives until the first fault that takes a node, at random: an exponential life."""
     asked = Weeks(epochs=300.0, rate="0.002 /d", spares=0, repairs=False, trials=4000)
-    found = weeks_of(steps(), asked, changes=False)
+    found = simulate_weeks(steps(), asked, changes=False)
     quiet = replace(
         found.run, shape=math.inf, repeats=(0.0, 1.0), correlated=(0.0, 4, found.run.correlated[2]), causes=found.run.causes[:1],
         planned=(0.0, 0.0),
@@ -279,7 +279,7 @@ def test_a_node_that_leaves_takes_its_disk_along() -> None:
     since = -math.expm1(-rate * plain.horizon) / rate  # E[min(time since the last fault, horizon)], faults at random
     recovery = (closed_form(replace(plain, saving=replace(plain.saving, interval=1e3))) < 1) * 300.0
     assert courses.work.mean() == pytest.approx(since, abs=recovery + 4 * courses.work.std() / math.sqrt(4000))
-    stored = weeks_of(steps(), Weeks(days=20.0, trials=60, rate="0.02 /d", spares=40, store="tectonic"), changes=False)
+    stored = simulate_weeks(steps(), Weeks(days=20.0, trials=60, rate="0.02 /d", spares=40, store="tectonic"), changes=False)
     assert found.courses.share.mean() < stored.courses.share.mean() - 0.05
     tiered = weeks(store="disk", rate="0.02 /d", spares=40, mode="tiered")
     assert tiered.courses.share.mean() > stored.courses.share.mean() - 0.02 and "peer memory" in tiered.notes[-1]
@@ -298,9 +298,11 @@ def test_copies_cross_the_network_to_peers() -> None:
     assert 0 < training < way / 2  # what training leaves of a NIC
     assert found.memory_persist - found.memory_blocking == pytest.approx(part / (way - training), rel=1e-6)
     assert found.peer_load == pytest.approx(found.memory_load + part / way, rel=1e-6)
-    slowly = weeks_of(steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0 * (store is not None))
+    slowly = simulate_weeks(
+        steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0 * (store is not None)
+    )
     assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > found.memory_blocking + 3.0
-    alone = weeks_of(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
+    alone = simulate_weeks(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
     assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer == 0.0
 
 
@@ -324,10 +326,10 @@ def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
     found = document(Scenario("256x-tpu-v2-v3", "resnet50"))
     made = steps_of(found, mixed.model_copy(update={"groups": groups}), load_workload("resnet50").spec)
     assert made.usd_per_s == pytest.approx(2e-3) and [count for _, count in made.kinds] == [128, 128]
-    whole = weeks_of(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
+    whole = simulate_weeks(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
     working = whole.power["working"]
     assert working is not None and working.total == pytest.approx(found["energy"]["node_power_w"])
-    alone = [weeks_of(made._replace(node=node, others=()), Weeks(days=1.0, trials=2), changes=False).power for node, _ in made.kinds]
+    alone = [simulate_weeks(made._replace(node=node, others=()), Weeks(days=1.0, trials=2), changes=False).power for node, _ in made.kinds]
     for state in ("working", "waiting", "idle"):
         assert whole.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
     assert alone[0]["working"].total < working.total < alone[1]["working"].total  # type: ignore[union-attr]
@@ -370,7 +372,7 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
     """Oracle: the file's numbers; the same weeks without intervals, or with wider ones, have figures that spread less, or more."""
     level, job = reliability_of("middle"), steps(128)
     assert level.planned.interval == pytest.approx((0.22 / DAY, 0.87 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
-    found = weeks_of(job, Weeks(days=54.0, trials=600, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
+    found = simulate_weeks(job, Weeks(days=54.0, trials=600, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
     assert found.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
     assert found.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
     assert set(found.spreads) == {*OTHERS, "cause software", "cause hang", "cause silent"}
@@ -403,10 +405,10 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     middle = reliability_of("middle").rate.value
     job = weeks(days=54.0).run
     assert time_of_changes(replace(job, rate=(2048 * middle,) * 3)) == 54 * DAY
-    longer = goodput_document(weeks_of(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
+    longer = goodput_document(simulate_weeks(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
     assert "Effect of one change (percentage points of effective share over the first 250.0 days):" in goodput_text(longer)
-    whole = weeks_of(steps(), Weeks(days=20.0, trials=2))
+    whole = simulate_weeks(steps(), Weeks(days=20.0, trials=2))
     told = goodput_document(whole)
     assert [one["gain_points"] for one in told["sensitivities"]] == [100 * (one.share - whole.changes[0].share) for one in whole.changes]
     assert "Effect of one change (percentage points of effective share):" in goodput_text(told)
@@ -417,7 +419,7 @@ def test_half_the_failures_are_half_of_the_same_failures() -> None:
     """On one node without spares, where a fault more or less is seen: fewer of the same faults never lower the share."""
     one = steps()._replace(nodes=1, gpus=8)
     for seed in range(4):
-        changes = {each.name: each.share for each in weeks_of(one, Weeks(days=30.0, spares=0, trials=200, seed=seed)).changes}
+        changes = {each.name: each.share for each in simulate_weeks(one, Weeks(days=30.0, spares=0, trials=200, seed=seed)).changes}
         assert changes["half the failures"] >= changes["as it is"]
 
 
@@ -436,7 +438,7 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     """Oracle: what `run --store` says that a checkpoint takes; one that training waits for slows nothing."""
     slow = replace(SCENARIO, nodes=2, overrides=("node.nic.bandwidth=10 Gbps",))
     run = answer(slow).run
-    saved = saved_beside(run, "tectonic")
+    saved = saved_during_run(run, "tectonic")
     found = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
     assert found["slowed_s"] == pytest.approx(saved.slowed) and saved.slowed > saved.blocking
     assert found["blocking_s"] == pytest.approx(saved.costs)
@@ -444,7 +446,7 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
     slowed = {"object-store": 3.0, "memory of peers": 0.0}
     asked = Weeks(days=20.0, trials=20, mode="tiered")
-    tiered = weeks_of(steps(), asked, changes=False, slowed=lambda store: slowed[store.name if store else ""]).run.saving
+    tiered = simulate_weeks(steps(), asked, changes=False, slowed=lambda store: slowed[store.name if store else ""]).run.saving
     plain = weeks(mode="tiered").run.saving
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
@@ -455,14 +457,14 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
 @pytest.mark.parametrize("stretched", [0.0, 20.0])
 def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
     """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
-    found = weeks_of(
+    found = simulate_weeks(
         steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
         slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,
     )  # fmt: skip
     used, best, *_ = found.intervals
     copies = round(used / (found.run.saving.memory_interval or used))
     assert used == pytest.approx(best, abs=copies * steps().step_time)
-    asked = weeks_of(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
+    asked = simulate_weeks(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
     assert asked.used == pytest.approx(3600.0, abs=10 * steps().step_time)
 
 
@@ -471,13 +473,13 @@ def test_the_best_interval_is_the_same_whatever_was_asked(mode: str) -> None:
     asked = [
         Weeks(days=20.0, trials=2, rate="0.05 /d", interval=interval, store="tectonic", mode=mode) for interval in ("auto", "1 h", "7 h")
     ]
-    best = [weeks_of(steps(), one, changes=False).intervals[1:] for one in asked]
+    best = [simulate_weeks(steps(), one, changes=False).intervals[1:] for one in asked]
     assert best[0] == best[1] == best[2]
 
 
 def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
     """Oracle: the drawn share with a half and with twice the copies for each checkpoint, on the same faults; the cost is shared by them."""
-    found = weeks_of(
+    found = simulate_weeks(
         steps(), Weeks(days=100.0, trials=2, rate="0.05 /d", spares=30, mode="tiered"), changes=False,
         slowed=lambda store: 20.0 if store and store.name == "object-store" else 0.0,
     )  # fmt: skip
@@ -535,7 +537,7 @@ def test_failures_beside_a_run_are_of_any_level(capsys: pytest.CaptureFixture[st
 
 def test_a_store_twice_as_fast_never_costs_more() -> None:
     """Writing faster may slow steps more than it saves; a fast store can be written to slowly."""
-    worse = weeks_of(steps(), Weeks(days=20.0, trials=60), slowed=lambda store: 0.0 if store and store.bandwidth < 3e12 else 60.0)
+    worse = simulate_weeks(steps(), Weeks(days=20.0, trials=60), slowed=lambda store: 0.0 if store and store.bandwidth < 3e12 else 60.0)
     as_it_is, faster = (next(one for one in worse.changes if one.name == name) for name in ("as it is", "a store twice as fast"))
     assert faster.expected >= as_it_is.expected
 
@@ -566,7 +568,7 @@ def test_spot_is_a_case_of_it() -> None:
     time = spread(drawn.outcomes, lambda outcome: outcome.time).mean
     found = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
     asked = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
-    made = weeks_of(found, asked, changes=False)
+    made = simulate_weeks(found, asked, changes=False)
     assert made.courses.elapsed.mean() == pytest.approx(time, rel=0.02)
     assert made.courses.interruptions.mean() == pytest.approx(spread(drawn.outcomes, lambda outcome: outcome.revocations).mean, rel=0.1)
 
@@ -580,7 +582,7 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
     job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
     drawn = courses(job, 1800.0, 400)
     rate = nodes / lives.mean
-    causes = [DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(90.0, 90.0))]
+    causes = [DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(90.0, 90.0))]
     run = LongRun(nodes, 0, Saving(1800.0, saves, saves, 30.0), causes, (rate,) * 3, work=work, lives=(lives, rate))
     made = draw(run, 400)
     for name, values in {"time": made.elapsed, "revocations": made.interruptions, "lost": made.lost["rework"]}.items():
@@ -590,15 +592,15 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
 
 
 def test_the_spot_market_draws_measured_lives() -> None:
-    made = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
+    made = simulate_weeks(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
     assert made.run.lives is None and "at random" in made.notes[-2] and "no spot price for hgx-h100" in made.notes[-1]
-    mean = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h", elastic=True), changes=False)
+    mean = simulate_weeks(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h", elastic=True), changes=False)
     assert mean.run.lives is not None and "at random" in mean.notes[-2]
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
-    found = weeks_of(volta, Weeks(days=5.0, trials=20), changes=False)
+    found = simulate_weeks(volta, Weeks(days=5.0, trials=20), changes=False)
     assert found.run.lives is not None and "at measured ages" in found.notes[-2]
-    assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
+    assert simulate_weeks(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
 def test_a_run_on_spot_machines_of_unknown_lives_names_the_commands_that_take_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -612,7 +614,7 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
     asked = Weeks(days=30.0, trials=300, rate="0.000001 /y", mean_lifetime="8 h", elastic=True, interval="1 h", mode="sync", spares=0)
-    found = weeks_of(volta, asked, changes=False)
+    found = simulate_weeks(volta, asked, changes=False)
     run = found.run
     assert run.members is not None and run.lives is not None
     recovery = run.restart_in_place + run.communicators.mean + run.saving.load
@@ -625,7 +627,7 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
     slower = spread(courses(job, 3600.0, 300), attrgetter("time")).mean / (30 * DAY)
     assert float(found.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
     assert found.courses.interruptions.mean() == pytest.approx(30 * 24 / 8 * 4, rel=0.05)
-    waiting = weeks_of(volta, replace(asked, elastic=False), changes=False)
+    waiting = simulate_weeks(volta, replace(asked, elastic=False), changes=False)
     assert found.courses.share.mean() > waiting.courses.share.mean() - 0.01
 
 
@@ -715,7 +717,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         asked = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
         try:
             asked.checked()
-            weeks_of(steps(), asked, changes=False)
+            simulate_weeks(steps(), asked, changes=False)
         except SpecError as error:
             if sentence not in str(error) or len(error.problems) != 1:
                 wrong.append((sentence, str(error)))

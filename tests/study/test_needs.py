@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from sim.spec.hardware import PageCache
-from sim.study.needs import GONE, Needs, least, needs
+from sim.study.needs import GONE, Needs, least_sufficient_factor, needs
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
 
 @pytest.mark.parametrize("knee", [1.5, 7.0, 300.0])
 def test_the_least_factor_is_found_to_a_hundredth(knee: float) -> None:
     """Closed form: 1/factor down to a floor is within 1% of the floor from 1/1.01 of the knee on."""
-    found = least(lambda factor: max(1.0, knee / factor), 1.0)
+    found = least_sufficient_factor(lambda factor: max(1.0, knee / factor), 1.0)
     assert found == pytest.approx(knee / GONE, rel=0.011)
 
 
 def test_no_factor_is_needed_or_none_is_enough() -> None:
-    assert least(lambda factor: 1.0, 1.0) is None
-    assert least(lambda factor: 2.0, 1.0) is None
+    assert least_sufficient_factor(lambda factor: 1.0, 1.0) is None
+    assert least_sufficient_factor(lambda factor: 2.0, 1.0) is None
 
 
 def test_cores_that_keep_up_with_the_gpus() -> None:

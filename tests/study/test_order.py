@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from sim.spec.shelf import standing
+from sim.spec.memo import caching
 from sim.study.order import compute_order
 from sim.study.pool import each
 from sim.study.scenario import Scenario
@@ -20,7 +20,7 @@ VARIED = ["node.nic.bandwidth=10,40 Gbps", "batch=32,64", "price.on_demand=1,2,3
 def order(axes: list[str], nodes: int = 1) -> tuple[list[Point], int]:
     """Return the points of a grid in the order in which they are computed, and how many in a row share their epochs."""
     points = grid([axis(text) for text in axes])
-    with standing(f"order {axes} {nodes}"):
+    with caching(f"order {axes} {nodes}"):
         found = compute_order(points, partial(at, Scenario("p3.8xlarge", "resnet18", nodes=nodes)))
     return sorted(points, key=found.place), found.together
 

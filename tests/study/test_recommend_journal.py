@@ -13,17 +13,17 @@ import pytest
 import stallsim
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
-from sim.documents import Documents, Renting, recommended
+from sim.documents import Documents, RentalOptions, recommended
 from sim.spec.catalogue import catalogue
 from sim.study.plan import machines
 from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
 
 SMALL = Scenario("", "resnet18", plan=JobPlan(1))
-RENTING = Renting(Budget(money=1e6), ["p3.2xlarge", "g5.xlarge", "p3.8xlarge"], nodes=[1, 2], processes=1)
+RENTING = RentalOptions(Budget(money=1e6), ["p3.2xlarge", "g5.xlarge", "p3.8xlarge"], nodes=[1, 2], processes=1)
 LAID = Scenario("", "llama-3.2-3b", ("price.on_demand=20 USD/h", "node.gpu.memory=40 GiB"), plan=JobPlan(None, tokens=10**9))
 """A decoder that runs on no machine as it is, so that a layout is planned for each number of nodes."""
-PLANNING = Renting(Budget(time=1e7), ["hgx-h100"], nodes=[1, 2], processes=1)
+PLANNING = RentalOptions(Budget(time=1e7), ["hgx-h100"], nodes=[1, 2], processes=1)
 
 
 def stopping_after(rows: int) -> Callable[[str], Callable[[int, int], None]]:

@@ -11,13 +11,13 @@ import pytest
 from sim.cli import main
 from sim.cluster.checkpoint import Outflow, Parts, outflows
 from sim.cluster.topology import node_graph
-from sim.mesh import LayoutRun, scene_of
+from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
 from sim.spec.library import load_part
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
-from sim.study.saving import saved_beside
+from sim.study.saving import saved_during_run
 from sim.study.scenario import Scenario, answer
 from sim.training.layouts.play import play
 
@@ -67,7 +67,7 @@ def test_data_parallelism_is_as_fast_as_on_a_network_that_much_slower() -> None:
 def test_a_layout_is_as_fast_as_on_a_network_that_much_slower() -> None:
     plain = laid_out()
     for share in (0.05, 0.2):
-        scene = scene_of(plain.hardware, plain.workload, plain.layout)
+        scene = layout_scene(plain.hardware, plain.workload, plain.layout)
         found = play(replaced(scene, leaving(plain, share))).time
         assert found == pytest.approx(laid_out(25.0 * (1 - share)).step_time, rel=0.01)
         assert found > plain.step_time * (1 + share / 2)
@@ -83,9 +83,9 @@ def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:
     """Oracle: without gradients on the NIC there is nothing to slow; the disk is on no link of the network."""
     alone = answer(Scenario("hgx-h100", "gpt2", nodes=1, batch=4, precision="amp_bf16")).run
     for name in ("object-store", "disk"):
-        saved = saved_beside(alone, name)
+        saved = saved_during_run(alone, name)
         assert saved.beside == pytest.approx(saved.step, rel=1e-6) and saved.costs == pytest.approx(saved.blocking, rel=1e-4)
-    by_disk = saved_beside(run(), "disk")
+    by_disk = saved_during_run(run(), "disk")
     assert by_disk.beside == by_disk.step and by_disk.written > 0
 
 
@@ -113,7 +113,7 @@ def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*command, *words]) == 2
         assert said in capsys.readouterr().err
     with pytest.raises(SpecError, match="not in the catalog"):
-        saved_beside(run(), "nowhere")
+        saved_during_run(run(), "nowhere")
 
 
 def test_a_checkpoint_that_does_not_fit_its_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

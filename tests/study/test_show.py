@@ -11,7 +11,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.show import against_gradients, chosen, layer_document
-from sim.training.step_plan import asked_of, one_pass
+from sim.training.step_plan import plan_key, timed_pass
 
 PNG = b"\x89PNG"
 
@@ -39,7 +39,7 @@ def test_times_are_those_of_a_step(name: str, overrides: list[str]) -> None:
     """Oracle: the step plan's own forward and backward, with padding left out and operators composed of many as well."""
     document = layer_document(name, "p3.16xlarge", overrides, batch=32)
     gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
-    found = one_pass(asked_of(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
+    found = timed_pass(plan_key(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
     assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
     assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
 

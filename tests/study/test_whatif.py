@@ -17,7 +17,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study import whatif as module
 from sim.study.faster import INFINITE, faster
-from sim.study.scenario import Question, Scenario, answer, prepare
+from sim.study.scenario import CheckedScenario, Scenario, answer, prepare
 from sim.study.whatif import Upgrade, UpgradeUnit, WhatIf, _Trials, _unit, break_even, whatif
 from sim.training.job import Job
 from tests.harness import cluster, machine, run, toy_node, toy_workload, volume
@@ -29,7 +29,7 @@ LIKE_STASH = ("training.stack=apex-per-tensor",)
 def asked(monkeypatch: pytest.MonkeyPatch, hardware: Hardware, workload: Workload) -> WhatIf:
     """Return the what-if of descriptions that no file holds."""
     job = run(hardware, workload).jobs[0].job
-    monkeypatch.setattr(module, "prepare", lambda scenario: Question(hardware, [job], {}, []))
+    monkeypatch.setattr(module, "prepare", lambda scenario: CheckedScenario(hardware, [job], {}, []))
     return whatif(Scenario("toy", "toy"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, carried
+from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, play_on_network
 
 SECONDS = st.integers(0, 20).map(lambda tenths: tenths / 8)
 
@@ -145,7 +145,7 @@ def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
 
     env.process(other())
     meanings = {"wire": (Cause.NETWORK, "the wire")}
-    env.process(carried(network, operation, fluid(10.0), "mine", meanings))
+    env.process(play_on_network(network, operation, fluid(10.0), "mine", meanings))
     env.run()
     assert env.now == pytest.approx(7.0)
     assert operation.pieces[0].t0 == 0.0 and operation.pieces[-1].t1 == env.now
@@ -160,6 +160,6 @@ def test_what_nothing_holds_back_is_one_piece_of_its_own_cause(volume: float, en
     network = Network(env, EventLog(lambda: env.now))
     network.add_link("wire", 100.0)
     operation = Operation(env, 1)
-    env.process(carried(network, operation, fluid(volume), "mine", {}))
+    env.process(play_on_network(network, operation, fluid(volume), "mine", {}))
     env.run()
     assert operation.pieces == (HeldPiece(Cause.INTERCONNECT, "its own pace", 0.0, end),)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.events import Cause, EventLog
-from sim.parallel.lower.exchange_plan import started
+from sim.parallel.lower.exchange_plan import start_of
 from sim.parallel.program import Message
 from sim.training.exchange import Backend, GradientExchange
 from tests.harness import layer, machine, run, toy_workload
@@ -58,8 +58,8 @@ class Scene:
         self.begun, self.forward, self.ended = [], [], []
         self.lasting = lasting or {}
         message = (Message("all_reduce", 100.0),)
-        self.scalars = [started(f"scalar {index}", message) for index in range(blocking)]
-        self.buckets = [started(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
+        self.scalars = [start_of(f"scalar {index}", message) for index in range(blocking)]
+        self.buckets = [start_of(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
         self.exchange = GradientExchange(self.env, self.log, range(len(ready)), Backend(self.collective, Cause.NETWORK, streams), [])
         for index, times in enumerate(ready):
             rank = kind(self, index, times, lag)
@@ -143,7 +143,7 @@ def test_a_rank_that_comes_late_to_a_finished_step_goes_on_at_once():
 def test_a_rank_that_comes_to_another_operation_than_the_others_is_told() -> None:
     env = simpy.Environment()
     exchange = GradientExchange(env, EventLog(lambda: env.now), [0, 1], None, [])
-    first, second = (started(f"bucket {index}", (Message("all_reduce", 1.0),), index) for index in range(2))
+    first, second = (start_of(f"bucket {index}", (Message("all_reduce", 1.0),), index) for index in range(2))
     exchange.start(0, first)
     with pytest.raises(RuntimeError, match="rank 1 starts bucket 1, but bucket 0 is next"):
         exchange.start(1, second)
@@ -308,8 +308,8 @@ def test_a_blocking_operation_waits_for_the_bucket_before_it():
         yield env.timeout(1.0)
 
     message = (Message("all_reduce", 1.0),)
-    norm = started("norm", (Message("all_gather", 1.0),))
-    buckets = [started(f"bucket {index}", message, index) for index in range(2)]
+    norm = start_of("norm", (Message("all_gather", 1.0),))
+    buckets = [start_of(f"bucket {index}", message, index) for index in range(2)]
     exchange = GradientExchange(env, log, [0], Backend(collective, Cause.NETWORK), [])
 
     def rank():

@@ -10,7 +10,7 @@ import simpy
 from sim.cluster.build import with_nodes
 from sim.epoch import Epoch
 from sim.events import Cause
-from sim.mesh import prepare, scene_of
+from sim.mesh import layout_scene, prepare
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -22,7 +22,7 @@ from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import StageStep
 from sim.training.layouts.times import Burst
 from sim.training.rank import Rank
-from sim.training.step_plan import asked_of, one_pass, plan_step
+from sim.training.step_plan import plan_key, plan_step, timed_pass
 from tests.harness import layer, machine, run, toy_workload
 from tests.training.layouts.toys import MESH
 
@@ -64,8 +64,8 @@ def on_a_mesh(hardware: Hardware, workload: Workload) -> StageStep:
     layout = prepare(hardware, workload)
     node = hardware.groups[0].node
     plan = plan_step(workload, node.gpu, node.host.cpu.speed, layout.mesh.gpus)
-    passes = one_pass(asked_of(workload, node.gpu, node.host.cpu.speed))
-    simulation = Simulation(scene_of(hardware, workload, layout), 3, keep_rates=False)
+    passes = timed_pass(plan_key(workload, node.gpu, node.host.cpu.speed))
+    simulation = Simulation(layout_scene(hardware, workload, layout), 3, keep_rates=False)
     account: Account = simulation.stages[0].account
     kernels: StageKernels = simulation.stages[0].kernels
     groups = Groups(simulation.meetings, kernels, plan.program, 0)

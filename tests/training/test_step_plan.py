@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.parallel.lower.exchange_plan import gradient_bytes
 from sim.parallel.program import Load, Start, Unpack
-from sim.training.step_plan import Segment, StepPlan, _joined, asked_of, kernels, norm_patience, one_pass, optimizer_work, plan_step
+from sim.training.step_plan import Segment, StepPlan, _joined, kernels, mean_time_to_norm, optimizer_work, plan_key, plan_step, timed_pass
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -248,7 +248,7 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
-    found, expected = (one_pass(asked_of(workload, device, 1.0)) for workload in (again, plain))
+    found, expected = (timed_pass(plan_key(workload, device, 1.0)) for workload in (again, plain))
     twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
     assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
     assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
@@ -268,7 +268,7 @@ def test_persistent_norms_are_half_their_distance_away():
         made = plan(workload).step
         waits = persistent and precision == "amp_fp16" and len(layers) > 1
         backward = sum(segment.compute for _, segment in made.passes("B"))
-        assert norm_patience(workload, made) == (pytest.approx(backward / 4) if waits else math.inf)
+        assert mean_time_to_norm(workload, made) == (pytest.approx(backward / 4) if waits else math.inf)
 
 
 def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
@@ -295,6 +295,6 @@ def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
     asked = [(workload, gpu, speed, ranks) for workload in workloads for gpu in gpus for speed in (1.0, 0.5) for ranks in (1, 2)]
     kept = [plan_step(*one) for one in asked * 2][len(asked) :]
     for one, found in zip(asked, kept, strict=True):
-        for cache in (step_plan._plans, step_plan.one_pass, layer_times._worked_out, step_program._untimed):
+        for cache in (step_plan._plans, step_plan.timed_pass, layer_times._worked_out, step_program._untimed):
             cache.cache_clear()
         assert plan_step(*one) == found

@@ -20,7 +20,7 @@ from calibration.studies.stash2022.study import (
 )
 from sim import __version__
 from sim.analysis import differential
-from sim.report.basis import said_once
+from sim.report.basis import merged_by_machine
 from sim.report.columns import Title, aligned
 from sim.report.prices import price_rows
 from sim.report.verdict import volume_assumed
@@ -63,7 +63,7 @@ def _assumed(study: StashStudy) -> list[str]:
         f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with as many threads as Stash's run scripts give it",
         f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
         f"layers and gradients: {MICRO_BATCH} samples per GPU, synthetic data",
-        *said_once(assumed_volumes),
+        *merged_by_machine(assumed_volumes),
         "the cold epoch finds nothing in the page cache, a warm one what it can hold; figures are those of steady steps",
     ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from sim.parallel.lower.fusion import Bucket, fused
+from sim.parallel.lower.fusion import Bucket, fused_buckets
 from sim.parallel.lower.own_exchange import own_buckets
 from sim.spec.stack import Stack, Strategy
 
@@ -64,7 +64,7 @@ def stack_buckets(
     if stack.own_exchange is not None and shared:
         packed = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
     elif stack.fusion is not None and shared:
-        packed = fused([ready[index] for index in shared], together, stack.fusion, ranks)
+        packed = fused_buckets([ready[index] for index in shared], together, stack.fusion, ranks)
     else:
         packed = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []
     buckets = [Bucket(tuple(shared[index] for index in bucket.tensors), bucket.delay) for bucket in packed]

@@ -42,7 +42,7 @@ class ExchangePlan(NamedTuple):
     norms: Mapping[int, tuple[Start, Start]] = {}
 
 
-def started(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
+def start_of(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
     """Return the ``Start`` of the operation *name* among all ranks, for *bucket* (-1: none), in the first micro-batch."""
     (op, nbytes), *more = messages
     return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more=tuple(more), delay=delay)
@@ -72,9 +72,9 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
     if ranks == 1 and not workload.training.stack.uses_servers:
         return ExchangePlan()
     stack, buffers = workload.training.stack, _buffers(workload)
-    before = [started("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
+    before = [start_of("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
     scalar = (Message("all_reduce", SCALAR_BYTES),)
-    between = [started(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
+    between = [start_of(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
     norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
     return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
 
@@ -118,7 +118,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
         element = widths[bucket.tensors[0]]
         sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
-        plans.append(BucketPlan(bucket.tensors[-1], copied, sent, started(f"bucket {index}", sent.messages, index, bucket.delay)))
+        plans.append(BucketPlan(bucket.tensors[-1], copied, sent, start_of(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(plans)
 
 
@@ -145,4 +145,4 @@ def _norm(layer: Layer, ranks: int) -> tuple[Start, Start]:
     channels = layer.gradients[0]
     gathered = Message("all_gather", ranks * (2.0 * channels + 1.0) * SCALAR_BYTES)
     summed = Message("all_reduce", 2.0 * channels * SCALAR_BYTES)
-    return started("batch norm forward", (gathered,)), started("batch norm backward", (summed,))
+    return start_of("batch norm forward", (gathered,)), start_of("batch norm backward", (summed,))

@@ -25,7 +25,7 @@ class Bucket(NamedTuple):
     delay: float = 0.0
 
 
-def fused(ready: Sequence[float], sizes: Sequence[float], fusion: Fusion, ranks: int) -> list[Bucket]:
+def fused_buckets(ready: Sequence[float], sizes: Sequence[float], fusion: Fusion, ranks: int) -> list[Bucket]:
     """Return the fused messages of tensors of *sizes* (bytes) that all *ranks* have at times *ready* (s, increasing)."""
     cached = len(sizes) <= fusion.response_cache
     period = max(fusion.cycle_time, negotiation(fusion, ranks, 0))

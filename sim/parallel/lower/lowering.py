@@ -12,7 +12,7 @@ from itertools import zip_longest
 from sim.parallel.mesh import Mesh
 from sim.parallel.own_schedule import OwnPasses
 from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import MEETING, Action, actions, holder, holds, position
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, Action, actions, holder, holds, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions
 
@@ -48,7 +48,7 @@ class Layout:
     @property
     def meets(self) -> bool:
         """Whether a message between stages begins when its receiver requests it, and the sender's compute waits until it is sent."""
-        return self.own.waits_for_sends if self.own else self.schedule in MEETING
+        return self.own.waits_for_sends if self.own else self.schedule in RENDEZVOUS_SCHEDULES
 
     @property
     def sharded_parameters(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sim.parallel.lower.copies import gradients_copied, gradients_divided, shard_copied, weights_copied
 from sim.parallel.lower.lowering import Layout, Lowering
-from sim.parallel.lower.wrapped import Wrap, WrapCourse
+from sim.parallel.lower.wrapped import Wrap, WrapSequence
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Copy, Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action, gatherings
@@ -31,7 +31,7 @@ class Sharded(Lowering):
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
         self.pending: list[Tag] = []
         """Operations that the end of this backward waits for."""
-        self.courses: dict[tuple[int, ...], WrapCourse] = {}
+        self.courses: dict[tuple[int, ...], WrapSequence] = {}
         self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
         """Which whole chunks are freed and gathered before each action."""
         self.coming: dict[tuple[int, ...], _Gathers] = {}
@@ -67,10 +67,10 @@ class Sharded(Lowering):
         """Whether weights stay gathered after backward and gradients are reduced at the end (torch pipelining, ``perform_reduce_grad``)."""
         return self.layout.mesh.stages > 1
 
-    def _course(self, units: Sequence[int]) -> WrapCourse:
+    def _course(self, units: Sequence[int]) -> WrapSequence:
         key = tuple(units)
         if key not in self.courses:
-            self.courses[key] = WrapCourse(self.layout, key)
+            self.courses[key] = WrapSequence(self.layout, key)
         return self.courses[key]
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
@@ -158,7 +158,7 @@ class Sharded(Lowering):
         for wrap in following[:depth]:
             yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
 
-    def _complete(self, course: WrapCourse, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
+    def _complete(self, course: WrapSequence, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
         """Return the wraps whose backward ends at each place: with FSDP1 when their gradients exist, else when backward leaves the module.
 
         No gradient passes through the input of wraps that are entered up to the place *lowest*, so they end with the whole backward.

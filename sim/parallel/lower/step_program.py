@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.lower.exchange_plan import BucketPlan, ExchangePlan, plan_exchange
 from sim.parallel.program import Instruction, Load, Pack, Program, Start, Unpack, Update, Wait, Work
-from sim.spec.identity import Same, same_layers
+from sim.spec.identity import IdentityKey, same_layers
 from sim.spec.workload import Workload
 
 _KEPT: Final = 512
@@ -30,11 +30,11 @@ def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> Step
     if workload.training.stack.fusion is not None or workload.training.stack.own_exchange is not None:
         return _step_program(workload, ready, ranks)
     key = same_layers(workload), workload.training.gradient_accumulation_steps, ranks
-    return _untimed(Same(key, workload, ranks))
+    return _untimed(IdentityKey(key, workload, ranks))
 
 
 @lru_cache(maxsize=_KEPT)
-def _untimed(inputs: Same) -> StepProgram:
+def _untimed(inputs: IdentityKey) -> StepProgram:
     workload, ranks = inputs.held
     return _step_program(workload, (), ranks)
 

@@ -16,7 +16,7 @@ Wrap = tuple[int, ...]
 _ROOT = ""
 
 
-class WrapCourse:
+class WrapSequence:
     """The wraps of one pass over *units*, a chunk in the order of the model."""
 
     def __init__(self, layout: Layout, units: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
-from sim.report.prices import dated, paid_text, source_of
+from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
@@ -126,7 +126,7 @@ def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
     return {
         "market": answer.market,
         "usd_per_h": None if price is None else 3600 * price,
-        "date": None if own is None else dated(own, answer.market),
+        "date": None if own is None else date_of(own, answer.market),
         "region": (own.region or None) if own else None,
         "source": None if own is None else source_of(own, answer.market),
     }

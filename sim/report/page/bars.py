@@ -28,14 +28,14 @@ class BarPiece(NamedTuple):
     says: str
 
 
-def missed_by(figures: Figures) -> float:
+def p90_error(figures: Figures) -> float:
     """Return the 90th percentile of the expected error of the job of *figures*; 0 if there is none."""
     return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
 
 
 def reach(rows: Iterable[Figures], key: str) -> float:
     """Return the value that fills the width of the bars of *rows*: the largest of their figures at *key*, including its error bar."""
-    return max(float(row.value(key)) * (1 + missed_by(row)) for row in rows)
+    return max(float(row.value(key)) * (1 + p90_error(row)) for row in rows)
 
 
 def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, off: float = 0.0) -> Html:
@@ -109,7 +109,7 @@ def swatch(colour: str) -> Html:
 def stalls(figures: Figures) -> Html:
     """Return the stalls of a warm and of the first epoch of one job: two bars, and a table of the same figures."""
     warm, cold = figures, figures.inside("first_epoch")
-    off = missed_by(warm)
+    off = p90_error(warm)
     scale = max(warm.value("step_time_s"), cold.value("step_time_s")) * (1 + off)
     rows = [
         (name, bar(which, stall_pieces(which), "step_time_s", scale, off), which.shown("step_time_s", as_time))
@@ -124,7 +124,7 @@ def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, 
     """Return a rank's step of a layout or a graph by cause: a bar, its key, and a table with the *meanings* of the causes."""
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
     pieces = [BarPiece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
-    step, off = figures.shown("step_time_s", as_time), missed_by(figures)
+    step, off = figures.shown("step_time_s", as_time), p90_error(figures)
     drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
     means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None
     key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import ShownColumn, is_long, rate_of, shown_by, why_not
+from sim.report.comparison import AxisQuantity, comparison_axes, rate_of, time_differs, why_not
 from sim.report.energy import grid_words
-from sim.report.page.bars import bar, missed_by, named_bars, stall_key, stall_pieces
+from sim.report.page.bars import bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
@@ -65,8 +65,8 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     return f"{named(fastest)} is fastest: {_words(fastest)}. {named(cheapest)} is cheapest: {_words(cheapest)}."
 
 
-def _shown(rows: Sequence[Figures]) -> tuple[ShownColumn, ShownColumn]:
-    return shown_by([row.value("") for row in rows])
+def _shown(rows: Sequence[Figures]) -> tuple[AxisQuantity, AxisQuantity]:
+    return comparison_axes([row.value("") for row in rows])
 
 
 def _words(row: Figures) -> str:
@@ -82,7 +82,7 @@ def _pareto(rows: Sequence[Figures]) -> PagePart:
     points = [
         ChartPoint(
             x, y, named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
-            row.value("pareto"), True, row.value("pareto"), missed_by(row) if in_time else 0.0,
+            row.value("pareto"), True, row.value("pareto"), p90_error(row) if in_time else 0.0,
         )
         for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
     ]  # fmt: skip
@@ -157,9 +157,9 @@ def _table(rows: Sequence[Figures]) -> PagePart:
     epoch = [] if in_tokens else ["epoch", "cost per epoch", "energy", "CO2", "first epoch"]
     titles = ["GPUs", "step", of_rate, *epoch, "GPU memory", "compute", "expected error"]
     if job:
-        titles += ["whole job" if is_long(job) else "epochs done", "cost of whole job"]
+        titles += ["whole job" if time_differs(job) else "epochs done", "cost of whole job"]
         for row, line in zip(rows, cells, strict=True):
-            done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
+            done = row.shown("whole_job/time_s", as_time) if time_differs(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
     drawn = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")

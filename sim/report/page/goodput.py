@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.long_run import LOST
+from sim.analysis.long_run import LOST_CATEGORIES
 from sim.report.energy import grid_words, power_cap_text
 from sim.report.goodput import NAMES, died_text, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
 from sim.report.page.words import (
     as_carbon,
     as_energy,
@@ -46,7 +46,7 @@ def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     figures = Figures(document, "goodput")
     title = f"{document['workload']} on {counted(document['nodes'], 'node')} of {document['hardware']}, with failures"
     set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
-    hero = outcome(title, _verdict(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
+    hero = outcome(title, _verdict(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
     parts += basis(figures, read)
     return page(title, "goodput", hero, [part for part in parts if part.html], {"goodput": document})
@@ -57,11 +57,11 @@ def with_failures(figures: Figures) -> Html:
     if not figures.value("").get("with_failures"):
         return Html("")
     weeks = figures.inside("with_failures")
-    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), noted("Assumed", weeks.value("notes")))
+    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), note_box("Assumed", weeks.value("notes")))
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
-    most = max(LOST, key=lambda name: document["lost_s"][name])
+    most = max(LOST_CATEGORIES, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
         f"{100 * document['effective_share']:.1f}% of the time is useful work; {as_expected(document['interruptions'])} interruptions "
@@ -103,7 +103,7 @@ def _losses(figures: Figures) -> PagePart:
 
 def _lost(figures: Figures) -> Html:
     pieces = [BarPiece("work_s", "later_epochs", "kept work", "kept work")]
-    pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
+    pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST_CATEGORIES]
     rows: list[list[Child]] = [
         [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces

@@ -12,7 +12,7 @@ from sim.report.page.bars import step_stalls
 from sim.report.page.basis import basis
 from sim.report.page.colours import fill
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, note_box, section, table, tag, tiles
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.words import as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
@@ -32,7 +32,7 @@ def graph_page(run: GraphRun, document: Mapping[str, Any]) -> str:
     gpu = run.prices.node(0).gpu.name
     title = f"{document['trace']} on {document['hardware']}"
     set_up = f"{document['gpus']} x {gpu} on {counted(document['nodes'], 'node')}; a Chakra execution trace"
-    hero = outcome(title, document["verdict"], set_up, _tiles(figures), noted("Warnings", document["warnings"]))
+    hero = outcome(title, document["verdict"], set_up, _tiles(figures), note_box("Warnings", document["warnings"]))
     parts = [_time(figures), _lanes(run), _communication(figures), _ranks(figures), *basis(figures, Descriptions([run.hardware], []))]
     return page(title, "run", hero, parts, {"run": document})
 

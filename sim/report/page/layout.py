@@ -17,7 +17,7 @@ from sim.report.page.colours import USES, fill
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
@@ -68,7 +68,7 @@ def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, lis
         document["verdict"],
         f"{machine}; {layout_name(document)}; {document['precision']}, {document['stack']}",
         _tiles(figures),
-        noted("Warnings", document["warnings"]),
+        note_box("Warnings", document["warnings"]),
     )
     parts = [_time(figures), _job(figures), _failures(figures), _stages(run), _memory(figures, run.node.gpu.memory), _energy(figures)]
     return hero, [*(part for part in parts if part), *basis(figures)]
@@ -255,7 +255,7 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
         parts.insert(0, PagePart("speed", "Throughput", section("speed", "Throughput", drawn)))
     failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
     verdict = f"{counted(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
-    hero = outcome(f"{first['workload']} on {first['hardware']}", verdict, "", noted("Cannot run", failed))
+    hero = outcome(f"{first['workload']} on {first['hardware']}", verdict, "", note_box("Cannot run", failed))
     return page(f"{first['workload']} on {first['hardware']}", "run", hero, parts, {"run": document})
 
 

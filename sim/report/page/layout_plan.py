@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, missed_by, named_bars, swatch
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_bars, p90_error, swatch
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, linear_axis, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, bullets, command_line, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, command_line, joined, note_box, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.report.plan import NOT_VALIDATED, PARTS, flip_lines, rate_text
 from sim.units import any_of, show
@@ -29,7 +29,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = any_of(document["gpus"])
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
-    hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), noted("Warnings", document["warnings"]))
+    hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), note_box("Warnings", document["warnings"]))
     more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
     parts = [_table(dict(enumerate(rows)) | more), _time(figures, rows), _trade(figures)]
     failing = with_failures(figures)
@@ -114,7 +114,7 @@ def _named(row: Figures, place: int) -> Html:
 
 
 def _time(figures: Figures, rows: list[Figures]) -> PagePart:
-    off = missed_by(figures)
+    off = p90_error(figures)
     scale = (1 + off) * max(row.value("step_time_s") for row in rows)
     names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
@@ -130,7 +130,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
 def _trade(figures: Figures) -> PagePart:
     layouts = figures.value("layouts")
     rows = [figures.inside(f"layouts/{place}") for place in range(len(layouts))]
-    off, points = missed_by(figures), []
+    off, points = p90_error(figures), []
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30
         marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))

@@ -127,7 +127,7 @@ def bullets(texts: Iterable[str]) -> Html:
     return tag("ul", *(tag("li", text) for text in texts))
 
 
-def noted(title: str, texts: Sequence[str]) -> Html | None:
+def note_box(title: str, texts: Sequence[str]) -> Html | None:
     """Return *texts* as a highlighted box; None if there are none."""
     return tag("div", tag("p", title), bullets(texts), class_="notes") if texts else None
 

@@ -8,7 +8,7 @@ from sim.analysis.cost import node_price
 from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, details, joined, section, step, table, tag
 from sim.report.page.words import as_number, as_price
-from sim.report.prices import dated, source_of
+from sim.report.prices import date_of, source_of
 from sim.simulate import Run
 from sim.spec.hardware import Group
 from sim.spec.workload import Workload
@@ -118,7 +118,7 @@ def _price(group: Group) -> Iterator[ProvenanceRow]:
         return
     for market in MARKETS:
         if (rate := node_price(group, market)) is not None:
-            where = ", ".join(part for part in (price.region, dated(price, market)) if part)
+            where = ", ".join(part for part in (price.region, date_of(price, market)) if part)
             amount = show(rate, "price", 4)
             yield f"price {market.replace('_', ' ')}", f"{amount} ({where})" if where else amount, source_of(price, market)
 

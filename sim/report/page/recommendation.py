@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.energy import grid_words
-from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
+from sim.report.page.bars import ERROR_BARS, named_bars, p90_error, reach
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, joined, note_box, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.recommendation import nothing_to_rent, time_axis
@@ -33,7 +33,7 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
     chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
     notes_title = "Certainty, and what would change the answer" if document["best"] else "Notes"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
-    hero = outcome(title, verdict_of(document), "", shown, noted(notes_title, document["notes"]))
+    hero = outcome(title, verdict_of(document), "", shown, note_box(notes_title, document["notes"]))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
     return page(title, "recommendation", hero, parts, {"recommend": document})
@@ -132,7 +132,7 @@ def _point(row: Figures, place: int, length: str, by_time: bool, scale: float, f
     marked = (row.marked(across), row.marked("total_cost_usd"))
     says = f"{_named(own)}\n{_taken(own)} for {length}\n{met}"
     best = place == 0 and row.value("within_budget")
-    off = 0.0 if by_time else missed_by(row)
+    off = 0.0 if by_time else p90_error(row)
     return ChartPoint(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
 
 
@@ -151,11 +151,11 @@ def _parts(rows: Sequence[Figures]) -> PagePart:
     shown = [row for row in rows if row.value("total_time_s") <= longest][:_BARS]
     scale = reach(shown, "total_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (_name_of(row), parts_bar(row, "total_time_s", scale, missed_by(row)), row.shown("total_time_s", as_time)) for row in shown
+        (_name_of(row), parts_bar(row, "total_time_s", scale, p90_error(row)), row.shown("total_time_s", as_time)) for row in shown
     ]
     lead = "The whole job: startup, epochs, evaluation, checkpoints, and interruptions of spot machines."
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
-    lead += f" {ERROR_BARS}" if any(missed_by(row) for row in shown) else ""
+    lead += f" {ERROR_BARS}" if any(p90_error(row) for row in shown) else ""
     bars = tag("figure", named_bars(drawn, "Time of the whole job, by candidate"), class_="long")
     return PagePart("parts", "Where the time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 

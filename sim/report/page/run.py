@@ -14,7 +14,7 @@ from sim.report.page.drawing import JobBound, drawings, use_table
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, note_box, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
@@ -89,7 +89,7 @@ class _Job:
             verdict,
             tag("p", set_up, class_="set-up"),
             self._tiles(),
-            noted("Warnings", figures.value("warnings")),
+            note_box("Warnings", figures.value("warnings")),
             class_="hero",
         )
 

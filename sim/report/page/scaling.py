@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.basis import basis_of
-from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
+from sim.report.basis import merged_basis
+from sim.report.page.bars import ERROR_BARS, bar, named_bars, p90_error, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.frame import PagePart, outcome, page
@@ -32,7 +32,7 @@ def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
     parts = [part for job, of_job in ran.items() if of_job for part in _parts(of_job, job, len(jobs) > 1)]
     parts += [_left_out(failed)] if failed else []
-    rests_on = basis_of([of_job.value("") for sizes in ran.values() for of_job in sizes])
+    rests_on = merged_basis([of_job.value("") for sizes in ran.values() for of_job in sizes])
     parts += basis(Figures(rests_on, "basis"), read)
     name = document["runs"][0].get("workload") or "several jobs"
     hardware = next((of_job.value("hardware") for sizes in ran.values() for of_job in sizes), document["runs"][0].get("hardware", ""))
@@ -81,7 +81,7 @@ def _speed(sizes: Sequence[Figures]) -> Html:
     rates = [(float(figures.value("gpus")), figures.value("throughput_samples_per_s")) for figures in sizes]
     ideal = [(gpus, rates[0][1] * gpus / rates[0][0]) for gpus, _ in rates]
     across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
-    off = [missed_by(figures) for figures in sizes]
+    off = [p90_error(figures) for figures in sizes]
     ends = [rate * factor for (_, rate), each in zip(rates, off, strict=True) for factor in (1 - each, 1 + each) if factor > 0]
     up = axis("samples per second", [*(rate for _, rate in (*rates, *ideal)), *ends], as_number)
     points = [
@@ -102,12 +102,12 @@ def _steps(sizes: Sequence[Figures]) -> Html:
     rows: list[tuple[Child, Html, Child]] = [
         (
             counted(figures.value("gpus"), "GPU"),
-            bar(figures, stall_pieces(figures), "step_time_s", scale, missed_by(figures)),
+            bar(figures, stall_pieces(figures), "step_time_s", scale, p90_error(figures)),
             figures.shown("step_time_s", as_time),
         )
         for figures in sizes
     ]
-    key = tag("figcaption", ERROR_BARS) if any(missed_by(figures) for figures in sizes) else None
+    key = tag("figcaption", ERROR_BARS) if any(p90_error(figures) for figures in sizes) else None
     return tag("figure", named_bars(rows, "Step time by cause, at each size"), key)
 
 

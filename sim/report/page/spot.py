@@ -8,7 +8,7 @@ from typing import Any
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slower
 from sim.study.descriptions import Descriptions
@@ -24,7 +24,7 @@ def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> 
     figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
-    hero = outcome(title, verdict_of(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
+    hero = outcome(title, verdict_of(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_spread(figures), _course(figures), *basis(figures, read)]
     return page(title, "spot", hero, parts, {"spot": document})
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, named_bars, p90_error, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
 from sim.report.page.frame import PagePart, outcome, page
@@ -95,7 +95,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
         ChartPoint(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
             (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
-            off_up=missed_by(row) if row is best or row.below in ends else 0.0,
+            off_up=p90_error(row) if row is best or row.below in ends else 0.0,
         )
         for row in numbered
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def _others(row: Figures, key: str) -> str:
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
     joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_grouped(rows, key)) <= _LINES else ""
-    with_errors = any(missed_by(row) for row in rows)
+    with_errors = any(p90_error(row) for row in rows)
     errors = " Error bars, on that point and the last one of each line: 90% of similar predictions were within them." if with_errors else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
@@ -158,12 +158,12 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
     chosen = rows[::stride]
     scale = reach(chosen, "step_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, missed_by(row)), row.shown("step_time_s", as_time))
+        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, p90_error(row)), row.shown("step_time_s", as_time))
         for row in chosen
     ]
     bars = tag("div", named_bars(drawn, "Step time by cause, at each point"), class_="short long")
     lead = "Warm steps." + (f" {len(chosen)} evenly spaced points." if stride > 1 else "")
-    lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
+    lead += f" {ERROR_BARS}" if any(p90_error(row) for row in chosen) else ""
     return PagePart("steps", "Step time", section("steps", "Step time by cause", tag("figure", bars), stall_key(*chosen), lead=lead))
 
 

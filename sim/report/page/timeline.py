@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sim.events import Cause, WaitSpan, WorkSpan
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Html, joined, tag
-from sim.report.page.use import Use, rough
+from sim.report.page.use import Use, coarsened
 from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
 from sim.report.trace.excerpt import Excerpt, RankExcerpt
@@ -195,7 +195,7 @@ def _link_lane(use: Use, span: TimelineSpan, bound: str) -> Html:
             "div", class_="mark bound" if use.name == bound else "mark", style=f"{span.place(t0, t1)};height:{100 * min(1.0, share):.2f}%",
             data_tip=f"{use.words}\n{as_percent(share)} of {use.capacity_in_words}\n{_when(t0, t1, span)}",
         )
-        for t0, t1, share in rough(use.shares, MOST_PIECES)
+        for t0, t1, share in coarsened(use.shares, MOST_PIECES)
         if share > 0
     ]  # fmt: skip
     return tag("div", *marks, class_="lane tall")

@@ -89,7 +89,7 @@ def uses_document(use_of: dict[str, Use]) -> list[dict[str, Any]]:
     ]
 
 
-def rough(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
+def coarsened(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
     """Return *shares* with the shortest pieces averaged into their neighbors until *most* are left, still finer than a screen shows."""
     kept = list(shares)
     while len(kept) > most:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Resource
-from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, missed_by, named_bars
+from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, named_bars, p90_error
 from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
 from sim.report.whatif import LABELS, NAMES, little_or_nothing, machine_lines, matters
 from sim.study.descriptions import Descriptions
@@ -28,7 +28,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
         f"{document['precision']}, {document['stack']}"
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"
-    hero = outcome(title, verdict_of(figures, rows), set_up, _tiles(figures), noted("Warnings", document["warnings"]))
+    hero = outcome(title, verdict_of(figures, rows), set_up, _tiles(figures), note_box("Warnings", document["warnings"]))
     parts = [_ranking(figures, rows)]
     parts += [*([_worth(rows)] if rows else []), *basis(figures, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
@@ -67,7 +67,7 @@ def _tiles(figures: Figures) -> Html:
 
 def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     now = figures.value("step_time_s")
-    off = missed_by(figures)
+    off = p90_error(figures)
     scale = max([now, *((1 + off) * row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
     drawn: list[tuple[Child, Html, Child]] = []
     for row in rows:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sim import __version__
-from sim.parallel.chakra import EXACT, MEETS, OF_PARTS
+from sim.parallel.chakra import PART_SIZED, RENDEZVOUS_KEY, SECONDS_KEY
 from sim.parallel.program import Op
 from sim.spec.foreign.chakra_files import GROUPS_FILE
 from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, Value, metadata_bytes, node_bytes
@@ -48,7 +48,7 @@ class Recording:
         """Add *seconds* of work on the GPU, or on the *host*."""
         before, self._time = self._time, self._time + seconds
         micros = round(self._time * 1e6) - round(before * 1e6)
-        return self._add(name, "COMP_NODE", after, {"is_cpu_op": host, EXACT: seconds}, micros)
+        return self._add(name, "COMP_NODE", after, {"is_cpu_op": host, SECONDS_KEY: seconds}, micros)
 
     def late(self, seconds: float, after: After) -> int:
         """Add the *seconds* by which the slowest rank is late, during which the others wait."""
@@ -56,7 +56,7 @@ class Recording:
 
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
         """Add *op* on *nbytes*, counted as in `sim.parallel.program.Message`, among *ranks* ranks of *communicator* (empty: all)."""
-        own = nbytes / ranks if op in OF_PARTS else nbytes
+        own = nbytes / ranks if op in PART_SIZED else nbytes
         attributes: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
         return self._add(name, "COMM_COLL_NODE", after, attributes | ({"pg_name": communicator} if communicator else {}))
 
@@ -66,7 +66,7 @@ class Recording:
         attributes: dict[str, Value] = {
             "is_cpu_op": False, "comm_src": ends[0], "comm_dst": ends[1], "comm_size": round(nbytes), "comm_tag": tag,
         }  # fmt: skip
-        return self._add(name, kind, after, attributes | ({MEETS: True} if meets else {}))
+        return self._add(name, kind, after, attributes | ({RENDEZVOUS_KEY: True} if meets else {}))
 
     def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, Value], micros: int = 0) -> int:
         number = len(self.nodes)

@@ -21,7 +21,7 @@ def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, arg
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
 
-def headed(
+def kineto_document(
     rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[TraceEvent], groups: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return the trace of *events* of *rank* (the first, if several) as Kineto's JSON object; *shows* describes what was simulated.

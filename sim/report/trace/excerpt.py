@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from sim.analysis.stalls import in_turn
+from sim.analysis.stalls import without_overlap
 from sim.events import Cause, EventLog, WaitSpan, WorkSpan
 from sim.simulate import Run
 
@@ -174,7 +174,7 @@ def _comm(log: EventLog) -> dict[int, list[WorkSpan]]:
     for work in log.work:
         if work.stream == "comm":
             works_of[work.rank].append(work)
-    return {rank: _in_order(in_turn(works)) for rank, works in works_of.items()}
+    return {rank: _in_order(without_overlap(works)) for rank, works in works_of.items()}
 
 
 def _collectives(pieces: Sequence[WorkSpan], waits: Sequence[WaitSpan], compute: Sequence[WorkSpan], rank: int) -> list[WorkSpan]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.events import Cause
-from sim.report.trace.chrome_trace import TraceEvent, headed, span, write_traces
+from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, write_traces
 from sim.report.trace.layout_trace import COMPUTE, WAITS
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
@@ -47,7 +47,7 @@ def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
         for wait in run.ranks[rank].waits:
             if wait.cause != Cause.COMPUTE:
                 events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
-    return headed(ranks[0], len(run.ranks), {"hardware": run.hardware.name, "chakra": run.name}, events)
+    return kineto_document(ranks[0], len(run.ranks), {"hardware": run.hardware.name, "chakra": run.name}, events)
 
 
 def _names(rank: int) -> list[TraceEvent]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sim.cluster.gpu import memory_time
 from sim.events import WorkSpan as Worked
-from sim.mesh import LayoutRun, scene_of
+from sim.mesh import LayoutRun, layout_scene
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Copy, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.report.trace.chakra import Communicators, Recording, as_bytes, write_ranks
@@ -33,7 +33,7 @@ class _Among(NamedTuple):
 
 def write_layout(run: LayoutRun, folder: Path) -> str:
     """Write one step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if writing fails."""
-    scene = scene_of(run.hardware, run.workload, run.layout)
+    scene = layout_scene(run.hardware, run.workload, run.layout)
     tags: dict[Tag, int] = {}
     stages = [_Stage(run, scene, stage, tags) for stage in range(run.mesh.stages)]
     for stage in stages:

@@ -15,7 +15,7 @@ from typing import Any
 from sim.events import Cause, WorkSpan
 from sim.mesh import LayoutRun
 from sim.parallel.program import Tag
-from sim.report.trace.chrome_trace import TraceEvent, headed, span, write_traces
+from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, write_traces
 from sim.report.trace.layout_groups import arguments, groups, sent_by
 from sim.study.not_validated import not_validated
 from sim.training.layouts.scene import words
@@ -55,7 +55,7 @@ def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:
     for rank in ranks:
         events += _rank(run, rank)
     shows = {"hardware": run.hardware.name, "workload": run.workload.name, "not_validated": not_validated(run)}
-    return headed(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
+    return kineto_document(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
 
 
 def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:

@@ -19,7 +19,7 @@ from typing import Any
 from sim.analysis.stalls import Window, blame
 from sim.events import STALLS, Cause, EventLog, WaitSpan, WorkSpan
 from sim.report.kernels import collective_kernel
-from sim.report.trace.chrome_trace import TraceEvent, headed, write_traces
+from sim.report.trace.chrome_trace import TraceEvent, kineto_document, write_traces
 from sim.report.trace.excerpt import Excerpt, RankExcerpt, excerpt
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
@@ -58,7 +58,7 @@ def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -
         events += _counters(run.log, chosen, origin, max(numbers) + 1)
     described = [_described(run, rank, numbers[rank.index]) for rank in shown]
     shows = {"hardware": run.hardware.name, "shows": chosen.note, "ranks": described}
-    return headed(numbers[shown[0].index], _world(run, shown[0]), shows, events)
+    return kineto_document(numbers[shown[0].index], _world(run, shown[0]), shows, events)
 
 
 def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]:

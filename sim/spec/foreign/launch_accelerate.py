@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES
-from sim.spec.foreign.launch_told import Told, block_of, exchange_of, note_offloading
+from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import shorten
@@ -27,9 +27,9 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 (accelerate/utils/transformer_engine.py, ao.py)."""
 
 
-def accelerate(said: Mapping[str, Any], place: str) -> Told:
+def accelerate(said: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
-    told = Told()
+    told = LaunchSettings()
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(said.get("mixed_precision", "")).lower())
     if kind and not precision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.foreign.launch_told import Told, block_of, note_offloading
+from sim.spec.foreign.launch_settings import LaunchSettings, block_of, note_offloading
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -24,9 +24,9 @@ _OPTIMIZERS: Final[Mapping[str, str]] = {
 }
 
 
-def deepspeed(said: Mapping[str, Any], place: str) -> Told:
+def deepspeed(said: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults."""
-    told = Told()
+    told = LaunchSettings()
     stage = block_of(said, "zero_optimization", place).get("stage", 0)
     if type(stage) is not int or stage not in range(4):
         raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
@@ -52,7 +52,7 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
     return told
 
 
-def _optimizer(block: Mapping[str, Any], told: Told) -> None:
+def _optimizer(block: Mapping[str, Any], told: LaunchSettings) -> None:
     """Set the optimizer in *told* from the *block*, or add a note that adam is used instead."""
     kind, settings = block.get("type"), block.get("params")
     if not isinstance(kind, str) or kind == "auto":

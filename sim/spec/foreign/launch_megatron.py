@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from sim.spec.foreign.launch_megatron_model import LATENT, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
-from sim.spec.foreign.launch_told import Told, note_offloading
+from sim.spec.foreign.launch_settings import LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import FP8_RECIPES, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
 from sim.spec.workload import RecomputedModule
@@ -42,7 +42,7 @@ _READ: Final = NUMERIC | {
 """Options that affect the simulation, against which other options are checked for typos."""
 
 
-def megatron(text: str, place: str) -> Told:
+def megatron(text: str, place: str) -> LaunchSettings:
     """Return the settings in Megatron-LM's arguments in *text*, plain or inside a shell script. Raise SpecError for missing sizes.
 
     A script without any size of the model specifies only layout and batch.
@@ -53,7 +53,7 @@ def megatron(text: str, place: str) -> Told:
     for option in sizes if sized else ():
         if option not in options.said:
             raise SpecError(f"{place}: --{option} is missing; the arguments of Megatron-LM are incomplete")
-    told = Told(
+    told = LaunchSettings(
         shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"), global_batch=options.number("global-batch-size")
     )
     told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
@@ -89,14 +89,14 @@ def _shards(options: Arguments) -> dict[str, Any]:
     return {"shard": "optimizer"} if "use-distributed-optimizer" in options.said else {}
 
 
-def _optimizer(name: str, told: Told) -> dict[str, Any]:
+def _optimizer(name: str, told: LaunchSettings) -> dict[str, Any]:
     """Return the optimizer; if it is not modeled, return adam and add a note to *told*."""
     rule = _OPTIMIZERS.get(name)
     told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload uses adam"]
     return {"optimizer": {"name": rule or "adam"}}
 
 
-def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
+def _modules(text: str, said: Mapping[str, str], told: LaunchSettings) -> dict[str, Any]:
     """Return which modules of a block are recomputed individually, if the options in *text* name any."""
     named = _MODULES.search(text.replace("\\\n", " "))
     if named is None or said.get("recompute-granularity") != "selective":
@@ -113,7 +113,7 @@ def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
     return {"recompute_modules": [word for word in words if word in modeled], **attention}
 
 
-def _exchanges(options: Arguments, told: Told) -> None:
+def _exchanges(options: Arguments, told: LaunchSettings) -> None:
     """Set in *told* how context ranks exchange keys and values, and add notes on exchanges that are not modeled."""
     kind = options.said.get("cp-comm-type", "p2p")
     if "context" in told.parallel and kind != "p2p":
@@ -128,7 +128,7 @@ def _exchanges(options: Arguments, told: Told) -> None:
         )
 
 
-def _stages(options: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
+def _stages(options: Arguments, told: LaunchSettings, layout: str | None) -> dict[str, Any]:
     """Return the number of chunks on each pipeline rank and, if they are uneven, the number of blocks in each chunk."""
     stages = told.parallel.get("pipeline", 1)
     if stages == 1:

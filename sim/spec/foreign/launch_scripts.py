@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sim.spec.foreign.launch_megatron import NUMERIC
 from sim.spec.foreign.launch_options import Arguments, arguments
-from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import counted, shorten
@@ -28,7 +28,7 @@ USUAL: Final = 8
 _SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?")
 
 
-def launch_script(text: str, place: str) -> Told:
+def launch_script(text: str, place: str) -> LaunchSettings:
     """Return the number of GPUs and the settings of a Trainer in the script *text*."""
     nodes, each, total = _slurm(text, place)
     if nodes:
@@ -90,9 +90,9 @@ _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-len
 """Options for the tokens of a sample in common training scripts."""
 
 
-def _trainer(options: Arguments) -> Told:
+def _trainer(options: Arguments) -> LaunchSettings:
     """Return the settings of a Trainer, if the script has any."""
-    said, told = options.said, Told()
+    said, told = options.said, LaunchSettings()
     if _BATCH not in said and "gradient-accumulation-steps" not in said:
         return told
     told.training["batch"] = options.number(_BATCH, 8)

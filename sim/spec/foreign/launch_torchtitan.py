@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.foreign.launch_told import Told, block_of, exchange_of, note_offloading
+from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.library import load_part
 from sim.spec.parallel import even_blocks
 from sim.spec.workload import Model
@@ -38,14 +38,14 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 }
 
 
-def torchtitan(said: Mapping[str, Any], place: str) -> Told:
+def torchtitan(said: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalogue."""
     model, training, layout = (block_of(said, name, place) for name in ("model", "training", "parallelism"))
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
         raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalog; known: {models}")
-    told = Told(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
+    told = LaunchSettings(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
     ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _RANKS.items()}
     told.parallel = {name: size for name, size in ranks.items() if size > 1}
     shards = layout.get("data_parallel_shard_degree", -1)
@@ -78,7 +78,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     return told
 
 
-def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: Told) -> dict[str, str]:
+def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, str]:
     """Return precision and recipe of an FP8 converter; empty if there is none. Raise SpecError for an unknown recipe."""
     converters = str(model.get("converters", ""))
     linear = block_of(block_of(said, "quantize", place), "linear", place)
@@ -101,7 +101,7 @@ def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, to
     return {"precision": "fp8", "fp8_recipe": name.removesuffix("_with_gw_hp")}
 
 
-def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
+def _recomputes(block: Mapping[str, Any], place: str, told: LaunchSettings) -> str:
     """Return the activation checkpointing mode. Raise SpecError for a mode that torchtitan does not have."""
     mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
     modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
@@ -114,7 +114,7 @@ def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
     return modes[mode]
 
 
-def _stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]:
+def _stages(layout: Mapping[str, Any], told: LaunchSettings, place: str) -> dict[str, Any]:
     """Return the number of chunks on each rank and, if they differ from torchtitan's default, the number of blocks in each chunk."""
     shape = load_part(Model, told.model, "workloads/models").transformer
     assert shape is not None

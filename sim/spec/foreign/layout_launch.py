@@ -51,7 +51,7 @@ def refuse_four_bits(launch: Launch, program: str) -> None:
         raise SpecError(f"{program} has no option for nvfp4; export megatron arguments, or plan with --precision fp8")
 
 
-def told_shape(launch: Launch, program: str) -> Transformer:
+def require_shape(launch: Launch, program: str) -> Transformer:
     """Return the shape of the model. Raise SpecError for a model that files of *program* cannot express."""
     if launch.shape is None:
         raise SpecError(

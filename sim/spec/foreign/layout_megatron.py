@@ -6,15 +6,15 @@ from typing import Any
 
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_unread import FP8_RECIPES
-from sim.spec.foreign.layout_launch import Launch, blocks_of, told_shape
-from sim.spec.foreign.layout_megatron_model import lines, model_arguments, unsaid
+from sim.spec.foreign.layout_launch import Launch, blocks_of, require_shape
+from sim.spec.foreign.layout_megatron_model import inexpressible_fields, lines, model_arguments
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 
 
 def megatron_arguments(launch: Launch) -> str:
     """Return the arguments for Megatron-LM, one per line. Raise SpecError for anything that Megatron-LM does not support."""
-    parallel, shape = launch.parallel, told_shape(launch, "Megatron-LM")
+    parallel, shape = launch.parallel, require_shape(launch, "Megatron-LM")
     if parallel.shard not in ("none", "optimizer"):
         raise SpecError(f"Megatron-LM's arguments support sharding of the optimizer or none, not of {parallel.shard}")
     if parallel.pipeline > 1 and parallel.schedule not in (None, "1f1b", "interleaved_1f1b"):
@@ -22,7 +22,7 @@ def megatron_arguments(launch: Launch) -> str:
     if parallel.cuts:
         raise SpecError("Megatron-LM's stages begin at block boundaries, not at training.parallel.cuts")
     options = model_arguments(shape, launch.sequence)
-    if missing := unsaid(shape, launch.sequence, options):
+    if missing := inexpressible_fields(shape, launch.sequence, options):
         raise SpecError(f"Megatron-LM's arguments cannot express {', '.join(missing)} of {launch.model}")
     options |= {
         "tensor-model-parallel-size": parallel.tensor,
@@ -46,7 +46,7 @@ def megatron_arguments(launch: Launch) -> str:
 
 def _stages(launch: Launch) -> dict[str, Any]:
     """Return how blocks are distributed; uneven chunks as letters (E embedding, t block, m multi-token prediction, L loss)."""
-    parallel, predicted = launch.parallel, told_shape(launch, "Megatron-LM").prediction_layers
+    parallel, predicted = launch.parallel, require_shape(launch, "Megatron-LM").prediction_layers
     counts = blocks_of(launch, 0) if parallel.pipeline > 1 else [0]
     if parallel.pipeline > 1 and (predicted or len(set(counts)) > 1):
         if counts[-1] < predicted:

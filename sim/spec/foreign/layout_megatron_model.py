@@ -65,7 +65,7 @@ def _experts(shape: Transformer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
+def inexpressible_fields(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
     """Return the fields of *shape* that the arguments *said* do not express correctly, for samples of *sequence* tokens."""
     if sequence and shape.window >= sequence:
         shape = shape.model_copy(update={"window": 0, "global_every": 0})

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Final
 
 from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
-from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, in_full, refuse_four_bits, told_shape
+from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, in_full, refuse_four_bits, require_shape
 from sim.spec.library import load_part
 from sim.spec.parallel import even_blocks
 from sim.spec.workload import Model
@@ -132,7 +132,7 @@ def _stages(launch: Launch) -> dict[str, Any]:
 
 def _name(launch: Launch) -> tuple[str, str]:
     """Return torchtitan's name and flavor of the model. Raise SpecError if its sizes differ from torchtitan's."""
-    shape, name = told_shape(launch, "torchtitan"), _NAMES.get(launch.model)
+    shape, name = require_shape(launch, "torchtitan"), _NAMES.get(launch.model)
     if name is None:
         raise SpecError(f"torchtitan has no configuration for {launch.model}")
     meant, own = in_full(shape), load_part(Model, launch.model, "workloads/models").transformer

@@ -23,7 +23,7 @@ from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_scripts import launch_script
-from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json, whole_number
@@ -69,7 +69,7 @@ def new_workload(
     *batch* (samples per GPU) and *dataset* (of the catalogue) take precedence over them. Raise SpecError, and write nothing, if they do
     not define a workload.
     """
-    told = Told()
+    told = LaunchSettings()
     places = []
     for source in sources:
         place, more = _read(source)
@@ -104,7 +104,13 @@ def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path
 
 
 def write(
-    told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False, dataset: str | None = None
+    told: LaunchSettings,
+    name: str,
+    output: Path | None,
+    sequence: int | None,
+    origin: str,
+    overwrite: bool = False,
+    dataset: str | None = None,
 ) -> NewWorkload:
     """Write *told* as the workload *name*; *origin* names its sources. Raise SpecError, and write nothing, if it is invalid."""
     name, path = place_of(name, output, overwrite)
@@ -132,7 +138,7 @@ def write(
     return NewWorkload(path, note, command, tuple(told.notes))
 
 
-def _shape(told: Told, origin: str) -> Transformer:
+def _shape(told: LaunchSettings, origin: str) -> Transformer:
     if told.model:
         transformer = load_part(Model, told.model, "workloads/models").transformer
         assert transformer is not None, f"{told.model} is not a decoder"
@@ -145,7 +151,7 @@ def _shape(told: Told, origin: str) -> Transformer:
         raise SpecError([f"{origin}: {sentence}" for sentence in sentences]) from None
 
 
-def _whole_steps(told: Told, origin: str) -> None:
+def _whole_steps(told: LaunchSettings, origin: str) -> None:
     """Raise SpecError for a global batch that is no multiple of the micro-batch."""
     batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
     if told.global_batch and told.global_batch % batch:
@@ -156,7 +162,7 @@ def _whole_steps(told: Told, origin: str) -> None:
 # --- reading -----------------------------------------------------------------------------------------------------------------
 
 
-def _read(source: str) -> tuple[str, Told]:
+def _read(source: str) -> tuple[str, LaunchSettings]:
     """Return the name of *source* for messages, and what it specifies."""
     if _is_line(source):
         return _LINE, _launch(source, _LINE)
@@ -169,7 +175,7 @@ def _read(source: str) -> tuple[str, Told]:
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
         if source in every("workloads"):
-            return source, Told(model=_decoder_model(source))
+            return source, LaunchSettings(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told_by_file(path, _text_of(path))
@@ -199,7 +205,7 @@ _OF_TORCH: Final = {
 """What to do with files related to torch, by extension."""
 
 
-def _told_by_file(path: Path, text: str) -> Told:
+def _told_by_file(path: Path, text: str) -> LaunchSettings:
     place, suffix = str(path), path.suffix.lower()
     if suffix == ".json":
         return _configuration(_json(text, place), place)
@@ -231,12 +237,12 @@ def _told_by_file(path: Path, text: str) -> Told:
     )
 
 
-def _launch(text: str, place: str) -> Told:
+def _launch(text: str, place: str) -> LaunchSettings:
     """Return what the script or command line *text* specifies. Raise SpecError if that is nothing."""
     told = launch_script(text, place)
     if _ARGUMENTS.search(text):
         return told.joined(megatron(text, place))
-    if told == Told():
+    if told == LaunchSettings():
         raise SpecError(
             f"{place}: specifies no number of GPUs, model size or layout (--tensor-model-parallel-size ...); pass only the model's "
             "config.json, and the nodes to 'python -m sim run' as --nodes"
@@ -244,11 +250,11 @@ def _launch(text: str, place: str) -> Told:
     return told
 
 
-def _configuration(config: Mapping[str, Any], place: str) -> Told:
+def _configuration(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
         return deepspeed(config, place)
     decoder = decoder_of(config, place)
-    return Told(shape=decoder.shape, notes=list(decoder.notes))
+    return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
@@ -287,7 +293,7 @@ def _refused(error: str) -> str:
     return f"the hub does not respond ({error})"
 
 
-def _workload_name(sources: Sequence[str], told: Told, output: Path | None) -> str:
+def _workload_name(sources: Sequence[str], told: LaunchSettings, output: Path | None) -> str:
     """Return the name of a workload: that of the catalogue's model, of *output*, or of the first file or its folder, in lower case."""
     if told.model:
         return told.model
@@ -317,7 +323,7 @@ _COMMENTS: Final[Mapping[str, str]] = {
 }
 
 
-def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str, dataset: str | None) -> str:
+def _text(told: LaunchSettings, name: str, command: str, shape: Transformer, tokens: int, origin: str, dataset: str | None) -> str:
     count = parameter_count(shape)
     lines = [*for_editors("workload"), f"# {name}: {count:,} parameters, from {plain_comment(origin)}.", f"# {command}"]
     lines += [f"# {plain_comment(note)}" for note in told.notes]
@@ -349,7 +355,7 @@ def _fields(shape: Transformer) -> list[str]:
     return rows
 
 
-def _training(told: Told, origin: str) -> list[str]:
+def _training(told: LaunchSettings, origin: str) -> list[str]:
     given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
     lines = ["training:", f"  batch: {given['batch']}  # samples per GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
@@ -386,11 +392,11 @@ Ask = Callable[[str, str], str]
 """Asks a question with a default and returns the answer."""
 
 
-def by_questions(ask: Ask) -> Told:
+def by_questions(ask: Ask) -> LaunchSettings:
     """Return the user's answers about a decoder; defaults are sizes like those of Llama."""
     like = ask("similar catalog decoder (empty: none, enter its sizes)", "")
     if like:
-        return Told(model=_decoder_model(like))
+        return LaunchSettings(model=_decoder_model(like))
     layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
     heads = _number(ask, "attention heads", max(1, hidden // 128))
     shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -402,7 +408,7 @@ def by_questions(ask: Ask) -> Told:
     shape["vocab"] = _number(ask, "vocabulary", 128256)
     if experts := _number(ask, "experts (0: none)", 0, least=0):
         shape |= {"experts": experts, "experts_per_token": _number(ask, "experts per token", 2), "expert_ffn": shape["ffn"]}
-    return Told(shape=shape, sequence=_number(ask, "tokens per sample", 4096))
+    return LaunchSettings(shape=shape, sequence=_number(ask, "tokens per sample", 4096))
 
 
 def _decoder_model(name: str) -> str:

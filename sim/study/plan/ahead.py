@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from sim.analysis.layout_memory import StageMemory
 from sim.spec.extensions import any_given
-from sim.study.cluster import on_cluster, pack
+from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import figures_of, played_of
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LEAST, Ahead, Alone, Found, LayoutWay, Level, Refine, RefineTask, Step
+from sim.study.plan.refine import LEAST, LayoutWay, Level, LocalRefiner, LookAhead, Refine, RefineResult, RefineTask, Step
 from sim.study.plan.space import LayoutCandidate
 from sim.study.pool import as_asked, each
 from sim.training.layouts.prices import PriceBook
@@ -46,7 +46,7 @@ class Workers(NamedTuple):
 def workers(processes: int | None, cluster: str | None, notice: Callable[[str], None]) -> Iterator[Workers | None]:
     """Yield up to *processes* processes of this machine (all cores if None), or those of the dask scheduler at *cluster*; None for one."""
     if cluster is not None:
-        with on_cluster(cluster, pack(()), notice) as (count, run):
+        with on_cluster(cluster, task_files(()), notice) as (count, run):
             yield Workers(count, run, remote=True)
         return
     count = as_asked(processes)
@@ -57,7 +57,7 @@ def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequenc
     return each(function, items, processes)
 
 
-def refiner(alone: Alone, crew: Workers | None) -> Refine:
+def refiner(alone: LocalRefiner, crew: Workers | None) -> Refine:
     """Return a function that refines with *crew* in the way that *alone* does."""
     return alone if crew is None else _Waves(alone, crew)
 
@@ -83,13 +83,13 @@ class _Sent(NamedTuple):
 class _Waves:
     """Answers from waves; tasks in the journal, and the first second of work, are computed in this process."""
 
-    def __init__(self, alone: Alone, crew: Workers) -> None:
+    def __init__(self, alone: LocalRefiner, crew: Workers) -> None:
         self._alone, self._crew = alone, crew
-        self._results: dict[_Name, Found] = {}
+        self._results: dict[_Name, RefineResult] = {}
         self._settings: dict[int, bytes] = {}
         self._local_seconds = 0.0
 
-    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: LookAhead) -> RefineResult:
         if _name(task) not in self._results:
             if self._is_kept(task) or (self._local_seconds < START and not self._crew.remote):
                 begin = time.perf_counter()
@@ -102,7 +102,7 @@ class _Waves:
     def _is_kept(self, task: RefineTask) -> bool:
         return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
 
-    def _compute(self, task: RefineTask, ahead: Ahead) -> None:
+    def _compute(self, task: RefineTask, ahead: LookAhead) -> None:
         """Compute a wave that includes *task*, and keep its answers."""
         new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._results and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
@@ -126,10 +126,10 @@ def _name(task: RefineTask) -> _Name:
     return task.number, task.level
 
 
-def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
+def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, RefineResult | _Sent]:
     """Answer *item* in another process: the step of a layout is sent back as its figures, without the event log."""
     way = LayoutWay(_setting(item.setting), item.candidate)
-    answer = Alone(objective, memory)(RefineTask(*item.name, way), lambda most: [])
+    answer = LocalRefiner(objective, memory)(RefineTask(*item.name, way), lambda most: [])
     if isinstance(answer, Step) and answer.played is not None:
         return item.name, _Sent(answer.memory, figures_of(answer.played))
     return item.name, answer

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
 from sim.study.plan.refine import simulated
-from sim.study.plan.search import Limits, outcome_of, quickest
+from sim.study.plan.search import Limits, best_by_recurrence, outcome_of
 from sim.study.plan.space import LayoutCandidate
 
 OCTAVES: Final = 2
@@ -73,14 +73,14 @@ class Flips(NamedTuple):
     flips: Sequence[Flip]
 
 
-def alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
+def same_but_micro_batches(one: LayoutCandidate, other: LayoutCandidate) -> bool:
     """Return whether two layouts differ only in their micro-batches."""
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
 def only(ways: Ways, candidate: LayoutCandidate) -> Ways:
     """Return the layouts in *ways* that differ from *candidate* at most in their micro-batches."""
-    matching = [(setting, [each for each in every if alike(candidate, each)]) for setting, every in ways]
+    matching = [(setting, [each for each in every if same_but_micro_batches(candidate, each)]) for setting, every in ways]
     return [(setting, every) for setting, every in matching if every]
 
 
@@ -100,7 +100,7 @@ def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[fl
             if leader is None:
                 break
             ends[up] = end
-            flip = None if alike(best, leader) else _nearest(views, best, leader, values)
+            flip = None if same_but_micro_batches(best, leader) else _nearest(views, best, leader, values)
             if flip is not None:
                 changes.append(flip)
                 break
@@ -124,15 +124,15 @@ class _Views:
             return []
 
     def _leader(self, value: float) -> LayoutCandidate | None:
-        first = quickest(self.ways(value), self._limits)
+        first = best_by_recurrence(self.ways(value), self._limits)
         return None if first is None else first[1].candidate
 
     def _least(self, candidate: LayoutCandidate, value: float) -> float:
-        first = quickest(only(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(only(self.ways(value), candidate), self._limits)
         return inf if first is None else first[0]
 
     def _simulated(self, candidate: LayoutCandidate, value: float) -> float:
-        first = quickest(only(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(only(self.ways(value), candidate), self._limits)
         if first is None:
             return inf
         step = simulated(first[1], self._limits.memory)
@@ -153,7 +153,7 @@ def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, valu
         flip = nearer if flip is None else nearer._replace(end=flip.end, behind=flip.behind)
         end = flip.lost
         third = views.leader(end)
-        if third is None or alike(third, best) or alike(third, challenger):
+        if third is None or same_but_micro_batches(third, best) or same_but_micro_batches(third, challenger):
             break
         challenger = third
     return flip

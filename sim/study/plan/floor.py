@@ -24,7 +24,7 @@ from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
 from sim.parallel.split import Unit, split
-from sim.parallel.stages import blocks_of, spread, stages
+from sim.parallel.stages import blocks_of, distribution_of, stages
 from sim.parallel.units import UnitKind
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
@@ -295,7 +295,7 @@ class _Shapes:
             none = numpy.zeros_like(stage)
             return _Geometry(none, none, stage, candidate.pipeline, candidate.schedule, True)
         counts = own.layers_per_stage if alike else ()
-        over = spread(self.options, self.shape, candidate.chunks)
+        over = distribution_of(self.options, self.shape, candidate.chunks)
         return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, over, counts)
 
     def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:

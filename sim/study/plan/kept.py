@@ -21,11 +21,11 @@ from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.scene import PlayedLayout, StageStep
 
 
-class NotKept(SpecError):
+class JournalError(SpecError):
     """Raised if a journal cannot be read or written, which is no fault of the layout."""
 
 
-class Kept:
+class StepCache:
     """Steps of layouts in *journal*."""
 
     def __init__(self, journal: Journal) -> None:
@@ -45,7 +45,7 @@ class Kept:
                 self.found += 1
                 return played_of(self._journal[self._key(setting, candidate)])
         except SpecError as error:
-            raise NotKept(error.problems) from None
+            raise JournalError(error.problems) from None
         played = play()
         self.keep(setting, candidate, played)
         return played
@@ -55,7 +55,7 @@ class Kept:
         try:
             self._journal.note(self._key(setting, candidate), figures_of(played))
         except SpecError as error:
-            raise NotKept(error.problems) from None
+            raise JournalError(error.problems) from None
 
     def _key(self, setting: Setting, candidate: LayoutCandidate) -> str:
         if id(setting) not in self._settings:

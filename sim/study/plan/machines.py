@@ -57,14 +57,14 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
     return training.batch * training.gradient_accumulation_steps * max(gpus)
 
 
-def workload_read(scenario: Scenario) -> None:
+def require_readable_workload(scenario: Scenario) -> None:
     """Read the workload of *scenario* as plans do, under each stack. Raise SpecError if it cannot be read as it is."""
     load_workload(scenario.workload, sorted_overrides(scenario)[1])
     with suppress(SpecError):  # a workload without layouts needs none of their stacks
         workloads_of(scenario)
 
 
-def written_layout(scenario: Scenario) -> dict[str, str]:
+def specified_layout(scenario: Scenario) -> dict[str, str]:
     """Return the layout fields that the user specified, which every plan keeps. Raise SpecError for one that no plan can keep."""
     specified = [(option, key, str(value)) for option, key, value in scenario.layout]
     _, overrides = split_overrides(scenario.overrides)
@@ -101,7 +101,7 @@ def planned_rows(
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
-    points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
+    points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], specified_layout(scenario)
     return _planned(job, fixed_fields, document_of, power_cap, points, progress, by)
 
 
@@ -146,7 +146,7 @@ def laid_out(
     if not short or scenario.layout or scenario.batch == "max":
         return list(rows)
     workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
-    if workload.model.transformer is None or workload.pretraining is not None or written_layout(scenario):
+    if workload.model.transformer is None or workload.pretraining is not None or specified_layout(scenario):
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
     planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, by), strict=True))

@@ -25,9 +25,9 @@ from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting, floors
-from sim.study.plan.kept import Kept
+from sim.study.plan.kept import StepCache
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import Alone, LayoutWay, fits, needed_bytes, usable
+from sim.study.plan.refine import LayoutWay, LocalRefiner, fits, needed_bytes, usable
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking, precisions
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -129,8 +129,8 @@ def plan(
     layout_plan = prepare_plan(question)
     limits = question.limits
     with Journal(journal) as steps:
-        kept = Kept(steps) if journal is not None else None
-        tally = search(layout_plan.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
+        kept = StepCache(steps) if journal is not None else None
+        tally = search(layout_plan.ways, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
     layout_plan = replace(layout_plan, tally=tally)
     if tally.best is None:
         raise _no_fit_error(layout_plan, trying)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
-from sim.mesh import prepare, scene_of, worker_node
+from sim.mesh import layout_scene, prepare, worker_node
 from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
-from sim.study.plan.kept import Kept, NotKept
+from sim.study.plan.kept import JournalError, StepCache
 from sim.study.plan.objective import Objective, scale, site_power
 from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.bound import least_time, least_work
@@ -69,33 +69,33 @@ class RefineTask(NamedTuple):
     way: LayoutWay
 
 
-Found = Bound | Step | None
+RefineResult = Bound | Step | None
 """The result of a task; None if the engine refuses the layout."""
-Ahead = Callable[[int], list[RefineTask]]
+LookAhead = Callable[[int], list[RefineTask]]
 """Returns up to that many tasks that may be requested next, the likeliest first."""
 
 
 class Refine(Protocol):
     """Answers tasks of a search."""
 
-    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: LookAhead) -> RefineResult:
         """Return the result of *task*; *ahead* returns tasks that may come next. Raise NotKept if a journal fails."""
 
 
 @dataclass(frozen=True)
-class Alone:
+class LocalRefiner:
     """Answers each task when it is requested, in this process."""
 
     objective: Objective
     memory: float | None
     """Maximum bytes of each GPU that a layout may need; None: all."""
-    kept: Kept | None = None
+    kept: StepCache | None = None
 
-    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: LookAhead) -> RefineResult:
         """Return the result of *task*."""
         try:
             return least(task.way, self.objective) if task.level == FLOOR else simulated(task.way, self.memory, self.kept)
-        except NotKept:
+        except JournalError:
             raise
         except SpecError:
             return None
@@ -111,7 +111,7 @@ def least(way: LayoutWay, objective: Objective) -> Bound:
     """Return a lower bound of a step of *way*, by its recurrence."""
     workload, layout = laid_out(way)
     setting = way.setting
-    scene = scene_of(setting.hardware, workload, layout, setting.book)
+    scene = layout_scene(setting.hardware, workload, layout, setting.book)
     seconds = least_time(scene)
     if objective != "energy":
         return Bound(seconds, scale(setting, objective) * seconds)
@@ -138,13 +138,13 @@ def fits(way: LayoutWay, memory: float | None) -> bool:
         if memory_of(way).needed > usable(way.setting, memory):
             return False
         workload, layout = laid_out(way)
-        scene_of(way.setting.hardware, workload, layout, way.setting.book)
+        layout_scene(way.setting.hardware, workload, layout, way.setting.book)
     except SpecError:
         return False
     return True
 
 
-def simulated(way: LayoutWay, memory: float | None, kept: Kept | None = None) -> Step:
+def simulated(way: LayoutWay, memory: float | None, kept: StepCache | None = None) -> Step:
     """Return the step of *way*, read from *kept* or simulated; only its memory if that exceeds *memory* bytes of a GPU."""
     setting = way.setting
     workload, layout = laid_out(way)
@@ -153,7 +153,7 @@ def simulated(way: LayoutWay, memory: float | None, kept: Kept | None = None) ->
         return Step(held, None)
 
     def played() -> PlayedLayout:
-        return play_steadily(scene_of(setting.hardware, workload, layout, setting.book))
+        return play_steadily(layout_scene(setting.hardware, workload, layout, setting.book))
 
     return Step(held, played() if kept is None else kept.played(setting, way.candidate, played))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from sim.study.plan.refine import FLOOR, LEAST, Ahead, Bound, Found, Level, Refine, RefineTask
+from sim.study.plan.refine import FLOOR, LEAST, Bound, Level, LookAhead, Refine, RefineResult, RefineTask
 
 RECENT: Final = 16
 """Number of answers of each kind over which times are averaged: about those of one wave of two processes (`sim.study.plan.ahead`)."""
@@ -37,7 +37,7 @@ class Outlook:
         self._good = 0
         self._simulations = 0
 
-    def answer(self, task: RefineTask, ahead: Ahead, value: float) -> Found:
+    def answer(self, task: RefineTask, ahead: LookAhead, value: float) -> RefineResult:
         """Return the result of *task* for a layout with the bound *value* so far."""
         begin = self._clock()
         answer = self._refine(task, ahead)

@@ -21,7 +21,7 @@ from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
-from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, memory_of, usable
+from sim.study.plan.refine import FLOOR, LEAST, Bound, LayoutWay, Level, LocalRefiner, Refine, RefineTask, Step, laid_out, memory_of, usable
 from sim.study.plan.refine import least as least_of
 from sim.study.plan.remaining import Left, Outlook
 from sim.study.plan.space import LayoutCandidate
@@ -149,7 +149,7 @@ def search(
     try:
         for setting, candidates in ways:
             _bounded(setting, candidates, limits, tally, queue, every)
-        outlook = Outlook(refine or Alone(limits.objective, limits.memory), clock)
+        outlook = Outlook(refine or LocalRefiner(limits.objective, limits.memory), clock)
         for _ in _refined(tally, queue, every, limits, outlook):
             if progress is not None:
                 tally.left = outlook.left(queue, limits.shown, limits.simulations)
@@ -163,7 +163,7 @@ def search(
     return tally
 
 
-def quickest(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, LayoutWay] | None:
+def best_by_recurrence(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, LayoutWay] | None:
     """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.

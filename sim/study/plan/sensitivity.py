@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.flips import Flips, Knob, Ways, alike, flips, only
+from sim.study.plan.flips import Flips, Knob, Ways, flips, only, same_but_micro_batches
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
-from sim.study.plan.refine import Alone
+from sim.study.plan.refine import LocalRefiner
 from sim.study.plan.search import Outcome, search
 from sim.study.scenario import Scenario
 from sim.training.layouts.prices import PriceBook
@@ -30,7 +30,7 @@ NIC_STEPS, STEPS = 32, 8
 
 
 @dataclass(frozen=True)
-class Turn:
+class ChangeEffect:
     """The effect of one change."""
 
     change: str
@@ -65,12 +65,12 @@ class _Change(NamedTuple):
     knob: Knob
 
 
-def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[Turn]:
+def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[ChangeEffect]:
     """Return the effect of each change on the best layout of *made*. After Ctrl-C, the remaining changes are marked as interrupted."""
     best = made.tally.best
     if best is None:
         return []
-    turns: list[Turn] = []
+    turns: list[ChangeEffect] = []
     changes = _changes(made)
     try:
         for change in changes:
@@ -78,7 +78,7 @@ def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = 
             if progress is not None:
                 progress(len(turns), len(changes))
     except KeyboardInterrupt:
-        turns += [Turn(change.name, None, False, None, change.unit, problem=INTERRUPTED) for change in changes[len(turns) :]]
+        turns += [ChangeEffect(change.name, None, False, None, change.unit, problem=INTERRUPTED) for change in changes[len(turns) :]]
     return turns
 
 
@@ -103,11 +103,11 @@ def _changes(made: LayoutPlan) -> list[_Change]:
     return changes
 
 
-def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None) -> Turn:
+def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None) -> ChangeEffect:
     limits, own, value = replace(made.question.limits, shown=1), best.way.candidate, _changed(change)
 
     def searched(ways: Ways) -> Outcome | None:
-        tally = search(ways, limits, refine=refiner(Alone(limits.objective, limits.memory), crew))
+        tally = search(ways, limits, refine=refiner(LocalRefiner(limits.objective, limits.memory), crew))
         if tally.interrupted:
             raise KeyboardInterrupt
         return tally.best
@@ -122,9 +122,9 @@ def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None
     leaders = {value: None if winner is None else winner.way.candidate}
     where = flips(change.knob, own, limits, leaders)
     if winner is None:
-        return Turn(change.name, None, False, None, change.unit, where, problem)
-    same = alike(own, winner.way.candidate)
-    return Turn(change.name, winner, same, winner if same else searched(only(ways, own)), change.unit, where)
+        return ChangeEffect(change.name, None, False, None, change.unit, where, problem)
+    same = same_but_micro_batches(own, winner.way.candidate)
+    return ChangeEffect(change.name, winner, same, winner if same else searched(only(ways, own)), change.unit, where)
 
 
 def _changed(change: _Change) -> float:

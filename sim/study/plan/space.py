@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check
-from sim.parallel.split import block_in_parts, split
+from sim.parallel.split import split, split_block
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
@@ -208,7 +208,7 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
     cut = cut_parts(workload.training.parallel)
     widths = precisions(workload, space)
     modes = checkpointing_modes(workload, space)
-    apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
+    apart = split_block(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
     for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, gpus_per_node, space):
         data = gpus // (tensor * context * pipeline)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sim.cluster.build import Placement, Slot, slots
-from sim.cluster.fabric import NOTHING, crossed
+from sim.cluster.fabric import UNLIMITED_FABRIC, job_fabric
 from sim.events import Cause
 from sim.parallel.graph import CollectiveOp
 from sim.spec.hardware import Hardware, Node
-from sim.training.collectives.price.links import held_back, link_of
-from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.price.links import limited_rate, link_of
+from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, message_price
 from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC
 from sim.training.communicator import Fluid
@@ -93,14 +93,14 @@ class GraphPrices:
         key = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
         if key not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))
-            between = crossed(self.hardware, [[part.node for part in placement]], 0, fold=False) if structured else NOTHING
+            between = job_fabric(self.hardware, [[part.node for part in placement]], 0, fold=False) if structured else UNLIMITED_FABRIC
             self._plans[key] = plan_collectives(used, fabric, self.tuning, between)
         return self._plans[key]
 
     def _message(self, source: int, target: int, nbytes: float) -> Fluid:
         (node, gpu), (other, onto) = self.places[source], self.places[target]
         edge = edge_between((self.slots[node], node, gpu), (self.slots[other], other, onto), self.hardware.fabric)
-        alone = handing(edge, nbytes)
+        alone = message_price(edge, nbytes)
         load: dict[str, float] = defaultdict(float)
         for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
             if slot != FABRIC:
@@ -108,7 +108,7 @@ class GraphPrices:
             elif (slot, link) == CORE:
                 load[self._core()] += amount
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
-        rate, limit = held_back(alone.rate, (alone.cause, alone.limit), loaded)
+        rate, limit = limited_rate(alone.rate, (alone.cause, alone.limit), loaded)
         return Fluid(alone.launch, nbytes, rate, dict(load), *limit)
 
     # --- links ----------------------------------------------------------------------------------------------------

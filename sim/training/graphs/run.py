@@ -18,10 +18,10 @@ from sim.cluster.clock import Clock
 from sim.cluster.gpu import memory_time, roofline_time
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog, LoggedRank
-from sim.parallel.graph import Graph, GraphMeeting, GraphNode, Matched, NodePlace, followers_of
+from sim.parallel.graph import Graph, GraphMeeting, GraphNode, Matches, NodePlace, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, SimProcess, carried
+from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, SimProcess, play_on_network
 from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
@@ -33,7 +33,7 @@ class GraphScene:
     """The inputs of a simulation of graphs."""
 
     graphs: Sequence[Graph]
-    meetings: Matched
+    meetings: Matches
     prices: GraphPrices
     peak: Peak | None = None
     """Compute units for nodes without a recorded duration; by default, the best units for 16 bits."""
@@ -154,7 +154,7 @@ class _Simulation:
         operation.begin = self.env.now
         node, price = operation.meeting.node, operation.price
         if price is not None:
-            yield from carried(self.network, operation, price, node.name or node.op, self.scene.prices.descriptions)
+            yield from play_on_network(self.network, operation, price, node.name or node.op, self.scene.prices.descriptions)
             self.log.did(operation.ranks[0], "comm", named(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
         self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
         for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):

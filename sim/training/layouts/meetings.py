@@ -13,7 +13,7 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
-from sim.training.communicator import Communicator, HeldPiece, Operation, carried
+from sim.training.communicator import Communicator, HeldPiece, Operation, play_on_network
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.prices import SHARED
@@ -138,7 +138,7 @@ class Meetings:
         for kernels in meeting.kernels:
             kernels.communicates(1, price)
         for each in (price, *meeting.more):
-            yield from carried(self._network, meeting, each.fluid, meeting.tag[0], self.scene.prices.descriptions)
+            yield from play_on_network(self._network, meeting, each.fluid, meeting.tag[0], self.scene.prices.descriptions)
         for kernels in meeting.kernels:
             kernels.communicates(-1, price)
         first = meeting.kernels[0].account.index

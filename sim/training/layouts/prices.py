@@ -16,14 +16,14 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, Sent, crossed, uplinks
+from sim.cluster.fabric import UNLIMITED_FABRIC, NodeStreams, job_fabric, uplinks
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
 from sim.training.collectives.play.gloo import plan_gloo
-from sim.training.collectives.price.links import held_back, link_of
+from sim.training.collectives.price.links import limited_rate, link_of
 from sim.training.collectives.price.message import OUT
 from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost
@@ -146,7 +146,7 @@ class LayoutPrices:
         stages = range(self.mesh.stages) if axis == "everyone" else (0, self.mesh.stages - 1)
         return {self.nodes_of(stage): stage for stage in reversed(stages)}.values()
 
-    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> GroupPrice:
+    def price_without_links(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> GroupPrice:
         """Return the price of *op* on *nbytes* without its links, with contention only among equal groups.
 
         In an all-to-all, the first rank of each group on the node receives *skew* times the mean.
@@ -197,7 +197,7 @@ class LayoutPrices:
         """Return the price of one message between the ranks *ends* without contention; link names begin with the end they belong to."""
         return self._sends.outline([self._placed(ends)], nbytes)
 
-    def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
+    def placement_key(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for equally placed groups of any mesh on this cluster."""
         return self._placement(stage, axis).key
 
@@ -280,7 +280,7 @@ class LayoutPrices:
                     load[name] += count * amount * cost.volume / volume
         cap = min(cost.cap * volume / cost.volume for cost in costs)
         cost = costs[0]
-        rate, limit = held_back(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
+        rate, limit = limited_rate(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
         share = min(1.0, cost.latency_share * rate / cap)
         alone = cost.launch + volume / rate
         blocks = 0 if self.sockets else cost.channels
@@ -318,7 +318,11 @@ class LayoutPrices:
         key = (*self._placement_key(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
             used = [(Slot(name, self.slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
-            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
+            between = (
+                job_fabric(self.hardware, [sorted(by_node)], 0, self.folds and not self._described)
+                if self._structured
+                else UNLIMITED_FABRIC
+            )
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
                 if self.sockets
@@ -381,7 +385,7 @@ class LayoutPrices:
         load |= self._on_switches([(rank, rank + step) for rank in self._ranks_of[source]], nbytes)
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
-        rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
+        rate, limit = limited_rate(price.cap, (price.cause, price.limit), loaded)
         return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
 
     @cached_property
@@ -400,7 +404,7 @@ class LayoutPrices:
         if not self._switches.links:
             return {}
         places = Counter((*self.mesh.place(source), *self.mesh.place(target)) for source, target in ends)
-        sent: dict[tuple[int, int], Sent] = {}  # one for each pair of GPUs, because all nodes are equal
+        sent: dict[tuple[int, int], NodeStreams] = {}  # one for each pair of GPUs, because all nodes are equal
         streams = []
         for (node, gpu, other, onto), count in places.items():
             if node == other:

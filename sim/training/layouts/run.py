@@ -26,7 +26,7 @@ from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.loader import RankLoader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.scene import LayoutScene, Operated, PlayedLayout, StageStep, words
+from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperation, StageStep, words
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -81,12 +81,12 @@ class Simulation:
         begin = min(stage.begin for stage in stages)
         return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
 
-    def _operations(self, since: float) -> Iterator[Operated]:
+    def _operations(self, since: float) -> Iterator[PlayedOperation]:
         """Yield the operations that began at *since* or later."""
         for meeting in chain.from_iterable(self.meetings.played):
             if meeting.begin >= since:
                 among = tuple(kernels.stage for kernels in meeting.kernels)
-                yield Operated(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
+                yield PlayedOperation(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
 
     @property
     def counted(self) -> int:

@@ -64,7 +64,7 @@ class StageStep:
     """Time (s) at which each instruction of the stage's program finished."""
 
 
-class Operated(NamedTuple):
+class PlayedOperation(NamedTuple):
     """One operation of the simulated step."""
 
     tag: Tag
@@ -81,7 +81,7 @@ class PlayedLayout:
 
     stages: tuple[StageStep, ...]
     log: EventLog
-    operations: tuple[Operated, ...] = ()
+    operations: tuple[PlayedOperation, ...] = ()
     """Operations of the last step, if one rank represents each stage."""
     exact: bool = True
     """Whether every rank is simulated, or is represented by a rank with identical steps."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import Sent
+from sim.cluster.fabric import NodeStreams
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import P2P_CHANNELS
 from sim.training.collectives.play.gloo import NIC_LINKS
-from sim.training.collectives.price.message import SIMPLE, edge_between, handing
+from sim.training.collectives.price.message import SIMPLE, edge_between, message_price
 from sim.training.collectives.price.plan import CORES, CORES_COPY
 from sim.training.collectives.price.traffic import FABRIC, Edge
 from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
@@ -42,13 +42,13 @@ class Sends(NamedTuple):
             for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
                 if slot != FABRIC:
                     load[f"{slot} {link}"] += amount
-        alone = handing(edges[0], nbytes)
+        alone = message_price(edges[0], nbytes)
         seconds = alone.launch + nbytes / alone.rate
         limit = alone.cause, alone.limit
         price = GroupPrice(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _BLOCKS, nbytes / seconds)
         return Outline(price, tuple(LinkShare(link, 0.0, limit, amount) for link, amount in load.items()))
 
-    def sent(self, source: Place, target: Place, nbytes: float) -> Sent:
+    def sent(self, source: Place, target: Place, nbytes: float) -> NodeStreams:
         """Return the stream of a message from *source* to *target* on links between nodes."""
         edge = self._edge(source, target)
         if not self.sockets:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from sim.cluster.fabric import NOTHING, Crossed, Sent, crossed
+from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric, NodeStreams, job_fabric
 from sim.events import Cause
 from sim.spec.hardware import Hardware
 from sim.training.collectives.price.traffic import CORE_LIMIT, FABRIC
@@ -26,7 +26,7 @@ class SwitchStream(NamedTuple):
 
     source: int
     target: int
-    sent: Sent
+    sent: NodeStreams
     messages: int = 1
 
 
@@ -61,10 +61,10 @@ class Switches:
         return links | ({CORE_LINK: (core, (Cause.NETWORK, CORE_LIMIT))} if core else {})
 
     @cached_property
-    def _between(self) -> Crossed:
+    def _between(self) -> JobFabric:
         fabric = self.hardware.fabric
         described = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
-        return crossed(self.hardware, [range(self.nodes)], 0, fold=False) if described else NOTHING
+        return job_fabric(self.hardware, [range(self.nodes)], 0, fold=False) if described else UNLIMITED_FABRIC
 
     @cached_property
     def _relative(self) -> Mapping[str, bool]:

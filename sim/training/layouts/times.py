@@ -114,7 +114,7 @@ class UnitTimes:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
         training, parallel = self.workload.training, self.prices.mesh.parallel
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
-        placements = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        placements = tuple(self.prices.placement_key(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)

@@ -1,4 +1,4 @@
-"""What if the nodes of a stage differ? Each rank is simulated individually, or one rank for each class with identical steps (`alike`).
+"""What if the nodes of a stage differ? Each rank is simulated individually, or one for each of `rank_classes`.
 
 Limit: messages inside a unit (of tensor, context and expert groups) keep the prices of the stage's first rank, and load each rank's own
 links equally.
@@ -16,13 +16,13 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag, Work
 from sim.training.collectives.price.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
-from sim.training.layouts.alike import Alike, RankGroup, alike, operations, sends
 from sim.training.layouts.group_price import GroupPrice, LinkShare
 from sim.training.layouts.groups import Groups
 from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
 from sim.training.layouts.prices import SHARED, LayoutPrices
+from sim.training.layouts.rank_classes import RankClasses, RankGroup, operations, rank_classes, sends
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.times import UnitTimes
@@ -31,10 +31,10 @@ from sim.training.layouts.times import UnitTimes
 class RankPrices(LayoutPrices):
     """Prices of individual groups and pairs of ranks, with the load on each of their own nodes."""
 
-    alike: Alike | None = None
+    alike: RankClasses | None = None
     """The classes of ranks that are simulated as one, if any."""
 
-    def of_class(self, kind: str, ranks: RankGroup, classes: Alike, op: Op | None, nbytes: float) -> GroupPrice:
+    def of_class(self, kind: str, ranks: RankGroup, classes: RankClasses, op: Op | None, nbytes: float) -> GroupPrice:
         """Return the price of *op* (None: a send) for the class of the group *ranks*, with the load of all its groups.
 
         Loads are given for the links that represent their class.
@@ -69,7 +69,7 @@ class RankPrices(LayoutPrices):
         here = sum(mesh.place(other)[0] == first for other in of_stage)
         return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self.of_machine(each.name) else here) for each in load}
 
-    def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> Alike:
+    def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> RankClasses:
         """Return the classes of ranks with identical steps, given the *programs* of stages and the *times* of their units."""
         mesh, boundary = self.mesh, 1e6
         kinds: list[tuple[str, list[tuple[RankGroup, list[Mapping[str, float]]]]]] = []
@@ -81,7 +81,7 @@ class RankPrices(LayoutPrices):
         kinds.append(
             ("inside", [((rank,), [self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)])
         )
-        self.alike = alike(mesh, kinds, self.capacity)
+        self.alike = rank_classes(mesh, kinds, self.capacity)
         return self.alike
 
     def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
@@ -164,7 +164,9 @@ class Unfolded(Simulation):
         if op is None or self.scene.beside is None:
             return price
         stage = 0 if kind in SHARED else self.scene.layout.mesh.stage_of(ranks[0])
-        beside = self.prices.outlined(stage, cast(GroupAxis, kind), op, nbytes)  # its memory rate allows for contention with equal groups
+        beside = self.prices.price_without_links(
+            stage, cast(GroupAxis, kind), op, nbytes
+        )  # its memory rate allows for contention with equal groups
         return price._replace(memory_rate=beside.memory_rate)
 
     def like(self, kind: str, ranks: RankGroup) -> RankGroup:

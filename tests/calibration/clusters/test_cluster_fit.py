@@ -29,8 +29,8 @@ from calibration.clusters.network_parameters import (
     USUAL_LOSS,
     NetworkParameter,
     parameters_of,
+    path_factors,
     places_met,
-    way_taken,
     with_factors,
 )
 from calibration.questions import RunQuestion, question
@@ -258,7 +258,7 @@ def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
         for workload, batch in (("resnet50", 8), ("bert-base-seq384", 4))
         for placement in ("2", "8", "2+2")
     ]
-    rows = simulated(runs, factors=way_taken(truth))
+    rows = simulated(runs, factors=path_factors(truth))
     assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).way == truth
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from calibration.lab.network import PREFIX, hosts_joined, remove_orphans, require_laboratory, shared_cores, token_bucket
+from calibration.lab.network import PREFIX, joined_hosts, remove_orphans, require_laboratory, shared_cores, token_bucket
 from calibration.lab.probe import probed
 from sim.spec.yaml import SpecError
 from tests.calibration.lab.laboratory import left_of, needs_laboratory
@@ -45,7 +45,7 @@ def test_a_missing_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_laboratory
 def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
     """The bucket's burst is over when the second half of the bytes comes, so frames cannot beat the rate."""
-    with hosts_joined(2, SLOW) as hosts:
+    with joined_hosts(2, SLOW) as hosts:
         assert len(left_of(os.getpid())) == 3
         found = probed(hosts, SLOW)
     assert 0 < found.there <= 1.02 * SLOW and 0 < found.back <= 1.02 * SLOW and 0 < found.both <= 1.02 * SLOW
@@ -54,7 +54,7 @@ def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
 
 @needs_laboratory
 def test_a_round_trip_takes_the_delay_twice() -> None:
-    with hosts_joined(2, SLOW, 0.02) as hosts:
+    with joined_hosts(2, SLOW, 0.02) as hosts:
         assert hosts.delayed_by in ("netem", "delay line")
         found = probed(hosts, SLOW)
     assert found.round_trip >= 0.04
@@ -63,7 +63,7 @@ def test_a_round_trip_takes_the_delay_twice() -> None:
 
 @needs_laboratory
 def test_processes_on_a_host_end_with_it_and_failure_leaves_nothing() -> None:
-    with pytest.raises(ValueError, match="on the way"), hosts_joined(2, SLOW) as hosts:
+    with pytest.raises(ValueError, match="on the way"), joined_hosts(2, SLOW) as hosts:
         asleep = subprocess.Popen([*hosts.inside(1), "sleep", "1000"])
         raise ValueError("on the way")
     assert asleep.wait(timeout=10) == -9

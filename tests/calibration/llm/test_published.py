@@ -13,7 +13,7 @@ import pytest
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted
-from calibration.llm.published import PAGE, Simulated, factor_table, factors_without, publish, scored_runs, step_table
+from calibration.llm.published import PAGE, Simulated, factor_table, factors_of_others, publish, scored_runs, step_table
 from sim.report.layouts.layout_error import SUMMARY
 from tests.calibration.llm.test_choice import cases
 
@@ -28,8 +28,8 @@ def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> 
     """Of steps of 10 s, 8 of them compute, 12 s ask for 1.25, 14 s for 1.5, 10 s for 1; one vote a source, whatever its rows."""
     steps = [("a/a", 12.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("c/c", 10.0, 10.0, 8.0)]
     runs = runs_of(tmp_path, steps)
-    assert factors_without(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.375})
-    assert factors_without(runs[:1]) == {("a/a", "hopper"): 1.0}
+    assert factors_of_others(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.375})
+    assert factors_of_others(runs[:1]) == {("a/a", "hopper"): 1.0}
     first = scored_runs(runs)[0]
     closed = closed_form.predict(runs[0].case, fitted("a/a").constants).step_time
     assert first.said["simulator"] == pytest.approx(10.0 + 0.25 * 8.0)
@@ -41,7 +41,7 @@ def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
     rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abc"]
     rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efg"]
     rows += [{"source": "i/i", "step_time_s": "11.0", "gpu": "B200"}]
-    factors = factors_without([Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
+    factors = factors_of_others([Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
     assert {factors[f"{name}/{name}", "hopper"] for name in "abc"} == {1.25}
     assert {factors[f"{name}/{name}", "ampere"] for name in "efg"} == {1.0}
     assert factors["i/i", "blackwell"] == pytest.approx(1.125)
@@ -56,7 +56,7 @@ def test_mixtures_of_experts_have_no_vote_but_hear_the_others(tmp_path: Path) ->
     rows += [{"source": "b/b", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "c/c", "step_time_s": "12.0"}]
     runs = [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
     assert [bool(run.case.shape.experts) for run in runs] == [True, False, True, False]
-    assert factors_without(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.0})
+    assert factors_of_others(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.0})
     assert "b hopper" not in factor_table(runs)
 
 

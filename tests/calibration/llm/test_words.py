@@ -10,10 +10,10 @@ from calibration.llm.case import Case, describe
 from calibration.llm.chips import chip_named
 from calibration.llm.engine import workload_document
 from calibration.llm.network import nic_of
-from calibration.llm.shapes import NoCase
+from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
-from calibration.llm.words import SAVED, Shards, precision_of, recompute_of, shards_of, told, zero_of
+from calibration.llm.words import SAVED, Shards, means_yes, precision_of, recompute_of, shards_of, zero_of
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -54,17 +54,24 @@ def test_a_recipe_is_the_rows_or_the_stacks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["float32", "tf32", "int8", "unknown"])
 def test_other_precisions_are_no_guess(text: str) -> None:
-    with pytest.raises(NoCase, match="is not supported; use bf16, fp16"):
+    with pytest.raises(CannotDescribe, match="is not supported; use bf16, fp16"):
         precision_of(text)
 
 
 def test_yes_no_and_stages() -> None:
-    assert [told(text, True) for text in ("True", "yes (SDPA)", "no (fused)", "False", "0", "")] == [True, True, False, False, False, True]
+    assert [means_yes(text, True) for text in ("True", "yes (SDPA)", "no (fused)", "False", "0", "")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
     said = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp", "selective (every 2nd layer)")
     assert [recompute_of(text, "megatron")[0] for text in said] == ["full", "full", "none", "none", "attention", "none", "attention"]
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("FSDP")):
-        with pytest.raises(NoCase):
+        with pytest.raises(CannotDescribe):
             wrong()
 
 
@@ -73,13 +80,13 @@ def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> Non
     assert {recompute_of(policy, "jax") for policy in SAVED} == {("full", 0)}
     case = one(tmp_path, activation_checkpointing="save_out_proj")
     assert (case.recompute, case.saves) == ("full", ("attention.output",))
-    with pytest.raises(NoCase, match="MaxText's policies"):
+    with pytest.raises(CannotDescribe, match="MaxText's policies"):
         recompute_of("save_dot_with_context_except_mlp", "jax")
 
 
 def test_a_share_of_the_blocks_is_no_guess() -> None:
     for text in ("0.5", ".25", "50%"):
-        with pytest.raises(NoCase, match="share of the blocks"):
+        with pytest.raises(CannotDescribe, match="share of the blocks"):
             recompute_of(text, "megatron")
 
 

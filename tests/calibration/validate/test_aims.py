@@ -60,9 +60,9 @@ def test_aims_are_of_prediction_rows_that_exist() -> None:
     """Each aim names rows that the committed records hold."""
     from calibration.questions import Folders, questions
     from calibration.run_records import COMMITTED, read_records
-    from sim.spec.shelf import kept_meanwhile
+    from sim.spec.memo import caching_inside
 
-    with kept_meanwhile():
+    with caching_inside():
         asked = questions([row for row in read_records(COMMITTED).records if row.role == "prediction"][::3], Folders())
     rows = [Scored(one, 1.0, {}, {}) for one in asked]
     assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []

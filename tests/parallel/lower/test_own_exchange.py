@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stallsim
-from sim.parallel.lower.fusion import fused
+from sim.parallel.lower.fusion import fused_buckets
 from sim.spec import extensions
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
@@ -49,7 +49,7 @@ def ddp(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
 def horovod(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
     fusion = load_workload("resnet50", ["training.stack=horovod-0.21"]).spec.training.stack.fusion
     assert fusion is not None and list(ready) == sorted(ready) and ranks == 16
-    return [(bucket.tensors, bucket.delay) for bucket in fused(ready, sizes, fusion, ranks)]
+    return [(bucket.tensors, bucket.delay) for bucket in fused_buckets(ready, sizes, fusion, ranks)]
 
 
 def figures(stack: str, exchange: ExchangeStrategy | None = None) -> dict[str, Any]:

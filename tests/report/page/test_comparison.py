@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
-from sim.report.basis import basis_of
+from sim.report.basis import merged_basis
 from sim.report.comparison import comparison_document
 from sim.report.page.comparison import comparison_page
 from tests.report.page.browser import browser, opened
@@ -58,7 +58,7 @@ def test_every_priced_machine_is_a_point(written: Path) -> None:
 
 def test_without_any_machine_it_says_so() -> None:
     left_out = [{"hardware": "x", "nodes": None, "problem": "x is too small"}]
-    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out, "prices": [], **basis_of([])}))
+    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out, "prices": [], **merged_basis([])}))
     assert page.all("p", class_="verdict")[0].text == "No machine can run it."
     assert "x is too small" in {item.text for item in page.all("li")}
 
@@ -79,7 +79,7 @@ def test_points_tell_what_they_are(written: Path) -> None:
 def test_a_budget_of_tokens_is_no_share_of_an_epoch() -> None:
     """Oracle: the text of the same document, whose table has no epochs; of two that are as fast, the cheaper is named."""
     rows = [machine(name, 1e6, 4.0, job("tokens", 0.01, 7200.0, usd) | {"tokens": 1e9}) for name, usd in (("a", 9.0), ("b", 8.0))]
-    page = Page(comparison_page({**comparison_document("w", rows), **basis_of([])}))
+    page = Page(comparison_page({**comparison_document("w", rows), **merged_basis([])}))
     assert (
         page.all("p", class_="verdict")[0].text.replace("\u00a0", " ") == "b is fastest and cheapest: 2 h and $8.00 for 1 billion tokens."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.markup import Figures, command_line, joined, noted, table, tag, tiles
+from sim.report.page.markup import Figures, command_line, joined, note_box, table, tag, tiles
 from sim.report.page.words import as_money, as_time
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
@@ -52,8 +52,8 @@ def test_tiles_have_a_name_a_value_and_what_is_worth_saying() -> None:
 
 
 def test_a_box_of_notes_is_there_only_with_notes() -> None:
-    assert noted("Beware", []) is None
-    box = noted("Beware", ["a < b"])
+    assert note_box("Beware", []) is None
+    box = note_box("Beware", ["a < b"])
     assert box is not None and [item.text for item in Page(box).all("li")] == ["a < b"]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.report.page.timeline import shown_span
-from sim.report.page.use import Use, merged, rough, uses
+from sim.report.page.use import Use, coarsened, merged, uses
 from sim.report.trace.excerpt import excerpt
 from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import found
@@ -26,7 +26,7 @@ def laid(parts: list[tuple[float, float]]) -> list[tuple[float, float, float]]:
 @given(STEPS, st.integers(1, 20))
 def test_rough_steps_keep_the_mean(parts: list[tuple[float, float]], most: int) -> None:
     shares = laid(parts)
-    rougher = rough(shares, most)
+    rougher = coarsened(shares, most)
     assert len(rougher) <= max(most, 1) and (rougher[0][0], rougher[-1][1]) == (shares[0][0], shares[-1][1])
     assert Use("", "", 1, 1, rougher).mean == pytest.approx(Use("", "", 1, 1, shares).mean, abs=1e-9)
     assert Use("", "", 1, 1, merged(shares)).mean == pytest.approx(Use("", "", 1, 1, shares).mean, abs=1e-9)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sim.mesh import LayoutRun, scene_of
+from sim.mesh import LayoutRun, layout_scene
 from sim.parallel.program import Start
 from sim.report.trace.layout_chakra import write_layout
 from sim.report.trace.run_chakra import write_run
@@ -69,7 +69,7 @@ def test_a_layout_moves_the_same_bytes(tmp_path: Path) -> None:
     for done in found.played.done:
         told[done.node.op, done.ranks] += round(done.node.nbytes)
     asked: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    for instruction in scene_of(run.hardware, run.workload, run.layout).programs[0]:
+    for instruction in layout_scene(run.hardware, run.workload, run.layout).programs[0]:
         if isinstance(instruction, Start):
             for group in {run.mesh.group(rank, instruction.axis) for rank in range(run.gpus)}:
                 asked[instruction.op, group] += round(instruction.nbytes)

@@ -11,7 +11,7 @@ import pytest
 from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
-from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.yaml import SpecError
 
@@ -25,7 +25,7 @@ SIZES = (
 )
 
 
-def titan(layout: dict[str, Any], training: dict[str, Any] | None = None) -> Told:
+def titan(layout: dict[str, Any], training: dict[str, Any] | None = None) -> LaunchSettings:
     return torchtitan({**TITAN, "training": {**TITAN["training"], **(training or {})}, "parallelism": layout}, "t.toml")
 
 
@@ -76,7 +76,7 @@ def test_what_is_not_modeled_of_experts_and_context_is_named() -> None:
     assert megatron(whole, "m.sh").notes == []
 
 
-REFUSED: dict[str, tuple[Callable[[], Told], str]] = {
+REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
     "text as a degree": (lambda: titan({"context_parallel_degree": "2"}), "parallelism.context_parallel_degree 2: write a whole number"),
     "a negative degree": (lambda: titan({"tensor_parallel_degree": -2}), "tensor_parallel_degree -2"),
     "true as a degree": (lambda: titan({"tensor_parallel_degree": True}), "tensor_parallel_degree True"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sim.analysis.layout_memory import memory_by_stage
-from sim.mesh import prepare, scene_of, worker_node
+from sim.mesh import layout_scene, prepare, worker_node
 from sim.report.layouts.layout_files import run_command
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
@@ -34,7 +34,7 @@ def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> s
             workload = setting.laid(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
             needed = max(map(needed_bytes, memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)))
-            scene = scene_of(setting.hardware, workload, layout, setting.book)
+            scene = layout_scene(setting.hardware, workload, layout, setting.book)
             bound = least_time(scene)
             taken = play(scene).time if simulated else bound
             met.add(candidate)

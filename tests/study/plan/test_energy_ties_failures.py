@@ -11,7 +11,7 @@ import pytest
 from sim.analysis.layout_memory import memory_by_stage
 from sim.cli import main
 from sim.events import Cause
-from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.mesh import LayoutRun, layout_scene, prepare, worker_node
 from sim.report import plan as report
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document
@@ -24,7 +24,7 @@ from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import LayoutWay, least
 from sim.study.plan.search import Limits
 from sim.study.power_cap import limited_run
-from sim.study.saving import slowed_beside
+from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
@@ -63,7 +63,7 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
         for candidate in every:
             workload = setting.laid(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
-            scene = scene_of(setting.hardware, workload, layout, setting.book)
+            scene = layout_scene(setting.hardware, workload, layout, setting.book)
             run = LayoutRun(setting.hardware, workload, layout, play(scene), ())
             joules.append(joules_of_step(setting, run))
             assert scale(setting, "energy") * run.step_time <= joules[-1] * (1 + 1e-9)
@@ -92,7 +92,7 @@ def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: s
         for candidate in every:
             workload = setting.laid(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
-            scene = scene_of(setting.hardware, workload, layout, setting.book)
+            scene = layout_scene(setting.hardware, workload, layout, setting.book)
             memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
             run = LayoutRun(setting.hardware, workload, layout, play(scene), memory)
             limit = limited_run(run, "250 W")
@@ -133,7 +133,7 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     """Oracle: `goodput` of the best layout's own document; a fleet that never fails is wholly effective but for its checkpoints."""
     best = made.tally.outcomes[0].run
     found = plan_document(made, with_failures=True)["with_failures"]
-    described, slowed = layout_document(LayoutAnswer(best, made.inputs)), slowed_beside(best)
+    described, slowed = layout_document(LayoutAnswer(best, made.inputs)), slowdown_by_store(best)
     expected = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11), changes=False, slowed=slowed)
     assert (found["ettr"], found["days"], found["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
     assert found["days"] * 86400 > (made.steps or 0.0) * best.step_time

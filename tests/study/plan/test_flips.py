@@ -11,10 +11,10 @@ import pytest
 
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import flip_lines, plan_document, plan_text
-from sim.study.plan.flips import Flip, Flips, Knob, Ways, _nearest, alike, flips
+from sim.study.plan.flips import Flip, Flips, Knob, Ways, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.search import Limits, quickest, search
-from sim.study.plan.sensitivity import DOUBLED, HALVED, INTERRUPTED, SLOWER, Turn, sensitivity
+from sim.study.plan.search import Limits, best_by_recurrence, search
+from sim.study.plan.sensitivity import DOUBLED, HALVED, INTERRUPTED, SLOWER, ChangeEffect, sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
 
@@ -114,7 +114,7 @@ def made() -> LayoutPlan:
 
 def test_the_quickest_by_recurrence_is_what_bounding_every_layout_finds(made: LayoutPlan) -> None:
     """Oracle: the least bound of a search that simulates all that may win, which none of its layouts is below."""
-    first = quickest(made.ways, Limits(shown=1))
+    first = best_by_recurrence(made.ways, Limits(shown=1))
     assert first is not None
     assert first[0] <= min(outcome.bound for outcome in made.tally.outcomes) * (1 + 1e-9)
     every = search(made.ways, Limits(1000, shown=1000)).outcomes
@@ -135,13 +135,13 @@ def test_a_search_on_either_side_finds_who_leads(made: LayoutPlan) -> None:
                     Scenario("hgx-h100", "qwen3-0.6b", **({"global_batch": 64} | {field: int(value)})), (2,), fixed=made.question.fixed
                 )
                 best = search(prepare_plan(asked).ways, Limits(shown=1)).best
-                assert best is not None and alike(best.way.candidate, own) is leads
+                assert best is not None and same_but_micro_batches(best.way.candidate, own) is leads
 
 
 def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:
     best, second = made.tally.outcomes[0], made.tally.outcomes[1].way.candidate
     where = Flips(64, 32, 256, (Flip(64, 60, second, 32, None), Flip(72, 80, second, 128, 0.01)))
-    document = plan_document(made, [Turn(HALVED, best, True, best, "samples", where)])
+    document = plan_document(made, [ChangeEffect(HALVED, best, True, best, "samples", where)])
     told = document["sensitivity"][0]
     assert told["unit"] == "samples" and (told["least_times"], told["most_times"]) == (0.5, 4.0)
     assert told["flips_at"] == pytest.approx(62 / 64)

@@ -10,7 +10,7 @@ import pytest
 
 from sim.report.plan import plan_document
 from sim.study.plan import refine
-from sim.study.plan.kept import NotKept
+from sim.study.plan.kept import JournalError
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits, Tally
 from sim.study.scenario import Scenario
@@ -57,7 +57,7 @@ def test_a_journal_that_fails_is_said_and_no_layout_blamed(tmp_path: Path, monke
         raise SpecError("plan.journal: cannot be written: No space left on device")
 
     monkeypatch.setattr(Journal, "note", full)
-    with pytest.raises(NotKept, match="No space left"):
+    with pytest.raises(JournalError, match="No space left"):
         plan(ASKED, journal=tmp_path / "plan.journal")
     with pytest.raises(SpecError, match="cannot be written"):
         plan(ASKED, journal=tmp_path / "missing" / "plan.journal")

@@ -8,14 +8,14 @@ import pytest
 
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
-from sim.documents import Documents, Renting, compared, document, recommended
+from sim.documents import Documents, RentalOptions, compared, document, recommended
 from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
 from sim.study.computing import Computing
 from sim.study.plan import machines
-from sim.study.plan.machines import planned_rows, written_layout
+from sim.study.plan.machines import planned_rows, specified_layout
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
@@ -28,13 +28,13 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
     found = [planned_rows(each, ["hgx-h100"], (1,), layout_document)[0].document for each in (free, kept)]
     assert [each["parallel"]["tensor"] == 4 for each in found if each is not None] == [False, True]
     by_option = Scenario("", "llama-3.2-1b", layout=(("--tp", "parallel.tensor", 4),))
-    assert written_layout(by_option) == written_layout(kept) == {"tensor": "4"}
+    assert specified_layout(by_option) == specified_layout(kept) == {"tensor": "4"}
 
 
 @pytest.mark.parametrize("text", ["training.parallel={tensor: 4}", "training.parallel.layers_per_stage=[8,8]"])
 def test_what_no_plan_keeps_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="cannot be fixed here, where a layout is chosen for each machine; leave it out"):
-        written_layout(Scenario("", "llama-3.2-1b", (text,)))
+        specified_layout(Scenario("", "llama-3.2-1b", (text,)))
 
 
 def _problem(name: str) -> str:
@@ -78,7 +78,7 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     planned: list[object] = []
     monkeypatch.setattr(machines, "plan", planned.append)
     asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
-    found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
+    found, ran = recommended(asked, RentalOptions(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
     assert "price specified" in found["left_out"]["hgx-h100"] and not ran and not planned
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.cli import main
-from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.mesh import LayoutRun, layout_scene, prepare, worker_node
 from sim.report import plan as plan_report
 from sim.report.layouts.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
@@ -27,7 +27,7 @@ from sim.spec.decoder import decoder_layers
 from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
-from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.foreign.layout_accelerate import accelerate_yaml
 from sim.spec.foreign.layout_deepspeed import deepspeed_json
@@ -73,7 +73,7 @@ def played(setting: Setting, candidate: LayoutCandidate) -> tuple[float, float, 
     """Return a layout's least time, its simulated time and the bytes it needs."""
     workload = setting.laid(candidate)
     layout = prepare(setting.hardware, workload, setting.gpus_per_node)
-    scene = scene_of(setting.hardware, workload, layout, setting.book)
+    scene = layout_scene(setting.hardware, workload, layout, setting.book)
     memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
     return least_time(scene), play(scene).time, max(map(needed_bytes, memory))
 
@@ -502,7 +502,7 @@ def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
     return Stand
 
 
-def _same(candidate: LayoutCandidate, told: Told, name: str) -> bool:
+def _same(candidate: LayoutCandidate, told: LaunchSettings, name: str) -> bool:
     """Return whether the layout *told* by the file of the program *name* is *candidate*, in every field that the program decides."""
     own, said = candidate.parallel, Parallel(**told.parallel)
     if name == "deepspeed":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.commands.plan import told
+from sim.commands.plan import progress_text
 from sim.study.plan.question import PlanQuestion, prepare_plan
-from sim.study.plan.refine import FLOOR, LEAST, Ahead, Alone, Bound, Found, RefineTask
+from sim.study.plan.refine import FLOOR, LEAST, Bound, LocalRefiner, LookAhead, RefineResult, RefineTask
 from sim.study.plan.remaining import Left, Outlook
 from sim.study.plan.search import Limits, Tally, search
 from sim.study.scenario import Scenario
@@ -18,10 +18,10 @@ SECONDS = {FLOOR: 0.1, LEAST: 1.0}
 def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None:
     """Oracle: what the clock says when the search ends. Of some 1,000 layouts most are excluded by bounds that are not known yet."""
     question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), gpus, fixed=fixed)
-    now, alone = [0.0], Alone("time", None)
+    now, alone = [0.0], LocalRefiner("time", None)
     heard: list[tuple[float, float]] = []
 
-    def refine(task: RefineTask, ahead: Ahead) -> Found:
+    def refine(task: RefineTask, ahead: LookAhead) -> RefineResult:
         now[0] += SECONDS[task.level]
         return alone(task, ahead)
 
@@ -38,7 +38,7 @@ def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None
     assert heard[-1][1] == 0.0
 
 
-def answered(found: Found) -> Outlook:
+def answered(found: RefineResult) -> Outlook:
     ticks = iter(range(100))
     return Outlook(lambda task, ahead: found, lambda: float(next(ticks)))
 
@@ -72,5 +72,5 @@ def test_bounds_that_rise_exclude_what_floors_do_not() -> None:
 
 
 def test_no_time_is_told_before_there_is_one() -> None:
-    assert "and none fits so far" in told(Tally(candidates=10, infeasible=4))
-    assert "left" not in told(Tally(left=Left(0, 0, 0.5)))
+    assert "and none fits so far" in progress_text(Tally(candidates=10, infeasible=4))
+    assert "left" not in progress_text(Tally(left=Left(0, 0, 0.5)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.build import Placement
 from sim.events import Cause
-from sim.parallel.graph import Graph, GraphNode, matched
+from sim.parallel.graph import Graph, GraphNode, match_messages
 from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.hardware import Hardware
 from sim.study.graph import GraphRun, run_graphs
@@ -203,7 +203,7 @@ def test_links_carry_the_bytes_of_all_operations(tmp_path: Path) -> None:
     ranks[0].append(send(1, 3, 7 * MB))
     ranks[3].append(receive(1, 0, 7 * MB))
     graphs = traces.graphs(tmp_path, *ranks, gpus_per_node=[1] * 4)
-    scene = GraphScene(graphs, matched(graphs), GraphPrices(hardware, placed(hardware), DEFAULT))
+    scene = GraphScene(graphs, match_messages(graphs), GraphPrices(hardware, placed(hardware), DEFAULT))
     log = play_graphs(scene, keep_rates=True).log
     sent = carried(log)
     assert sent["node0.nic0>net"] == pytest.approx(40 * MB * 2 * 3 / 4 + 7 * MB)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sim.events import Cause
-from sim.mesh import prepare, run_layout, scene_of
+from sim.mesh import layout_scene, prepare, run_layout
 from sim.spec.lengths import Lengths
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
@@ -159,7 +159,7 @@ def test_lateness_of_a_step_is_that_of_a_pipeline_rank_by_rank(
         for _ in range(400)
     ]
     assert late - plain == pytest.approx(np.mean(lost), rel=0.15, abs=3 * float(np.std(lost)) / 20)
-    scene = scene_of(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
+    scene = layout_scene(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
 
 
@@ -184,7 +184,7 @@ def test_what_compute_hides_makes_no_rank_faster(framework: str, shard: str, mic
     plain, late = (run_layout(hardware, noisy(given, each, 0.0)) for each in (0.0, cv))
     assert late.step_time - plain.step_time == pytest.approx(expected_maximum(16) * cv * plain.stalls[Cause.COMPUTE], rel=0.02)
     assert math.fsum(late.stalls.values()) == pytest.approx(late.step_time, rel=1e-9)
-    scene = scene_of(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
+    scene = layout_scene(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
     assert least_time(scene) <= late.step_time * (1 + 1e-9)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
-from sim.mesh import prepare, scene_of
+from sim.mesh import layout_scene, prepare
 from sim.spec.hardware import Hardware
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.prices import LayoutPrices, PriceBook
@@ -25,7 +25,7 @@ STAGES_INSIDE = ("pipeline", "tensor", "context", "data")
 def prices(hardware: Hardware, stack: dict[str, Any] | None = None, book: PriceBook | None = None, **fields: Any) -> LayoutPrices:
     given = workload([each for number in range(4) for each in split_block(number)], stack=stack, **fields)
     layout = prepare(hardware, given)
-    known = scene_of(hardware, given, layout).prices
+    known = layout_scene(hardware, given, layout).prices
     return LayoutPrices(hardware, layout.mesh, known.tuning, known.sockets, book=book or PriceBook())
 
 
@@ -39,7 +39,7 @@ def test_a_ring_inside_a_node_moves_its_share_over_one_link(ranks: int) -> None:
     share = (ranks - 1) / ranks * N / NVLINK
     assert found.price(0, "tensor", "all_reduce", N).alone == pytest.approx(2 * share, rel=1e-3)
     assert found.price(0, "tensor", "all_gather", N).alone == pytest.approx(share, rel=1e-3)
-    assert found.outlined(0, "tensor", "all_gather", N).alone == found.price(0, "tensor", "all_gather", N).alone
+    assert found.price_without_links(0, "tensor", "all_gather", N).alone == found.price(0, "tensor", "all_gather", N).alone
     assert found.price(0, "tensor", "all_gather", N).limit == "1 NVLinks GPU0-NVSwitch"
     assert found.price(0, "tensor", "all_gather", N).cause is Cause.INTERCONNECT
 
@@ -115,8 +115,8 @@ def test_the_slowest_of_unlike_groups_sets_the_price() -> None:
 
 def test_groups_of_stages_on_other_nodes_lie_alike() -> None:
     found = prices(machine(4, 2, nvlink=1e12, nic=NIC), tensor=2, pipeline=2)
-    assert found.lying(0, "tensor") == found.lying(1, "tensor")
-    assert found.lying(0, "tensor") != found.lying(0, "shard")
+    assert found.placement_key(0, "tensor") == found.placement_key(1, "tensor")
+    assert found.placement_key(0, "tensor") != found.placement_key(0, "shard")
 
 
 def test_groups_inside_nodes_lie_alike_however_many_nodes_a_stage_has() -> None:
@@ -148,7 +148,7 @@ def test_stages_whose_groups_lie_alike_beyond_their_first_node_have_one_price() 
     stage's second node. The other stage is as many nodes further: nothing else differs."""
     hardware = cluster(toy_node(4, nvlink=1e12, nic=NIC), count=6, core_bandwidth=f"{NIC / 10} B/s")
     found = prices(hardware, pipeline=2, replicate=2, shard="parameters")
-    assert found.lying(0, "shard") == found.lying(1, "shard")
+    assert found.placement_key(0, "shard") == found.placement_key(1, "shard")
     first, second = (found.price(stage, "shard", "all_gather", N) for stage in range(2))
     assert first.alone == second.alone == pytest.approx(2 * 2 * (5 / 6) * N / (NIC / 10), rel=1e-3), "two groups, each over two nodes"
 
@@ -224,7 +224,7 @@ def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
     known = len(book.outlines)
     second = prices(hardware, book=book, tensor=2)
     assert second.price(0, "shard", "all_reduce", N) == price
-    assert second.lying(0, "shard") == first.lying(0, "shard") != first.lying(0, "tensor")
+    assert second.placement_key(0, "shard") == first.placement_key(0, "shard") != first.placement_key(0, "tensor")
     assert len(book.outlines) == known
     assert second.price(0, "shard", "all_reduce", 2 * N).alone == pytest.approx(2 * price.alone, rel=1e-3)
     assert len(book.outlines) == known + 1

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.events import Cause
-from sim.mesh import prepare, scene_of
+from sim.mesh import layout_scene, prepare
 from sim.parallel.lower.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait, Work
 from sim.spec.fabric import LeafSpine
@@ -218,7 +218,7 @@ def test_one_rank_a_stage_stands_for_all(
     fields, each, nodes = drawn
     hardware = machine(each, nodes * more_nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
     asked = workload(model(), **stack, **fields, order=tuple(order))
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert_stands_for_all(scene)
 
 
@@ -261,7 +261,7 @@ def test_one_rank_stands_for_all_with_context_and_expert_ranks(drawn: tuple[dict
     fields, each, nodes = drawn
     hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     asked = workload(expert_model(), **stack, **fields)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert_stands_for_all(scene)
 
 
@@ -278,7 +278,7 @@ def test_messages_and_groups_share_the_links_between_switches(
     plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update=fabric)})
     asked = workload(model(), **stack, **fields)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
     shown = Simulation(scene, 4, keep_rates=True).run()
     alike = len(set(classes.first)) == scene.layout.mesh.stages
@@ -322,7 +322,7 @@ def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: 
     """Stages of four nodes each: leaves of three have three of one stage, and the next one only one."""
     hardware = cluster(toy_node(1, nic=1e8), count=8, leaf_spine={"nodes_per_leaf": per_leaf, "oversubscription": 2})
     asked = workload(blocks(2, elements=1_000_000), pipeline=2)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert play(scene).exact is exact
     by_rank = play(scene, exact=True)
     assert by_rank.exact
@@ -333,7 +333,7 @@ def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:
     """Stages of three ranks on nodes of two: those in the middle share nothing; one for all alike steps as each does by itself."""
     asked = workload(blocks(6), pipeline=6)
     hardware = machine(2, 9, nvlink=2e8, nic=5e7)
-    scene = scene_of(hardware, asked, replace(prepare(hardware, asked), tied=4e6))
+    scene = layout_scene(hardware, asked, replace(prepare(hardware, asked), tied=4e6))
     assert not scene.layout.mesh.even
     assert play(scene).time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
 
@@ -353,13 +353,13 @@ def test_hashed_paths_slow_every_rank_alike(drawn: tuple[dict[str, Any], int, in
     times, least = [], []
     for share in (0.4, 0.8, 1.0):
         hardware = hashed(plain, share)
-        scene = scene_of(hardware, asked, prepare(hardware, asked))
+        scene = layout_scene(hardware, asked, prepare(hardware, asked))
         times.append(play(scene, 4).time)
         assert times[-1] == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
         least.append(least_time(scene))
         assert least[-1] <= times[-1] * (1 + 1e-9)
     assert least[0] * (1 + 1e-9) >= least[1] and least[1] * (1 + 1e-9) >= least[2]
-    assert times[2] == play(scene_of(plain, asked, prepare(plain, asked)), 4).time
+    assert times[2] == play(layout_scene(plain, asked, prepare(plain, asked)), 4).time
 
 
 def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
@@ -375,7 +375,7 @@ def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
     hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"core_bandwidth": 1e8})})
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6, "gradients": (1,)}) for each in blocks(2)]
     asked = workload(layers, pipeline=2)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert play(scene).time == pytest.approx(2 * SLOT + 2 * 2 * 4e6 / 1e8, rel=1e-3)
     assert Unfolded(scene, 4).run().time == pytest.approx(play(scene).time, rel=1e-6)
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
@@ -385,7 +385,7 @@ def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     """Ranks that are all alike: none is slower than another, and what comes late is what hosts compare and launch."""
     hardware = machine(2, 2, nvlink=2e8, nic=5e7)
     asked = workload(model(), shard="optimizer", mesh={"framework": "fsdp2", "collective_check": "3 ms"}, stack={"launch_cpu": "20 ms"})
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     (one,), (mean,) = Simulation(scene, 4, keep_rates=False).run().stages, Unfolded(scene, 4).run().stages
     assert one.stalls == pytest.approx(mean.stalls, rel=1e-9)
     assert mean.stalls[Cause.LAUNCH] > mean.stalls[Cause.STRAGGLER] == 0.0
@@ -406,7 +406,7 @@ def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes
     hardware = machine(gpus, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=gpus)
     layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
     asked = workload(layers, **fields)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert not scene.layout.mesh.even
     folded = Unfolded(scene, 4, folds=True)
     assert len(set(folded.first)) == classes
@@ -421,7 +421,7 @@ def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
     """Three nodes of two, stages of three ranks: the node in the middle carries gradients of both stages at the same time."""
     hardware = machine(2, 3, nvlink=1e12, nic=1e8)
     asked = workload(blocks(2, elements=1_000_000), pipeline=2, mesh={"framework": "megatron", "overlap_gradients": False})
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert not scene.layout.mesh.even
     assert play(scene).time > Simulation(scene, 4, keep_rates=False).run().time * (1 + 1e-3)
 
@@ -431,7 +431,7 @@ def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
 def test_everything_sent_is_received_and_everything_started_awaited(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
     fields, each, nodes = drawn
     given_ = workload(model(), **stack, **fields)
-    scene = scene_of(machine(each, nodes), given_, prepare(machine(each, nodes), given_))
+    scene = layout_scene(machine(each, nodes), given_, prepare(machine(each, nodes), given_))
     sent = Counter(
         (number, each.stage, each.tag) for number, program in enumerate(scene.programs) for each in program if isinstance(each, Send)
     )
@@ -450,7 +450,7 @@ def test_work_of_every_unit_and_micro_batch_is_done_once() -> None:
     """Forward, and backward or both of its halves."""
     for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("zb_h1", 1), ("zbv", 2), ("dualpipev", 2)):
         given_ = workload(blocks(8), pipeline=4, schedule=schedule, virtual_stages=chunks, micro_batches=8)
-        scene = scene_of(free(4), given_, prepare(free(4), given_))
+        scene = layout_scene(free(4), given_, prepare(free(4), given_))
         done: Counter[tuple[int, int, str]] = Counter()
         for program in scene.programs:
             for each in program:
@@ -531,7 +531,7 @@ def test_a_shared_device_keeps_the_laws_of_a_step(drawn: tuple[dict[str, Any], i
     hardware = with_memory(machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4), 1e9)
     layers = [one.model_copy(update={"read": 1e7, "write": 1e7, "backward_traffic": 1e7}) for one in model()]
     asked = workload(layers, **stack | {"mesh": stack["mesh"] | {"shares_device": True}}, **fields)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     done = play(scene, 4)
     assert least_time(scene) <= done.time * (1 + 1e-9)
     assert done.time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
@@ -548,7 +548,7 @@ def test_two_groups_on_one_nic_share_it() -> None:
     for nics in (1, 2):
         hardware = machine(2, 2, nics=nics, nvlink=1e12, nic=1e8)
         alone[nics] = LayoutPrices(
-            hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning
+            hardware, prepare(hardware, given_).mesh, layout_scene(hardware, given_, prepare(hardware, given_)).prices.tuning
         )
     one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).alone for nics in (1, 2))
     assert one == pytest.approx(2 * 4e6 / 1e8, rel=1e-3)
@@ -565,14 +565,14 @@ def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes:
     hardware = machine(gpus, nodes, nvlink=1e15, nic=1e8, pcie=1e15)
     kind = {"share": "expert", "groups": 8, "tokens": 8}
     given_ = workload([each.model_copy(update=kind) for each in blocks(2)], expert=expert)
-    prices = LayoutPrices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+    prices = LayoutPrices(hardware, prepare(hardware, given_).mesh, layout_scene(hardware, given_, prepare(hardware, given_)).prices.tuning)
     nbytes, groups = 8e7, max(1, gpus // expert)
     local = min(gpus, expert)
-    found = prices.outlined(0, "expert", "all_to_all", nbytes, load).alone
+    found = prices.price_without_links(0, "expert", "all_to_all", nbytes, load).alone
     rest = (expert - load) / (expert - 1)
     by_card = groups * (expert - local) * (load + (local - 1) * rest) * nbytes / expert / 1e8
     assert found == pytest.approx(by_card, rel=1e-4, abs=1e-6)
-    assert found <= prices.outlined(0, "expert", "all_to_all", load * nbytes).alone * (1 + 1e-9)
+    assert found <= prices.price_without_links(0, "expert", "all_to_all", load * nbytes).alone * (1 + 1e-9)
 
 
 def test_stages_on_one_node_share_its_nic() -> None:
@@ -593,7 +593,7 @@ def test_stages_on_one_node_share_its_nic() -> None:
 def test_halves_of_backward_are_the_whole() -> None:
     given_ = workload(model(), tensor=2, pipeline=2, schedule="zb_h1", micro_batches=2)
     given_ = given_.model_copy(update={"training": given_.training.model_copy(update={"compute_factor": 1.7})})
-    scene = scene_of(free(4), given_, prepare(free(4), given_))
+    scene = layout_scene(free(4), given_, prepare(free(4), given_))
     whole, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
     assert inputs.compute + weights.compute == pytest.approx(whole.compute, rel=1e-12)
     assert inputs.launching(1.0) + weights.launching(1.0) == pytest.approx(whole.launching(1.0), rel=1e-12)
@@ -733,7 +733,7 @@ def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
     layers = [each.model_copy(update={"read": 8e3 / 2**number}) for number, each in enumerate(blocks(4))]
     hardware, asked = free(4 // chunks), workload(layers, micro_batches=4, pipeline=4 // chunks, virtual_stages=chunks)
     layout = prepare(hardware, asked)
-    made = [each for instructions in scene_of(hardware, asked, layout).programs for each in instructions]
+    made = [each for instructions in layout_scene(hardware, asked, layout).programs for each in instructions]
     sends = {each.tag: each.nbytes for each in made if isinstance(each, Send)}
     width = layout.entering[0] / 8e3
     assert width > 0
@@ -747,7 +747,7 @@ def test_a_message_takes_the_time_of_its_own_cut() -> None:
     """Three stages, one micro-batch: there and back each cut takes its own bytes over the NIC."""
     layers = [each.model_copy(update={"read": read, "write": 1.0}) for read, each in zip((1.0, 4e6, 1e6), blocks(3), strict=True)]
     hardware, asked = machine(1, 3, nic=1e8), workload(layers, pipeline=3)
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert play(scene).time == pytest.approx(3 * SLOT + 2 * (4e6 + 1e6) / 1e8, rel=1e-3)
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
 
@@ -756,7 +756,7 @@ def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
     """Shard groups of three ranks on nodes of four lie unlike: ranks of one stage come at other times, and wait for the slowest of them."""
     hardware = machine(4, 3, nvlink=2e8, nic=5e7, launch=1e-4)
     asked = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
-    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    scene = layout_scene(hardware, asked, prepare(hardware, asked))
     assert not scene.layout.mesh.even
     for found in (play(scene), Unfolded(scene, 4).run()):
         (stage,) = found.stages

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.mesh import prepare, scene_of
+from sim.mesh import layout_scene, prepare
 from sim.training.layouts import steady
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import PlayedLayout
@@ -34,7 +34,7 @@ def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], st
     fields |= {"pipeline": 1, "virtual_stages": 1, "schedule": "1f1b", "shard": "parameters", "micro_batches": 3 * many}
     hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     given_ = workload(model(), **stack, **fields)
-    scene = scene_of(hardware, given_, prepare(hardware, given_))
+    scene = layout_scene(hardware, given_, prepare(hardware, given_))
     assert_same(play_steadily(scene), play(scene))
 
 
@@ -54,6 +54,6 @@ def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         given_ = workload(blocks(4), **fields)
         hardware = machine(2)
-        play_steadily(scene_of(hardware, given_, prepare(hardware, given_)))
+        play_steadily(layout_scene(hardware, given_, prepare(hardware, given_)))
         assert simulated == wanted
         simulated.clear()

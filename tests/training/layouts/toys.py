@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.mesh import LayoutRun, prepare, run_layout, scene_of
+from sim.mesh import LayoutRun, layout_scene, prepare, run_layout
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Layer, Workload
@@ -73,5 +73,5 @@ def run(hardware: Hardware, given: Workload, steps: int = 0) -> LayoutRun:
 
 def played(hardware: Hardware, given: Workload, steps: int = 0) -> tuple[LayoutScene, PlayedLayout]:
     """Return the simulation with the loads of links."""
-    scene = scene_of(hardware, given, prepare(hardware, given))
+    scene = layout_scene(hardware, given, prepare(hardware, given))
     return scene, play(scene, steps, keep_rates=True)

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, RING, Crossed, Sent
+from sim.cluster.fabric import RING, UNLIMITED_FABRIC, JobFabric, NodeStreams
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
@@ -136,7 +136,7 @@ class GlooPlan(CollectivePlan):
             if self.nodes > 1:
                 weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
                 ring_load |= {(name, link): weight for link in NIC_LINKS}
-                sent = [Sent(RING, 0, 0, weight, 1.0)]
+                sent = [NodeStreams(RING, 0, 0, weight, 1.0)]
                 ring_load |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
         if self.fabric.core_bandwidth and self.nodes > 1:
             ring_load[CORE] = float(self.nodes)
@@ -176,7 +176,9 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
     return steps, steps * nbytes / ranks
 
 
-def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: Crossed = NOTHING) -> GlooPlan:
+def plan_gloo(
+    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: JobFabric = UNLIMITED_FABRIC
+) -> GlooPlan:
     """Return the plan of one job's collectives over Gloo; *used* lists each slot with the GPUs that the job uses on each of its nodes."""
     nodes = sum(slot.count for slot, _ in used)
     parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)

@@ -17,7 +17,7 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Message, Op
-from sim.spec import shelf
+from sim.spec import memo
 from sim.training.collectives.price.plan import CollectivePlan, Cost, Live, live_load
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -39,15 +39,13 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes, self._usage = shelf.remembered(
-            (PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live)
-        )
+        self._causes, self._usage = memo.cached((PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live))
 
     def made_of(self, messages: Iterable[Message]) -> Hashable:
         """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
         key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
-        content, links = shelf.remembered(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
+        content, links = memo.cached(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.asked(links)
 
     def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
@@ -60,7 +58,7 @@ class PhaseExecutor:
             links |= dict.fromkeys(usage, 1.0)
             values = [value for value in cost if value is not cost.load]
             content.append((op, nbytes, *values, *usage.items(), *map(self._causes.get, usage)))
-        return shelf.standing_for(tuple(content)), links
+        return memo.token_for(tuple(content)), links
 
     def _on_links(self, op: Op, nbytes: float, cost: Cost) -> dict[str, float]:
         if (op, nbytes) not in self._usage:

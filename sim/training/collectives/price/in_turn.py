@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.layout import JobLayout, depth
-from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Edge, latency_of
 
 
@@ -34,7 +34,7 @@ def _sequential(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> P
         between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
         traffic = traffic_of(layout, [EdgeSpan(phase.edges, phase.count, 1, phase.pattern)], between)
         alone = traffic.along(phase.edges, phase.nbytes, protocol, phase.count).slowest
-        pace = held(alone, traffic, phase.nbytes, protocol)
+        pace = limited_by_switches(alone, traffic, phase.nbytes, protocol)
         latency = max(edge.latency(protocol) for edge in phase.edges)
         time += phase.steps * (phase.nbytes / pace.rate + latency)
         slowest.append((phase.steps * phase.nbytes / pace.rate, pace))

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise, permutations
 from operator import itemgetter
 
-from sim.cluster.fabric import NOTHING, Crossed
+from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
 from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
@@ -27,7 +27,7 @@ class JobLayout:
 
     parts: tuple[SlotPart, ...]
     fabric: Fabric
-    crossed: Crossed = NOTHING
+    crossed: JobFabric = UNLIMITED_FABRIC
     """The links between switches that this job crosses."""
 
     @cached_property

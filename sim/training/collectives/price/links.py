@@ -9,10 +9,10 @@ from sim.events import Cause
 from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.collectives.price.traffic import CORES, TIER
 
-LimitMeaning = tuple[Cause, str]
+LimitCause = tuple[Cause, str]
 
 
-def link_of(slot: Slot, link: str) -> tuple[float, LimitMeaning]:
+def link_of(slot: Slot, link: str) -> tuple[float, LimitCause]:
     """Return the capacity (bytes/s) of *link* of a node of *slot*, or of its cores (which copy for sockets), and the cause to report."""
     if link == CORES:
         return slot.cores, (Cause.NETWORK, CORES_COPY)
@@ -20,7 +20,7 @@ def link_of(slot: Slot, link: str) -> tuple[float, LimitMeaning]:
     return node_link.capacity, (TIER[node_link.tier], node_link.description)
 
 
-def held_back(rate: float, limit: LimitMeaning, loaded: Iterable[tuple[float, float, LimitMeaning]]) -> tuple[float, LimitMeaning]:
+def limited_rate(rate: float, limit: LimitCause, loaded: Iterable[tuple[float, float, LimitCause]]) -> tuple[float, LimitCause]:
     """Return the rate of an activity without contention, and its limit: *rate* and *limit*, unless a link is slower.
 
     *loaded* lists for each link its load per unit, its capacity and the cause to report.

@@ -20,7 +20,7 @@ _KEPT = 3
 """Patterns at each end of a stretch in which windows may begin or end, enough for a whole pattern inside at any phase."""
 
 
-def dearest(occupancy: Sequence[float], latency: Sequence[float], widths: Sequence[tuple[int, int]], steps: int) -> float:
+def longest_walk(occupancy: Sequence[float], latency: Sequence[float], widths: Sequence[tuple[int, int]], steps: int) -> float:
     """Return the time of the longest walk of *steps* steps over windows of *widths*; *occupancy* and *latency* (s) are by hop."""
     busy, late = np.asarray(occupancy, dtype=float), np.asarray(latency, dtype=float)
     near = _near_ends(busy, late) if _LONG < len(busy) <= steps + 1 <= 2 * len(busy) else None

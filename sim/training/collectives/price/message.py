@@ -17,7 +17,7 @@ OUT: Final = "out"
 IN: Final = "in"
 
 
-class Handing(NamedTuple):
+class MessagePrice(NamedTuple):
     """A message as one fluid activity: time (s) before any data moves, rate (bytes/s) without contention, and what limits the rate."""
 
     launch: float
@@ -42,13 +42,13 @@ def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], f
     return JobLayout((one, two), fabric).across(one, two, gpu, onto)
 
 
-def handing(edge: Edge, nbytes: float) -> Handing:
+def message_price(edge: Edge, nbytes: float) -> MessagePrice:
     """Return the cost of a message of *nbytes* along *edge* without contention."""
     rate, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
     cause, limit = edge.latency_of
     if latency < nbytes / rate:
         limit = _narrowest(edge)
-    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / rate), cause, limit)
+    return MessagePrice(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / rate), cause, limit)
 
 
 def _narrowest(edge: Edge) -> str:

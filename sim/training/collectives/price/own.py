@@ -1,8 +1,8 @@
 """What does a user-defined all-reduce cost? It consists of sequential steps, which are verified before they are priced.
 
 The payload is cut into chunks. A step is a list of sends with equal numbers of chunks; they read what their senders held before the step.
-Arriving data are added to the receiver's chunk, or replace it. `proven` runs the steps on sets of contributions: every rank must end with
-every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its slowest
+Arriving data are added to the receiver's chunk, or replace it. `verified_steps` runs the steps on sets of contributions: every rank must end
+with every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its slowest
 edge, plus the largest latency of its edges (as in `in_turn`). Limits: every node must have the same number of ranks; the busiest of equal
 nodes in a step represents all of them.
 """
@@ -18,7 +18,7 @@ from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
 from sim.spec.extensions import COLLECTIVES, called, extension, is_place
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.layout import JobLayout
-from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic_of
+from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of
 
 Given = tuple[int, int, Iterable[int], bool]
@@ -97,11 +97,11 @@ def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> 
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
     result = cast(OwnSteps, called(COLLECTIVES, name, build_steps))
-    proven(name, result, ranks)
+    verified_steps(name, result, ranks)
     return result
 
 
-def proven(name: str, steps: OwnSteps, ranks: int) -> None:
+def verified_steps(name: str, steps: OwnSteps, ranks: int) -> None:
     """Raise SpecError, naming the step and the rank, unless *steps* leaves every sum on every rank."""
     if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
         raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
@@ -182,7 +182,7 @@ def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Pric
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
-        pace = held(step.traffic.along(step.edges, size, protocol).slowest, step.traffic, size, protocol)
+        pace = limited_by_switches(step.traffic.along(step.edges, size, protocol).slowest, step.traffic, size, protocol)
         time += step.times * (size / pace.rate + max(edge.latency(protocol) for edge in step.edges))
         volume += step.times * size
         weighed.append((step.times * size / pace.rate, pace))

@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple, get_args
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, Crossed
+from sim.cluster.fabric import UNLIMITED_FABRIC, JobFabric
 from sim.events import Cause
 from sim.parallel.program import Op
 from sim.spec.hardware import Fabric
@@ -29,7 +29,7 @@ from sim.training.collectives.price.machine import machine_of
 from sim.training.collectives.price.point_to_point import SENDS, send_channels, send_protocol
 from sim.training.collectives.price.pricing import cost, cost_of
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, LinkLoad, SlotPart
-from sim.training.collectives.price.unequal import Weight, unequal
+from sim.training.collectives.price.unequal import Weight, price_unequal
 from sim.training.collectives.routes.channels import ring_channels
 
 __all__ = [
@@ -179,7 +179,7 @@ class CollectivePlan:
     def exchange(self, nbytes: float, weight: Weight) -> Cost:
         """Return the cost of an all-to-all with unequal shares according to *weight*; each rank sends *nbytes* on average."""
         _, protocol, channels = self.choice(nbytes, "all_to_all")
-        return cost_of(self.layout, unequal(self.layout, protocol, nbytes, weight), "Pairwise", protocol, channels)
+        return cost_of(self.layout, price_unequal(self.layout, protocol, nbytes, weight), "Pairwise", protocol, channels)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return, by the live name of a resource, the cause and description to report when it limits a collective."""
@@ -237,7 +237,10 @@ def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
 
 
 def plan_collectives(
-    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, tuning: Tuning = DEFAULT, crossed: Crossed = NOTHING
+    used: Sequence[tuple[Slot, tuple[int, ...]]],
+    fabric: Fabric | None = None,
+    tuning: Tuning = DEFAULT,
+    crossed: JobFabric = UNLIMITED_FABRIC,
 ) -> CollectivePlan:
     """Return the plan of one job's collectives; *used* lists each slot with the GPUs that the job uses on each of its nodes.
 

@@ -25,7 +25,7 @@ from sim.training.collectives.price.layout import JobLayout, depth
 from sim.training.collectives.price.own import own
 from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_time
 from sim.training.collectives.price.rendezvous import rendezvous
-from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
 from sim.training.collectives.routes.channels import Hop
 
@@ -252,7 +252,7 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
         hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
         slowest.append(paces.slowest)
-    pace = held(min(slowest), traffic, piece, protocol)
+    pace = limited_by_switches(min(slowest), traffic, piece, protocol)
     return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
 
 
@@ -291,7 +291,7 @@ def _up_and_down(protocol: str, volume: float, path: _PipelinePath) -> Priced:
         rates = path.first.along(span.edges, piece, protocol, span.count).rates
         first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
     slow = [path.traffic.along(span.edges, piece, protocol, span.count).slowest for span in path.spans]
-    slowest = held(min(slow), path.traffic, piece, protocol)
+    slowest = limited_by_switches(min(slow), path.traffic, piece, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
     return Priced(volume, time, piece, slowest, path.traffic, _path_latency_of(path))
 
@@ -399,7 +399,7 @@ def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent:
     late = edges[0].latency(protocol)
     traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
     paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
-    slowest, within = held(min(paces), traffic, volume, protocol), paces[0].rate
+    slowest, within = limited_by_switches(min(paces), traffic, volume, protocol), paces[0].rate
     between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
     ways = 1 if layout.nodes == 1 else 2
     first = sum(

@@ -58,9 +58,9 @@ def _longest_walk(occupancy: Sequence[float], latency: Sequence[float], steps: i
     widths = _widths(len(occupancy), steps)
     if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _MOST_PYTHON_WINDOWS:
         return max(_best_of_few(occupancy, latency, span, steps) for span in widths)
-    from sim.training.collectives.price.long_rings import dearest
+    from sim.training.collectives.price.long_rings import longest_walk
 
-    return dearest(occupancy, latency, widths, steps)
+    return longest_walk(occupancy, latency, widths, steps)
 
 
 def ring_steps(op: str, ranks: int) -> int:

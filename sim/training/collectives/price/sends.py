@@ -16,7 +16,7 @@ from sim.spec.transport import Transport
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.point_to_point import partners_at_once, send_channels, send_pool
-from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic_of
+from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_switches, traffic_of
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of, outward
 
 
@@ -81,7 +81,7 @@ def _priced(
 ) -> Priced:
     """Return the price of sends of *nbytes* along each of *edges*. A rank has *partners* and handles *messages* (default: *partners*)."""
     rounds = math.ceil(partners / partners_at_once(layout))
-    links = held(min(traffic.pace(edge, nbytes, protocol) for edge in edges), traffic, nbytes, protocol)
+    links = limited_by_switches(min(traffic.pace(edge, nbytes, protocol) for edge in edges), traffic, nbytes, protocol)
     slowest = by_thread_blocks(links, layout, protocol, nbytes, messages or partners)
     latency = rounds * max(edge.latency(protocol) for edge in edges)
     return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))

@@ -47,7 +47,7 @@ def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> 
     return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.crossed)
 
 
-def held(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:
+def limited_by_switches(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:
     """Return *pace*, or the pace of links between switches if that is slower."""
     across = traffic.across(chunk, protocol)
     return pace if across is None else min(pace, across)

@@ -99,7 +99,7 @@ LAUNCH = 5.9e-6
 """Time (s) in which a process launches a collective on one of several GPUs, as fitted by `calibration.collectives`."""
 
 
-def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
+def time_in_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
     """Return the time (s) per collective in a long loop, if each takes *alone* seconds and a process launches on its GPUs in order.
 
     Launches overlap with earlier collectives: nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
@@ -119,7 +119,7 @@ def rows(
 
 def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> CollectiveRow:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
-    time = in_a_loop(cost.alone, per_process)
+    time = time_in_loop(cost.alone, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
     bottleneck = cost.bottleneck if time == cost.alone else "launches of each process on its GPUs"

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import ALL, NOTHING, Crossed, Pattern, Sent
+from sim.cluster.fabric import ALL, UNLIMITED_FABRIC, JobFabric, NodeStreams, Pattern
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
@@ -74,10 +74,10 @@ class Edge(NamedTuple):
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
         return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
 
-    def sent(self, chunk: float, protocol: str) -> Sent:
+    def sent(self, chunk: float, protocol: str) -> NodeStreams:
         """Return a stream of chunks of *chunk* bytes to any other node, as used to load links between switches."""
         (_, leaving), (_, arriving) = self.hops
-        return Sent(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
+        return NodeStreams(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
 
 
 def _wire(hop: Hop, protocol: str) -> float:
@@ -159,7 +159,7 @@ class Traffic:
     fabric: Fabric
     outward: tuple[Outward, ...] = ()
     """The streams that leave one node of each part."""
-    crossed: Crossed = NOTHING
+    crossed: JobFabric = UNLIMITED_FABRIC
     _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -181,7 +181,7 @@ class Traffic:
     def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
         """Return the load on links between switches, per byte of one stream. If nodes differ, it is the maximum over nodes."""
         loads: dict[str, float] = {}
-        by_node: dict[tuple[str, int], list[Sent]] = defaultdict(list)
+        by_node: dict[tuple[str, int], list[NodeStreams]] = defaultdict(list)
         for out in self.outward if self.crossed.ports else ():
             by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
         for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes with equal streams have equal loads
@@ -309,9 +309,9 @@ def _weight(hop: Hop, chunk: float, protocol: str) -> float:
     return _wire(hop, protocol) / min(1.0, hop.efficiency(chunk))
 
 
-def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
+def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
     on_nic = out.streams * _weight(out.hop, chunk, protocol)
-    return Sent(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
+    return NodeStreams(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
 def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:

@@ -20,7 +20,7 @@ from sim.cluster.fabric import ALL
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.point_to_point import partners_at_once
 from sim.training.collectives.price.sends import by_thread_blocks
-from sim.training.collectives.price.spans import Priced, held
+from sim.training.collectives.price.spans import Priced, limited_by_switches
 from sim.training.collectives.price.traffic import Edge, SlotPart, Traffic, latency_of, outward
 
 NodeGpu = tuple[int, int]
@@ -43,7 +43,7 @@ class _Flows(NamedTuple):
     """Maximum that a rank sends or receives, including its block for itself."""
 
 
-def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> Priced:
+def price_unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> Priced:
     """Return the price of an all-to-all in which each rank sends *nbytes* on average, distributed over pairs according to *weight*."""
     block, flows = nbytes / layout.ranks, _flows(layout, weight)
     inside = [(layout.inside(layout.parts[part], src, dst), share) for (part, src, dst), share in flows.inside.items()]
@@ -58,7 +58,7 @@ def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> 
     traffic = Traffic(crossings, total, layout.fabric, tuple(leaving), layout.crossed)
     carried = [*inside, *((edge, flows.largest) for edge, _ in between)]  # the largest send on each, without contention
     edges = [edge for edge, _ in carried]
-    alone = held(min(traffic.pace(edge, block, protocol, share) for edge, share in carried), traffic, block, protocol)
+    alone = limited_by_switches(min(traffic.pace(edge, block, protocol, share) for edge, share in carried), traffic, block, protocol)
     slowest = min([alone, *(alone._replace(rate=edge.cap(block, protocol) / share) for edge, share in carried)], key=lambda pace: pace.rate)
     most = max(share for _, share in carried)
     slowest = by_thread_blocks(slowest, layout, protocol, block, flows.handled, most)

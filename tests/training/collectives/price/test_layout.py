@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.cluster.build import place, slots
-from sim.cluster.fabric import crossed
+from sim.cluster.fabric import job_fabric
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.traffic import SlotPart
 from sim.training.collectives.routes.channels import ring_channels
@@ -15,7 +15,7 @@ def layout(hardware, placement=None, fold=True):
     placed = place(hardware, None, placement)
     used = job_slots(0, slots(hardware, [placed], fold))
     parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, len(placed)).first(1)) for slot, gpus in used)
-    return JobLayout(parts, hardware.fabric, crossed(hardware, [[part.node for part in placed]], 0, fold))
+    return JobLayout(parts, hardware.fabric, job_fabric(hardware, [[part.node for part in placed]], 0, fold))
 
 
 def ends(edge):

@@ -15,7 +15,7 @@ from sim.report.collective_error import collective_error, unmeasured
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
-from sim.training.collectives.price.own import OwnSend, OwnSteps, proven, transfers
+from sim.training.collectives.price.own import OwnSend, OwnSteps, transfers, verified_steps
 from sim.training.collectives.price.plan import Tuning
 from sim.training.job import EXECUTORS
 from stallsim.protocols import CollectiveAlgorithm
@@ -162,7 +162,7 @@ def test_what_is_proven_replays_to_all_sums(algorithm: CollectiveAlgorithm) -> N
     for ranks in (2, 4, 8):
         chunks, steps = algorithm.all_reduce(ranks, ranks)
         found = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in step) for step in steps))
-        proven(algorithm.name, found, ranks)
+        verified_steps(algorithm.name, found, ranks)
         held = replay(transfers(found, 64.0), range(ranks), chunks, reducers=[0] if algorithm.name == "Star" else ())
         assert set(held.values()) == {frozenset(range(ranks))}
 
@@ -189,10 +189,10 @@ def test_what_is_not_an_all_reduce_is_refused(seed: Any) -> None:
     except ScheduleError:
         whole = False
     if whole:
-        proven("Mine", found, 4)
+        verified_steps("Mine", found, 4)
         return
     with pytest.raises(SpecError, match=r"^collective Mine: [^\n]*$"):
-        proven("Mine", found, 4)
+        verified_steps("Mine", found, 4)
 
 
 @pytest.mark.parametrize(

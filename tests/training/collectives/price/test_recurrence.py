@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.collectives.price.long_rings import dearest
+from sim.training.collectives.price.long_rings import longest_walk
 from sim.training.collectives.price.recurrence import _best_of_few, _widths, ring_steps, ring_time
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
@@ -47,7 +47,7 @@ def test_arrays_say_what_plain_python_says(pattern, steps):
     occupancy, latency = zip(*pattern, strict=True)
     widths = _widths(len(pattern), steps)
     few = max(_best_of_few(occupancy, latency, span, steps) for span in widths)
-    assert dearest(occupancy, latency, widths, steps) == pytest.approx(few, rel=1e-12)
+    assert longest_walk(occupancy, latency, widths, steps) == pytest.approx(few, rel=1e-12)
 
 
 @given(st.integers(2, 512), st.floats(1, 1e10), st.floats(1e6, 1e12), st.floats(0, 1e-3))

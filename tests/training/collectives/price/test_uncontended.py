@@ -12,7 +12,7 @@ from sim.cluster.build import Slot
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Transport
 from sim.training.collectives.price.plan import Tuning, plan_collectives
-from sim.training.collectives.price.table import in_a_loop
+from sim.training.collectives.price.table import time_in_loop
 from sim.training.collectives.price.uncontended import all_reduce_time, hop_rate
 from sim.training.collectives.routes.channels import ring_channels
 from tests.cluster import machines
@@ -155,6 +155,6 @@ def test_published_tables(table):
     tuning = {"2 x p3dn EFA": Tuning("2.10", "Ring"), "4 x V100 staged": Tuning("2.30")}.get(table, Tuning("2.10"))
     plan = plan_collectives([(Slot("n0", machine(), nodes, ()), tuple(range(gpus)))], None, tuning)
     in_one = gpus if table in ONE_PROCESS else 1
-    errors = [abs(in_a_loop(plan.cost(nbytes).alone, in_one) / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]
+    errors = [abs(time_in_loop(plan.cost(nbytes).alone, in_one) / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]
     assert median(errors) < 0.15
     assert max(errors) < 0.45

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.build import place, slots, with_nodes
-from sim.cluster.fabric import crossed
+from sim.cluster.fabric import job_fabric
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
@@ -24,7 +24,7 @@ sizes = st.floats(1e4, 1e9)
 def plan(hardware: Hardware) -> CollectivePlan:
     """Every node a part by itself."""
     placed = place(hardware)
-    between = crossed(hardware, [[part.node for part in placed]], 0)
+    between = job_fabric(hardware, [[part.node for part in placed]], 0)
     return plan_collectives(job_slots(0, slots(hardware, [placed], fold=False)), hardware.fabric, crossed=between)
 
 

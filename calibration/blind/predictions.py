@@ -27,7 +27,7 @@ TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """The model to trace in place of one that is built on the GPU."""
 
 
-class Foretold(NamedTuple):
+class BlindPrediction(NamedTuple):
     """A value predicted from a description, with its 95% interval if it has one."""
 
     value: float
@@ -35,13 +35,13 @@ class Foretold(NamedTuple):
     high: float | None = None
 
 
-def foretold(question: BlindQuestion, machine: str) -> Foretold | None:
+def predict_answers(question: BlindQuestion, machine: str) -> BlindPrediction | None:
     """Return the prediction for *question* from the description of *machine*; None if there is none."""
     if question.training is not None:
         return _training(question.training, machine, question.kind)
     assert question.asked is not None
     time = _KERNEL_TIMES[question.kind](question.asked, _node(machine))
-    return None if time is None else Foretold(time)
+    return None if time is None else BlindPrediction(time)
 
 
 def _node(machine: str) -> Node:
@@ -92,16 +92,16 @@ def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     return document
 
 
-def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> Foretold:
+def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> BlindPrediction:
     document = _document(run, machine)
     if kind == "memory":  # as max_memory_allocated counts, without the context
         memory = document["gpu_memory_bytes"]
-        return Foretold(memory.get("allocated", memory["total"] - memory["context"]))
+        return BlindPrediction(memory.get("allocated", memory["total"] - memory["context"]))
     if kind == "power":
-        return Foretold(document["energy"]["gpu_power_w"])
+        return BlindPrediction(document["energy"]["gpu_power_w"])
     share = document["expected_error"]["measured_over_predicted_95"]
     step = document["step_time_s"]
-    return Foretold(step, step * share["low"], step * share["high"])
+    return BlindPrediction(step, step * share["low"], step * share["high"])
 
 
 def _product(row: AnswerRow, node: Node) -> float | None:

@@ -1,4 +1,4 @@
-"""Is what stands on the shelf found again, and only that? Oracle: counted calls."""
+"""Is what was cached found again, and only that? Oracle: counted calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sim.check import check_hardware, require
 from sim.spec.library import load_hardware
-from sim.spec.shelf import MOST, remembered, standing
+from sim.spec.memo import MOST, cached, caching
 from sim.spec.yaml import SpecError
 
 
@@ -22,36 +22,36 @@ class Counted:
         return self.made
 
 
-def test_without_a_shelf_nothing_is_kept() -> None:
+def test_outside_of_caching_nothing_is_kept() -> None:
     make = Counted()
-    assert [remembered("key", make) for _ in range(3)] == [1, 2, 3]
+    assert [cached("key", make) for _ in range(3)] == [1, 2, 3]
 
 
 def test_what_was_made_is_found_again_by_its_key() -> None:
     make = Counted()
-    with standing("a study"):
-        assert [remembered(key, make) for key in ("one", "two", "one", "two")] == [1, 2, 1, 2]
-    assert remembered("one", make) == 3
-    with standing("a study"):
-        assert remembered("one", make) == 1
+    with caching("a study"):
+        assert [cached(key, make) for key in ("one", "two", "one", "two")] == [1, 2, 1, 2]
+    assert cached("one", make) == 3
+    with caching("a study"):
+        assert cached("one", make) == 1
 
 
-def test_another_study_starts_with_an_empty_shelf() -> None:
+def test_another_study_starts_with_an_empty_cache() -> None:
     make = Counted()
     for number, name in enumerate(("first", "second", "first"), start=1):
-        with standing(name):
-            assert remembered("key", make) == number
+        with caching(name):
+            assert cached("key", make) == number
 
 
 def test_only_so_much_is_kept_and_what_was_asked_last_stays() -> None:
     make = Counted()
-    with standing("many"):
-        remembered("old", make)
-        remembered("often", make)
+    with caching("many"):
+        cached("old", make)
+        cached("often", make)
         for number in range(MOST - 1):
-            remembered(number, make)
-            assert remembered("often", make) == 2
-        assert remembered("old", make) == MOST + 2
+            cached(number, make)
+            assert cached("often", make) == 2
+        assert cached("old", make) == MOST + 2
 
 
 def test_what_is_not_worth_it_and_what_fails_is_made_again() -> None:
@@ -61,18 +61,18 @@ def test_what_is_not_worth_it_and_what_fails_is_made_again() -> None:
         make()
         raise SpecError("no")
 
-    with standing("refusals"):
-        assert [remembered("key", make, worth=lambda: False) for _ in range(2)] == [1, 2]
+    with caching("refusals"):
+        assert [cached("key", make, worth=lambda: False) for _ in range(2)] == [1, 2]
         for _ in range(2):
             with pytest.raises(SpecError, match="no"):
-                remembered("bad", refuse)
+                cached("bad", refuse)
     assert make.made == 4
 
 
 def test_descriptions_are_read_once_in_a_study(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: p3.2xlarge\nname: mine\n")
-    with standing("files"):
+    with caching("files"):
         first = load_hardware(str(path))
         assert load_hardware(str(path)) is first
         assert load_hardware(str(path), ["node.gpu_count=2"]) is not first
@@ -80,7 +80,7 @@ def test_descriptions_are_read_once_in_a_study(tmp_path: Path) -> None:
 
 
 def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) -> None:
-    """Oracle: the message without a shelf, for a file whose part names an unknown part."""
+    """Oracle: the message without a cache, for a file whose part names an unknown part."""
     (tmp_path / "inner.yaml").write_text("extends: p3.2xlarge\nname: inner\nnode: {gpu: nosuch}\n")
     path = tmp_path / "outer.yaml"
     path.write_text("name: outer\ngroups: [{node: inner.yaml, count: 1, role: worker}]\n")
@@ -88,7 +88,7 @@ def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) 
     for name in ("", "a", "a"):
         with pytest.raises(SpecError) as refused:
             if name:
-                with standing(name):
+                with caching(name):
                     load_hardware(str(path))
             else:
                 load_hardware(str(path))
@@ -99,10 +99,10 @@ def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["p3.16xlarge", "2x-p3.8xlarge", "dlperf", "hgx-h100", "cm-dare-p100"])
 def test_descriptions_made_of_kept_parts_are_the_same(name: str) -> None:
-    """Oracle: the description without a shelf; a change inside a part must not be hidden by the part as it was before."""
+    """Oracle: the description without a cache; a change inside a part must not be hidden by the part as it was before."""
     changes = [[], ["groups.0.node.gpu.memory=7 GiB"], ["groups.0.node.host.cpu.clock=2 GHz"], ["fabric.latency=1 us"], []]
     plain = [load_hardware(name, change) for change in changes]
-    with standing(f"parts of {name}"):
+    with caching(f"parts of {name}"):
         kept = [load_hardware(name, change) for change in changes]
     assert [(one.spec, one.sha256) for one in kept] == [(one.spec, one.sha256) for one in plain]
     assert kept[0].spec.groups[0].node is not kept[1].spec.groups[0].node
@@ -110,7 +110,7 @@ def test_descriptions_made_of_kept_parts_are_the_same(name: str) -> None:
 
 
 def test_wrong_values_beside_kept_parts_are_told_alike() -> None:
-    """Oracle: the messages without a shelf, for values that cannot be, cannot be read, and are unknown."""
+    """Oracle: the messages without a cache, for values that cannot be, cannot be read, and are unknown."""
     wrong = [
         ["node.gpu.memory=1 B"],
         ["node.gpu.memory=red"],
@@ -128,6 +128,6 @@ def test_wrong_values_beside_kept_parts_are_told_alike() -> None:
         return found
 
     plain = told()
-    with standing("wrong"):
+    with caching("wrong"):
         load_hardware("p3.16xlarge")
         assert told() == told() == plain

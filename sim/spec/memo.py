@@ -1,7 +1,7 @@
 """Which results can be reused while files do not change? A cache of descriptions that were read, resolved and validated.
 
-A study loads the same few files thousands of times. Inside `standing`, files are assumed not to change, and results are cached: one cache
-("shelf") at a time, named by its user, so that another study starts with an empty one. Outside of it nothing is cached. Only results are
+A study loads the same few files thousands of times. Inside `caching`, files are assumed not to change, and results are cached: one cache
+at a time, named by its user, so that another study starts with an empty one. Outside of it nothing is cached. Only results are
 cached, never errors, and the least recently used ones are evicted.
 """
 
@@ -19,7 +19,7 @@ MOST: Final = 4096
 """Maximum number of cached results."""
 
 
-class _Shelf(threading.local):
+class _Memo(threading.local):
     """The cache; each thread has its own."""
 
     def __init__(self) -> None:
@@ -28,66 +28,66 @@ class _Shelf(threading.local):
         self.kept: OrderedDict[Hashable, tuple[Any, object]] = OrderedDict()
 
 
-_shelf = _Shelf()
+_memo = _Memo()
 
 
 @contextmanager
-def standing(name: str) -> Iterator[None]:
+def caching(name: str) -> Iterator[None]:
     """Cache results inside the block; results of the previous block are available if it had the same *name*."""
-    if _shelf.name != name:
-        _shelf.kept.clear()
-    was_open, _shelf.name, _shelf.open = _shelf.open, name, True
+    if _memo.name != name:
+        _memo.kept.clear()
+    was_open, _memo.name, _memo.open = _memo.open, name, True
     try:
         yield
     finally:
-        _shelf.open = was_open
+        _memo.open = was_open
 
 
 @contextmanager
-def kept_meanwhile() -> Iterator[None]:
+def caching_inside() -> Iterator[None]:
     """Cache results inside the block: in the open cache, or else in a temporary one that is cleared at the end."""
-    if _shelf.open:
+    if _memo.open:
         yield
         return
-    with standing("meanwhile"):
-        _shelf.kept.clear()
+    with caching("meanwhile"):
+        _memo.kept.clear()
         try:
             yield
         finally:
-            _shelf.kept.clear()
+            _memo.kept.clear()
 
 
 def is_open() -> bool:
     """Return whether results are cached at the moment."""
-    return _shelf.open
+    return _memo.open
 
 
-def found(key: Hashable) -> Any:
+def lookup(key: Hashable) -> Any:
     """Return the cached result for *key*; None if there is none."""
-    if not _shelf.open or key not in _shelf.kept:
+    if not _memo.open or key not in _memo.kept:
         return None
-    _shelf.kept.move_to_end(key)
-    return _shelf.kept[key][0]
+    _memo.kept.move_to_end(key)
+    return _memo.kept[key][0]
 
 
-def remembered(key: Hashable, make: Callable[[], T], alive: object = None, worth: Callable[[], bool] = lambda: True) -> T:
+def cached(key: Hashable, make: Callable[[], T], alive: object = None, worth: Callable[[], bool] = lambda: True) -> T:
     """Return the cached result for *key*, or else the result of *make*, which is then cached.
 
     *alive* are objects whose id is part of the key, to be kept alive with it. *worth* is called after *make*: whether to cache its result.
     """
-    if not _shelf.open:
+    if not _memo.open:
         return make()
-    if key in _shelf.kept:
-        _shelf.kept.move_to_end(key)
-        return cast(T, _shelf.kept[key][0])
+    if key in _memo.kept:
+        _memo.kept.move_to_end(key)
+        return cast(T, _memo.kept[key][0])
     result = make()
     if worth():
-        _shelf.kept[key] = (result, alive)
-        if len(_shelf.kept) > MOST:
-            _shelf.kept.popitem(last=False)
+        _memo.kept[key] = (result, alive)
+        if len(_memo.kept) > MOST:
+            _memo.kept.popitem(last=False)
     return result
 
 
-def standing_for(content: Hashable) -> object:
+def token_for(content: Hashable) -> object:
     """Return a small object to use in keys instead of *content*: the same one for equal contents, as long as they are cached."""
-    return remembered((standing_for, content), object)
+    return cached((token_for, content), object)

@@ -11,7 +11,7 @@ from sim.units import shorten
 
 
 @dataclass
-class Told:
+class LaunchSettings:
     """The contents of one or several launch files, with fields of a Transformer and of Training as plain data."""
 
     shape: dict[str, Any] = field(default_factory=dict)
@@ -26,9 +26,9 @@ class Told:
     notes: list[str] = field(default_factory=list)
     """Notes on settings that the description cannot represent, written as comments into it."""
 
-    def joined(self, other: Told) -> Told:
+    def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
-        return Told(
+        return LaunchSettings(
             {**self.shape, **other.shape},
             other.model or self.model,
             other.sequence or self.sequence,
@@ -56,7 +56,7 @@ def exchange_of(block: Mapping[str, Any], key: str, place: str) -> dict[str, Any
     return {"context_exchange": "all_gather"} if kind == "allgather" else {}
 
 
-def note_offloading(option: str, device: object, told: Told) -> None:
+def note_offloading(option: str, device: object, told: LaunchSettings) -> None:
     """Add a note to *told* if *option* offloads data to *device*: offloading is not modeled, so the data are counted in GPU memory."""
     if device not in (None, False, "none", "None", "auto"):
         where = "cpu" if device is True else device

@@ -22,7 +22,7 @@ Loads = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Alike:
+class RankClasses:
     """Classes of ranks, groups and links of one layout."""
 
     rank: Sequence[int]
@@ -37,7 +37,9 @@ class Alike:
         return self.rank.count(rank)
 
 
-def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
+def rank_classes(
+    mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]
+) -> RankClasses:
     """Return the classes of the ranks of *mesh*.
 
     *kinds* lists every group of each kind with the loads of its operations; *capacity* has the capacity of every loaded link.
@@ -62,7 +64,7 @@ def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Seque
         together[number].append(members)
     ranks = [int(first[link_class[f"rank{rank}"]].removeprefix("rank")) for rank in range(mesh.gpus)]
     groups_of = {name: together[number] for name, number in zip(names, activity_class, strict=True)}
-    return Alike(ranks, groups_of, frozenset(first.values()))
+    return RankClasses(ranks, groups_of, frozenset(first.values()))
 
 
 def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, float]]]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.cluster.build import Placement, Serving
-from sim.cluster.fabric import Port, crossed
+from sim.cluster.fabric import Port, job_fabric
 from sim.spec.hardware import Hardware
 
 
@@ -42,7 +42,7 @@ def hosts_of(hardware: Hardware, placement: Sequence[Placement], serving: Servin
     return Hosts(workers, tuple(range(first, first + serving.servers)))
 
 
-class HostWay(NamedTuple):
+class HostPort(NamedTuple):
     """One port, with the number of workers and the numbers of the servers below it."""
 
     port: Port
@@ -57,11 +57,11 @@ class HostWay(NamedTuple):
         return (float(sent), float(received)) if outward else (float(received), float(sent))
 
 
-class Ways(NamedTuple):
+class ServerFabric(NamedTuple):
     """The fabric as the traffic of one job with servers crosses it."""
 
     hosts: Hosts = Hosts((), ())
-    ways: tuple[HostWay, ...] = ()
+    ways: tuple[HostPort, ...] = ()
 
     @property
     def capacities(self) -> dict[str, float]:
@@ -87,15 +87,15 @@ class Ways(NamedTuple):
         return load
 
 
-NOWHERE = Ways()
+UNLIMITED = ServerFabric()
 """For hosts that the fabric does not limit."""
 
 
-def ways_between(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> Ways:
+def server_fabric(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> ServerFabric:
     """Return the ways of a job with servers; *lists* are node lists of all jobs, with those of *hosts* (`Hosts.lists`) from *job* on."""
-    fabric = crossed(hardware, lists, job, fold)
+    fabric = job_fabric(hardware, lists, job, fold)
     ways = []
     for port in fabric.ports:
         workers = sum(node in port.nodes for node in hosts.workers)
-        ways.append(HostWay(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
-    return Ways(hosts, tuple(ways))
+        ways.append(HostPort(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
+    return ServerFabric(hosts, tuple(ways))
