@@ -200,7 +200,7 @@ def test_holders_and_positions() -> None:
     assert wrong == []
     assert [holder("interleaved_1f1b", 2, 2, chunk) for chunk in range(4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert [holder("zbv", 2, 2, chunk) for chunk in range(4)] == [(0, 0), (1, 0), (1, 1), (0, 1)]
-    with pytest.raises(ValueError, match="chunk 4 of a model of 4"):
+    with pytest.raises(ValueError, match="chunk 4 is not in a model of 4"):
         holder("zbv", 2, 2, 4)
     with pytest.raises(ValueError, match="stage 2 of a pipeline of 2"):
         actions("1f1b", 2, 1, 4, 2)
