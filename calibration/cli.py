@@ -19,7 +19,7 @@ from sim.commands.help import CommandLine
 from sim.report.files import csv_due, folder_due, yaml_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, show_text, talk
+from sim.terminal import exit_code, messages, show_text
 
 app = CommandLine(
     {
@@ -57,7 +57,7 @@ def _common(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="print only errors on stderr")] = False,
 ) -> None:
     """Handle the options that precede the command."""
-    talk.quiet = talk.quiet or quiet
+    messages.quiet = messages.quiet or quiet
 
 
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
@@ -72,8 +72,8 @@ def collectives(
 
     if write and file:
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
-    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), talk.counting("systems")))
-    talk.progress("")
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), messages.counting("systems")))
+    messages.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
@@ -117,10 +117,10 @@ def blind(
         raise SpecError(f"--measure {what}: expected the table written by 'python -m calibration blind {what} -o predicted.csv'")
     if not table or do_measure:
         assert output is not None
-        counting = talk.counting("questions")
+        counting = messages.counting("questions")
         count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
-        talk.progress("")
-        talk(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")
+        messages.progress("")
+        messages(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")
         return
     scored = scores(read_table(Path(what)))
     print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
@@ -156,12 +156,12 @@ def records(
     """Check a file of measured runs, and count its rows by machine, workload and role."""
     from collections import Counter
 
-    from calibration.run_records import of_all_rows, read_table
+    from calibration.run_records import read_table, require_valid
 
     file_read = read_table(file)
     for note in file_read.notes:
-        talk(note)
-    of_all_rows(file_read)
+        messages(note)
+    require_valid(file_read)
     counts = Counter((record.hardware, record.workload, record.role) for record in file_read.records)
     rows = [{"hardware": key[0], "workload": key[1], "role": key[2], "rows": count} for key, count in sorted(counts.items())]
     if as_json:
@@ -233,11 +233,11 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    validated = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
-    talk.progress("")
+    validated = validation(files or [COMMITTED], folders, jobs, messages, messages.counting("clusters"))
+    messages.progress("")
     for note in validated.notes:
-        talk(note)
-    validated = carried_over(validated, folders, kinds, jobs, talk)
+        messages(note)
+    validated = carried_over(validated, folders, kinds, jobs, messages)
     document = validation_document(validated, keys)
     text = validation_table(validated, keys) + explained(validated)
     _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
@@ -269,10 +269,12 @@ def _validate_llm(
 ) -> None:
     """Predict the transformer runs in *files* and show the errors."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
-    from sim.study.pool import as_asked
+    from sim.study.pool import process_count
 
-    validated = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"), as_asked(jobs or None))
-    talk.progress("")
+    validated = validate_tables(
+        files, memory, leave_out, predictor_named(predictor), messages.counting("runs"), process_count(jobs or None)
+    )
+    messages.progress("")
     document = llm_document(validated)
     _conclude(document, llm_table(validated), conditions, partial(named_files, validated), output, as_json)
 
@@ -293,10 +295,10 @@ def _conclude(
         contents = files(json.dumps(document, indent=2) + "\n")
         write_files(output, contents)
         *names, last = contents
-        talk(f"wrote {output}/{', '.join(names)} and {last}")
+        messages(f"wrote {output}/{', '.join(names)} and {last}")
     print_json(document) if as_json else show_text(text)
     for broken in failed:
-        talk(f"failed: {broken}")
+        messages(f"failed: {broken}")
     if failed:
         raise typer.Exit(1)
 
@@ -352,9 +354,9 @@ def profile(
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
     wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
     try:
-        measured = profile_run.profile(wishes, talk)
+        measured = profile_run.profile(wishes, messages)
     except KeyboardInterrupt:
-        talk(profile_run.kept(output))
+        messages(profile_run.kept(output))
         raise typer.Exit(130) from None
     if measured is not None:
         typer.echo(profile_run.summary(output, measured))
@@ -395,9 +397,9 @@ def fit(
     else:
         show_text("\n\n".join([fit_run.fit_table(fits), *([comparison_table(steps)] if steps else [])]))
     for text in (*measured.disturbed, *notes, *(f"not measured: {text}" for text in machine.untold)):
-        talk(text)
+        messages(text)
     using = f" --stack {written.stack}" if written.stack else ""
-    talk(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")
+    messages(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")
 
 
 @app.command(
@@ -437,15 +439,15 @@ def import_trace(
     imported = import_traces(files)
     job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
     for doubt in agreed(imported, job)[1]:
-        talk(f"warning: {doubt}")
+        messages(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
-        talk(f"added one row to {record}")
+        messages(f"added one row to {record}")
     if workload_out is not None:
         write_replay(imported, job, workload_out)
         machine = shlex.quote(str(row["hardware"]))
-        talk(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
+        messages(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
     print_json(trace_document(imported, row)) if as_json else show_text(trace_table(imported))
 
 
@@ -491,14 +493,14 @@ def lab(
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
     try:
-        lines = run_plan(plan, output, talk, limit)
+        lines = run_plan(plan, output, messages, limit)
     except KeyboardInterrupt:
-        talk(f"stopped, and removed the network; {output} has the points measured so far: repeat the command to continue")
+        messages(f"stopped, and removed the network; {output} has the points measured so far: repeat the command to continue")
         raise typer.Exit(130) from None
     if as_json:
         print_json({"points": lines})
     if any(line["state"] == "failed" for line in lines):
-        talk("some points failed; repeat the command to retry them")
+        messages("some points failed; repeat the command to retry them")
         raise typer.Exit(1)
 
 

@@ -91,10 +91,10 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with all problems."""
-    return of_all_rows(_read(path, lambda header: (list(header), list, [])))
+    return require_valid(_read(path, lambda header: (list(header), list, [])))
 
 
-def of_all_rows(file: RecordFile) -> RecordFile:
+def require_valid(file: RecordFile) -> RecordFile:
     """Return *file*. Raise SpecError with the problems of its rows, if there are any."""
     if file.left_out:
         path = file.left_out[0].where.rpartition(":")[0]

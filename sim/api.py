@@ -14,9 +14,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from sim.documents import compared
+from sim.documents import comparison_rows
 from sim.documents import row as row_of
-from sim.report.beside import Beside, require_failures
+from sim.report.extras import RunExtras, require_failures
 from sim.report.comparison import comparison_document
 from sim.report.figures import flat
 from sim.report.picture import Picture
@@ -29,7 +29,7 @@ from sim.study.arguments import Name, counts, own_parts, price_source, require_w
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
-    BesideOptions,
+    ExtrasOptions,
     CompareOptions,
     PlainRunOptions,
     PlanOptions,
@@ -93,7 +93,7 @@ def simulate(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = Beside(**part(options, BesideOptions))
+    beside = RunExtras(**part(options, ExtrasOptions))
     beside.checked(scenario.plan)
     return Result(scenario, answer(scenario, thorough=thorough), beside)
 
@@ -192,7 +192,7 @@ def compare(
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
     )  # fmt: skip
     names = machines(text_list("hardware", hardware), text_list("where", where))
-    rows = compared(scenario, names, counts(nodes), processes, power_cap=options["power_cap"])
+    rows = comparison_rows(scenario, names, counts(nodes), processes, power_cap=options["power_cap"])
     document = comparison_document(workload_name(scenario), rows, options["sort"])
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
@@ -295,7 +295,7 @@ def recommend(
     """
     import pandas
 
-    from sim.documents import RentalOptions, recommended
+    from sim.documents import RentalOptions, recommendation
     from sim.study.recommend import Budget
 
     require_whole("spares", options["spares"])
@@ -313,7 +313,7 @@ def recommend(
     renting = RentalOptions(
         budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions)
     )
-    document, _ = recommended(scenario, renting)
+    document, _ = recommendation(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)
     return table

@@ -13,7 +13,7 @@ from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.basis import merged_by_machine, named
-from sim.report.beside import require_failures
+from sim.report.extras import require_failures
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.goodput import goodput_of, goodput_of_run
@@ -156,7 +156,7 @@ class RentalOptions:
     """How often machines fail: a level or a file; the middle level by default."""
 
 
-def recommended(
+def recommendation(
     scenario: Scenario, renting: RentalOptions, counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
@@ -221,7 +221,7 @@ def _computing(scenario: Scenario, names: Sequence[str], make_document: Document
         yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(make_document), read), read, renting.notice)
 
 
-def compared(
+def comparison_rows(
     scenario: Scenario,
     names: Sequence[str],
     nodes: Sequence[int] = (),

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from sim.mesh import LayoutRun
-from sim.report.beside import Beside
+from sim.report.extras import RunExtras
 from sim.report.layouts.layout import layout_document, layout_text, waits
 from sim.report.trace.layout_trace import write_layout_trace
 from sim.spec.whole_file import write_file
 from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
-from sim.study.options import BesideOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, part
+from sim.study.options import ExtrasOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, part
 from sim.study.whole_job import plan_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def simulate_layout(
         plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = Beside(**part(options, BesideOptions))
+    beside = RunExtras(**part(options, ExtrasOptions))
     beside.checked(scenario.plan)
     return LayoutResult(layout_answer(scenario), beside)
 
@@ -65,7 +65,7 @@ class LayoutResult:
     """One simulated step of a layout; a notebook shows its text."""
 
     answer: LayoutAnswer
-    beside: Beside = field(default_factory=Beside)
+    beside: RunExtras = field(default_factory=RunExtras)
 
     @property
     def run(self) -> LayoutRun:

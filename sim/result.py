@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.events import causes_of
-from sim.report.beside import Beside
+from sim.report.extras import RunExtras
 from sim.report.document import run_document
 from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
@@ -18,7 +18,7 @@ from sim.simulate import Run
 from sim.spec.whole_file import write_file
 from sim.study.arguments import Name
 from sim.study.scenario import Answer, Scenario, answer
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,7 +30,7 @@ class Result:
 
     scenario: Scenario
     answer: Answer
-    beside: Beside = field(default_factory=Beside)
+    beside: RunExtras = field(default_factory=RunExtras)
 
     @property
     def run(self) -> Run:
@@ -109,7 +109,7 @@ class Result:
 def _line(document: Mapping[str, Any]) -> str:
     """Return a one-line summary of one job: workload, machine, speed and verdict."""
     rate = f"{document['throughput_samples_per_s']:,.0f}"
-    gpus = counted(document["gpus"], "GPU")
+    gpus = pluralized(document["gpus"], "GPU")
     speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
     return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
 
@@ -117,7 +117,7 @@ def _line(document: Mapping[str, Any]) -> str:
 def _section(document: Mapping[str, Any]) -> str:
     """Return a heading, the verdict and the stall table of one job as self-contained HTML."""
     step = document["step_time_s"]
-    head = f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {document['stack']}"
+    head = f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}, {document['stack']}"
     rows = [
         f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
         f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"

@@ -80,7 +80,7 @@ class Talk:
             typer.echo(text, err=True)
 
 
-talk = Talk()
+messages = Talk()
 
 
 def json_text(value: Any) -> str:
@@ -122,7 +122,7 @@ def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
 def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: those of the process) and return the exit code; errors are one sentence on stderr."""
     words, flags = without_anywhere(sys.argv[1:] if arguments is None else arguments)
-    talk.quiet, talk.said = "quiet" in flags, time.monotonic()
+    messages.quiet, messages.said = "quiet" in flags, time.monotonic()
     token = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
@@ -138,7 +138,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if "debug" in flags:
             raise
-        talk.progress("")
+        messages.progress("")
         typer.echo(_error_message(error), err=True)
         return 2
     finally:
@@ -163,8 +163,8 @@ def _error_message(error: Exception) -> str:
 
 def _interrupted() -> int:
     """Report that Ctrl-C ended the command, and return its exit code."""
-    talk.progress("")
-    talk("interrupted")
+    messages.progress("")
+    messages("interrupted")
     return INTERRUPTED
 
 
@@ -219,13 +219,13 @@ def write_report(
     markup = named_as_called(page()) if html is not None or folder is not None else ""
     if html is not None:
         write_file(html, markup)
-        talk(f"wrote {html}")
+        messages(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
             "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": markup, "run.csv": table, **more(),
         }  # fmt: skip
         write_files(folder, files)
-        talk(f"wrote {', '.join(str(folder / name) for name in files)}")
+        messages(f"wrote {', '.join(str(folder / name) for name in files)}")
 
 
 def write_result(
@@ -245,7 +245,7 @@ def write_result(
     markup = named_as_called(page(document)) if html is not None or folder is not None else ""
     if html is not None:
         write_file(html, markup)
-        talk(f"wrote {html}")
+        messages(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
             f"{name}.json": json_text(document),
@@ -254,4 +254,4 @@ def write_result(
         }
         files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)
-        talk(f"wrote {folder}/{', '.join(files)}")
+        messages(f"wrote {folder}/{', '.join(files)}")

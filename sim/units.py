@@ -196,7 +196,7 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
 energy."""
 
 
-def counted(count: int, what: str) -> str:
+def pluralized(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
     return f"{count} {what}{'s' * (count != 1)}"
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unp
 from sim import __version__
 from sim.spec.catalogue import nearest_or_all
 from sim.spec.yaml import SpecError
-from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, tells
+from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -84,7 +84,7 @@ def run(
 ) -> LayoutResult: ...
 
 
-@tells(_PlainOptions)
+@documents_options(_PlainOptions)
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
@@ -113,9 +113,9 @@ def run(
             layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
             raise SpecError(f"{name}: unknown option; {layout or nearest_or_all(name, ['parallel', *allowed])}")
     if laid_out:
-        from sim.laid_out import lay_out
+        from sim.laid_out import simulate_layout
 
-        return lay_out(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
+        return simulate_layout(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
     from sim.api import simulate
 
     if micro_batches is not None:

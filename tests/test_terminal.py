@@ -13,7 +13,7 @@ import typer
 from sim.report.fitting import plain
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
-from sim.terminal import Talk, exit_code, json_text, print_json, show_table, show_text, talk, without_anywhere, write_result
+from sim.terminal import Talk, exit_code, json_text, messages, print_json, show_table, show_text, without_anywhere, write_result
 
 
 def test_options_that_may_stand_anywhere_are_taken_out() -> None:
@@ -55,10 +55,10 @@ def test_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_quiet_says_nothing_but_errors(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code(app(None), ["-q"])
-    talk("wrote it")
+    messages("wrote it")
     assert capsys.readouterr().err == ""
     exit_code(app(None), [])
-    talk("wrote it")
+    messages("wrote it")
     assert capsys.readouterr().err == "wrote it\n"
 
 
@@ -71,7 +71,7 @@ def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_result_is_written_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    talk.quiet = False
+    messages.quiet = False
     document = {"a": 1}
     made: list[dict[str, int]] = []
 
@@ -140,7 +140,7 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
 def test_what_is_said_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for called, named in (("/usr/bin/stallsim", "stallsim"), ("/src/sim/__main__.py", "python -m sim")):
         monkeypatch.setattr(sys, "argv", [called])
-        talk("wrote mine.yaml\nnext: python -m sim run hgx-h100 mine.yaml")
+        messages("wrote mine.yaml\nnext: python -m sim run hgx-h100 mine.yaml")
         assert capsys.readouterr().err == f"wrote mine.yaml\nnext: {named} run hgx-h100 mine.yaml\n"
         show_text("Run the best: python -m sim run hgx-h100 mine.yaml")
         assert capsys.readouterr().out == f"Run the best: {named} run hgx-h100 mine.yaml\n"

@@ -24,7 +24,7 @@ from calibration.llm.score import quantile, scorable
 from calibration.llm.shapes import RECORDS
 from calibration.llm.table import read_table
 from sim.spec.yaml import SpecError
-from sim.terminal import talk
+from sim.terminal import messages
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
         from calibration.llm.published import publish
 
         used = publish([case for case in described if isinstance(case, Case)], _progress)
-        talk.progress("")
+        messages.progress("")
         sys.stdout.write(", ".join(f"{count:,} runs {what}" for what, count in used.items()) + "\n")
         return
     if options.sweeps or options.failed:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _progress(done: int, total: int) -> None:
-    talk.progress(f"{done:,} of {total:,} runs simulated")
+    messages.progress(f"{done:,} of {total:,} runs simulated")
 
 
 def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
         _progress(done, total)
 
     sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
-    talk.progress("")
+    messages.progress("")
     described = [describe(row) for row in read_table(failed)] if failed else []
     runs = []
     for case in described:

@@ -21,7 +21,7 @@ from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
 from sim.mesh import layout_scene, mesh_options, prepare
 from sim.parallel.lower.layouts import Layout
-from sim.parallel.shares import shared
+from sim.parallel.shares import rank_share
 from sim.parallel.units import units
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.measured import MeasuredOn, MeasuredTimes
@@ -145,7 +145,7 @@ def timed_layers(
     times: dict[int, MeasuredTimes] = {}
     for numbers, seconds in passes:
         own = [layer for number in numbers for layer in members[number]]
-        parts = [shared(layer, training.parallel, again) for layer in own]
+        parts = [rank_share(layer, training.parallel, again) for layer in own]
         ran, scaled = {}, {}
         for part, backward in (("F", False), ("B", True)):
             ran[part] = [layer_time(layer, gpu, training.precision, base.layer_stack, training.batch, backward) for layer in parts]

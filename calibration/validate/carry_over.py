@@ -24,7 +24,7 @@ from calibration.validate.scores import Scored
 from calibration.validate.splits import SPLITS, elsewhere, split
 from calibration.validate.validation import Say, Validation, of_same_gpu, validate_clusters
 from sim.spec.yaml import SpecError
-from sim.units import counted
+from sim.units import pluralized
 
 KINDS: Final = ("source", *SPLITS)
 """Kinds of data that can be left out."""
@@ -73,7 +73,7 @@ def _without_sources(validation: Validation, folders: Folders, processes: int, s
         there = [row for row in of_same_gpu(here, all_rows) if row.record.hardware not in names]
         without = replace(folders, without=source)
         again = questions([row.record for row in (*here, *there)], without)
-        say(f"without {source}: {counted(len(here), 'row')}")
+        say(f"without {source}: {pluralized(len(here), 'row')}")
         clusters = validate_clusters(again, without, processes, say, carried_without(validation, source), names)
         rows |= {_row_key(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
     return tuple(replace(rows[_row_key(row)], novelty=row.novelty) for row in validation.scored)

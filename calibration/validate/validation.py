@@ -25,7 +25,7 @@ from calibration.validate.scores import Scored
 from calibration.validate.splits import DISAGREEMENT, contradicting
 from sim.spec.yaml import SpecError
 from sim.study.pool import suppress_replacement_warning
-from sim.units import counted
+from sim.units import pluralized
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -160,7 +160,7 @@ def validate_clusters(
         clusters = []
         progress(0, len(names))
         for name in names:
-            say(f"{name}: {counted(len(rows[name]), 'row')}")
+            say(f"{name}: {pluralized(len(rows[name]), 'row')}")
             clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), carried))
             progress(len(clusters), len(names))
     else:

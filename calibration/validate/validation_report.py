@@ -15,7 +15,7 @@ from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst
 from calibration.validate.scores import EXPOSED, Scored, scores
 from calibration.validate.validation import ClusterOutcome, Validation, by_reason
-from sim.units import counted
+from sim.units import pluralized
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +142,7 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
         lines += ["", group_table(validation.scored, key, key)]
     lines += _traffic_lines(validation)
     if validation.not_described:
-        lines += ["", f"{counted(len(validation.not_described), 'row')} that cannot be predicted:", *by_reason(validation.not_described)]
+        lines += ["", f"{pluralized(len(validation.not_described), 'row')} that cannot be predicted:", *by_reason(validation.not_described)]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
@@ -163,7 +163,7 @@ def _unmoved_lines(validation: Validation) -> list[str]:
     unmoved = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
     if not unmoved:
         return []
-    lines = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in unmoved]
+    lines = [f"  {each.name}: {pluralized(len(each.fitted), 'network row')}" for each in unmoved]
     return ["", "network rows without effect, because no other row confirms them (add rows with other sizes or node counts):", *lines]
 
 

@@ -6,8 +6,8 @@ The causes of a step sum to its time. With x the cause of the stall and S the se
 
 The left side is the stall by subtraction (Stash, DS-Analyzer). The first term on the right is the stall by direct attribution. Each other
 term is a `StallGap`: another cause *grows*, and subtraction counts the growth as the stall; another cause is *hidden* because it now
-overlaps with other waits, and subtraction deducts it; or the stall is in the first run *as well*, where subtraction does not see it. Subtraction
-also treats the whole first run as compute, including its waits.
+overlaps with other waits, and subtraction deducts it; or the stall is in the first run *as well*, where subtraction does not see it.
+Subtraction also treats the whole first run as compute, including its waits.
 """
 
 from __future__ import annotations

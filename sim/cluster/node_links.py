@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
-from sim.units import counted
+from sim.units import pluralized
 
 Tier = Literal["interconnect", "network"]
 
@@ -76,7 +76,7 @@ def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
         )
     surplus = sorted(set(parents) - switches - expected)
     if surplus:
-        held = f"the node has {counted(node.gpu_count, 'GPU')} and {counted(node.nic.count, 'NIC')}"
+        held = f"the node has {pluralized(node.gpu_count, 'GPU')} and {pluralized(node.nic.count, 'NIC')}"
         raise TopologyError(f"topology: no such device: {', '.join(surplus)}; {held}")
 
 

@@ -9,7 +9,7 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import Hw, JsonOption, Sets, Wl, takes_options
 from sim.study.options import DescriptionOptions, GlobalBatchOptions
-from sim.terminal import print_json, show_text, talk
+from sim.terminal import messages, print_json, show_text
 
 
 @app.command(
@@ -36,7 +36,7 @@ def batches(
     from sim.study.scenario import Scenario
 
     scenario = Scenario(hardware, workload, tuple(sets), **options)
-    answer = searched(scenario, size["global_batch"], simulate, talk.progress)
-    talk.progress("")
+    answer = searched(scenario, size["global_batch"], simulate, messages.progress)
+    messages.progress("")
     document = batches_document(answer)
     print_json(document) if as_json else show_text(batches_text(document))

@@ -12,7 +12,7 @@ from sim.commands.app import app
 from sim.commands.options import Folder, JsonOption, Sets
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, named_as_called, print_json, show_text, talk
+from sim.terminal import json_text, messages, named_as_called, print_json, show_text
 
 KINDS = ("hardware", "workloads", "jobs", "gpus", "models", "datasets", "stacks", "links", "cpus", "volumes", "transports")
 
@@ -45,7 +45,7 @@ def list_(
     for problem in listed.problems:
         typer.echo(problem, err=True)
     if listed.empty:
-        talk(listed.empty)
+        messages(listed.empty)
     print_json(listed.rows) if as_json else show_text(listed.text)
     if listed.empty:
         raise typer.Exit(1)
@@ -64,7 +64,7 @@ def schema(
         print_json(json_schemas())
     else:
         write_schemas(output)
-        talk(f"wrote {len(json_schemas())} schemas to {output}")
+        messages(f"wrote {len(json_schemas())} schemas to {output}")
 
 
 @app.command(
@@ -96,7 +96,7 @@ def show(
         raise SpecError(f"{len(names)} workloads are compared by their gradient stalls on a machine; write --hardware HW")
     if len(names) > 1 and hardware is not None:
         document = against_gradients(names, hardware, sets, batch)
-        text, plot = layers.against_text(document), layers.against_plot
+        text, plot = layers.stall_by_gradients_text(document), layers.stall_by_gradients_plot
     else:
         document = layer_document(names[0], hardware, sets, batch)
         text, plot = layers.layers_text(document, every), layers.layers_plot
@@ -105,4 +105,4 @@ def show(
         from sim.spec.whole_file import write_files
 
         write_files(output, {"show.json": json_text(document), "show.txt": named_as_called(text) + "\n", **plot(document).files("show")})
-        talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")
+        messages(f"wrote {output}/show.json, show.txt, show.png and show.svg")

@@ -9,8 +9,8 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.spec.yaml import in_library
-from sim.terminal import talk
-from sim.units import counted
+from sim.terminal import messages
+from sim.units import pluralized
 
 
 @app.command(epilog="Examples:\n  python -m sim check p3.16xlarge vgg16\n  python -m sim check my-box.yaml my-model.yaml -v")
@@ -28,8 +28,8 @@ def check(
     """Validate descriptions and list all problems at once, each with file, line and column."""
     from sim.check import validate
 
-    verdicts = validate(files, talk.counting("files"))
-    talk.progress("")
+    verdicts = validate(files, messages.counting("files"))
+    messages.progress("")
     for verdict in verdicts:
         for problem in verdict.problems:
             typer.echo(problem, err=True)
@@ -38,9 +38,9 @@ def check(
                 typer.echo(f"{in_library(verdict.file)}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    summary = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
-    summary += [counted(problems, "problem")] if problems else []
-    summary += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    summary = [f"{pluralized(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    summary += [pluralized(problems, "problem")] if problems else []
+    summary += [f"{pluralized(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
     typer.echo(", ".join(summary))
     if problems:
         raise typer.Exit(2)

@@ -25,7 +25,7 @@ from sim.commands.options import (
     takes_options,
 )
 from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, part
-from sim.terminal import show_table, talk, write_result
+from sim.terminal import messages, show_table, write_result
 
 
 @app.command(
@@ -54,7 +54,7 @@ def compare(
     html: HtmlOption = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
-    from sim.documents import compared, reading
+    from sim.documents import comparison_rows, reading
     from sim.report.comparison import comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
@@ -77,8 +77,8 @@ def compare(
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = compared(scenario, names, counts, processes, talk.counting, options["power_cap"])
-    talk.progress("")
+    rows = comparison_rows(scenario, names, counts, processes, messages.counting, options["power_cap"])
+    messages.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     document = comparison_document(workload_name(scenario), rows, options["sort"], note)
     text, table = comparison_text(document), figures_csv(document["rows"])

@@ -11,7 +11,7 @@ import typer
 from sim.commands.app import app
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
-from sim.terminal import talk
+from sim.terminal import messages
 
 
 @app.command(
@@ -52,17 +52,17 @@ def extract(
 
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
-    talk.progress("importing torch and tracing two steps; most models take 10 to 30 s")
+    messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
-    talk.progress("")
-    talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
-    talk(
+    messages.progress("")
+    messages(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
+    messages(
         f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"
         "to set its data set and optimizer too, write a workload that uses it, such as this file of four lines:\n"
         f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset_like(inputs, model)}, samples: 20000}}\n"
         "  training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}"
     )
     if target.startswith("transformers:") and not arguments:
-        talk(
+        messages(
             "the class was built with its default configuration; set the sizes of your model with --arg, such as --arg num_hidden_layers=24"
         )

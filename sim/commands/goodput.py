@@ -12,7 +12,7 @@ from sim.commands.app import app
 from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, Wl, takes_options
 from sim.study.options import GoodputOptions, TrainingOptions, part
 from sim.study.weeks import Weeks
-from sim.terminal import print_json, show_text, talk, write_result
+from sim.terminal import messages, print_json, show_text, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -64,8 +64,8 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.page.goodput import goodput_page
 
     weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("batches of simulated runs"))
-    talk.progress("")
+    document = weeks_document(scenario, weeks, changes=not fast, progress=messages.counting("batches of simulated runs"))
+    messages.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
     print_json(document) if as_json else show_text(text)

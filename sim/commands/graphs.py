@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
-from sim.terminal import show_table, talk, write_report
+from sim.terminal import messages, show_table, write_report
 
 if TYPE_CHECKING:
     from sim.study.graph import GraphRun
@@ -36,7 +36,7 @@ def show_graph(
     if trace is not None:
         from sim.report.trace.graph_trace import write_graph_trace
 
-        talk(f"wrote {write_graph_trace(run, trace)}")
+        messages(f"wrote {write_graph_trace(run, trace)}")
     show_table(document, text, table, *shown)
 
 

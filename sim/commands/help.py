@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.commands.words import explained
+from sim.commands.words import explain_error
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise explained(error, self, ctx, typed) from None
+            raise explain_error(error, self, ctx, typed) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage after the name of the command: arguments and required options; brackets mark optional ones."""

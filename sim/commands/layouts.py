@@ -10,11 +10,11 @@ import typer
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario
-from sim.terminal import print_json, show_text, talk, write_report
+from sim.terminal import messages, print_json, show_text, write_report
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
-    from sim.report.beside import Beside
+    from sim.report.extras import RunExtras
     from sim.study.layout import LayoutAnswer
 
 
@@ -27,7 +27,7 @@ def show_layouts(
     html: Path | None,
     trace: Path | None,
     chakra: Path | None,
-    beside: Beside,
+    beside: RunExtras,
 ) -> None:
     """Simulate *scenario* for each number of *nodes* or *gpus* and print the results, with the requested additions of *beside*."""
     from sim.report.document import infeasible_document
@@ -41,7 +41,7 @@ def show_layouts(
     _require_one(len(scenarios), trace, chakra)
     answers: list[LayoutAnswer] = []
     documents = []
-    done = talk.counting("runs")
+    done = messages.counting("runs")
     for each in scenarios:
         try:
             answers.append(layout_answer(each))
@@ -51,7 +51,7 @@ def show_layouts(
                 raise
             documents.append(infeasible_document(each.hardware, each.workload, error.nodes, error.gpus, str(error), error.brief))
         done(len(documents), len(scenarios))
-    talk.progress("")
+    messages.progress("")
     one = len(scenarios) == 1
     if one:
         documents[0] = beside.added(documents[0], answers[0].run, scenario.plan)
@@ -89,8 +89,8 @@ def _write_traces(answers: Sequence[LayoutAnswer], trace: Path | None, chakra: P
     if trace is not None:
         from sim.report.trace.layout_trace import write_layout_trace
 
-        talk(f"wrote {write_layout_trace(answers[0].run, trace)}")
+        messages(f"wrote {write_layout_trace(answers[0].run, trace)}")
     if chakra is not None:
         from sim.report.trace.layout_chakra import write_layout
 
-        talk(f"wrote {write_layout(answers[0].run, chakra)}")
+        messages(f"wrote {write_layout(answers[0].run, chakra)}")

@@ -15,7 +15,7 @@ from sim.commands.options import takes_options
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.study.options import SampleOptions
-from sim.terminal import talk
+from sim.terminal import messages
 
 if TYPE_CHECKING:
     from sim.study.new.workload import NewWorkload
@@ -86,7 +86,7 @@ def new(
     from sim.study.new.hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
-    talk(f"wrote {output}: {made.note}")
+    messages(f"wrote {output}: {made.note}")
 
 
 class _Traced(NamedTuple):
@@ -134,7 +134,7 @@ def _new_workload(
             "new workload: write a config.json, its folder, a hub id, a catalog name or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any, it asks questions on a terminal"
         )
-    talk("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
+    messages("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
 
 
 def _trace(
@@ -153,7 +153,7 @@ def _trace(
     given = {"--batch": batch, "--dataset": dataset, "--name": name if name != path.stem else None}
     words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
     command = shlex.join(["python", "-m", "sim", "new", "workload", source, *words, "-o", path.as_posix()])
-    talk.progress("importing torch and tracing two steps; most models take 10 to 30 s")
+    messages.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     table = extract(source, traced.inputs, name, parse_arguments(traced.arguments), command)
-    talk.progress("")
+    messages.progress("")
     return write_traced(table, render(table), source, dataset or dataset_like(traced.inputs, table), path, batch or BATCH)

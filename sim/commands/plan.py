@@ -27,8 +27,8 @@ from sim.commands.options import (
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PlanOptions, StepOptions, part
-from sim.terminal import show_table, talk, write_result
-from sim.units import counted, show
+from sim.terminal import messages, show_table, write_result
+from sim.units import pluralized, show
 
 if TYPE_CHECKING:
     from sim.study.plan.search import Tally
@@ -69,7 +69,7 @@ def plan(
 
     Ctrl-C ends the search with the best layout so far.
     """
-    from sim.report.beside import require_failures
+    from sim.report.extras import require_failures
     from sim.report.figures import figures_csv
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
@@ -93,20 +93,20 @@ def plan(
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
-    with workers(processes, cluster, talk) as crew:
+    with workers(processes, cluster, messages) as crew:
         layout_plan = search_plan(
             question,
-            lambda tally: talk.progress(progress_text(tally)),
+            lambda tally: messages.progress(progress_text(tally)),
             journal,
-            lambda change: talk.progress(f"no layout fits; trying {change}"),
+            lambda change: messages.progress(f"no layout fits; trying {change}"),
             crew,
         )
         sensitivities = (
-            sensitivities_of(layout_plan, talk.counting("changes"), crew)
+            sensitivities_of(layout_plan, messages.counting("changes"), crew)
             if options["sensitivity"] and not layout_plan.tally.interrupted
             else []
         )
-    talk.progress("")
+    messages.progress("")
     document = plan_document(layout_plan, sensitivities, options["with_failures"], options["reliability"], options["spares"])
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
@@ -123,7 +123,9 @@ def progress_text(tally: Tally) -> str:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"
     done, runs_left = len(tally.outcomes), round(tally.left.simulations)
     time_left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
-    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
+    return (
+        f"{pluralized(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
+    )
 
 
 def _export(layout_plan: Any, folder: Path) -> None:
@@ -132,11 +134,11 @@ def _export(layout_plan: Any, folder: Path) -> None:
 
     written = export_files(layout_plan)
     write_files(folder, written.files)
-    talk(f"wrote {', '.join(str(folder / name) for name in written.files)}")
+    messages(f"wrote {', '.join(str(folder / name) for name in written.files)}")
     for name, reason in written.left_out.items():
-        talk(f"no {name}: {reason}")
+        messages(f"no {name}: {reason}")
     for note in written.notes:
-        talk(f"note: {note}")
+        messages(f"note: {note}")
 
 
 def _words(texts: Sequence[str]) -> list[str]:

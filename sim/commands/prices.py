@@ -11,8 +11,8 @@ from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import JsonOption
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, show_text, talk
-from sim.units import counted
+from sim.terminal import messages, print_json, show_text
+from sim.units import pluralized
 
 
 @app.command(epilog="Examples:\n  python -m sim prices p4d.24xlarge H100\n  python -m sim prices --where provider=aws --today 2027-01-31")
@@ -49,13 +49,13 @@ def prices(
         typer.echo(problem, err=True)
     chosen = select(named_rows(rows, machines), where, PRICES)
     if where and not chosen:
-        talk(without_match(rows, where, PRICES))
+        messages(without_match(rows, where, PRICES))
     if as_json:
         print_json({"prices": [exported(row, PRICES) for row in chosen]})
     else:
         show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
-        talk(f"{counted(len(chosen), 'machine')}, {old} with a price more than {STALE} days old")
+        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE} days old")
     if where and not chosen:
         raise typer.Exit(1)
 
@@ -91,7 +91,7 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
         pairs = zip(("on demand", "spot"), before, new, strict=True)
         text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
         typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
-    talk(
+    messages(
         f"{len(changed)} machines differ"
         + (f"; wrote {len(texts)} files" if day else "; --date YYYY-MM-DD writes them as prices of that day")
     )

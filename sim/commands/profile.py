@@ -12,7 +12,7 @@ from sim.commands.app import app
 from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodesOption, Sets, Wl, takes_options
 from sim.spec.yaml import SpecError
 from sim.study.options import ProfileOptions
-from sim.terminal import print_json, show_text, talk, write_result
+from sim.terminal import messages, print_json, show_text, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -77,8 +77,8 @@ def _of_layout(scenario: Scenario, as_json: bool, output: Path | None, html: Pat
     from sim.report.page.layout_profile import layout_profile_page
     from sim.study.layout_profile import layout_profile
 
-    profiled = layout_profile(scenario, talk.counting("runs"))
-    talk.progress("")
+    profiled = layout_profile(scenario, messages.counting("runs"))
+    messages.progress("")
     document = layout_profile_document(profiled)
     text, table = layout_profile_text(document), figures_csv(profile_rows(document))
     page = partial(layout_profile_page, profiled.answer.run)

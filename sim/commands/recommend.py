@@ -30,7 +30,7 @@ from sim.commands.options import (
 )
 from sim.spec.yaml import SpecError
 from sim.study.options import RecommendOptions, RentingOptions, SizeOptions, WholeJobOptions, part
-from sim.terminal import print_json, show_text, talk, write_result
+from sim.terminal import messages, print_json, show_text, write_result
 
 
 @app.command(
@@ -66,7 +66,7 @@ def recommend(
     Spot machines are candidates only if their spot price (`list hardware`) and interruption data (K80, P100, V100) are available;
     --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch is given.
     """
-    from sim.documents import RentalOptions, reading, recommended
+    from sim.documents import RentalOptions, reading, recommendation
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
     from sim.report.recommendation import recommendation_plot, recommendation_text
@@ -83,10 +83,18 @@ def recommend(
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     check_workers(processes, cluster)
     renting = RentalOptions(
-        budget, hardware, where, counts, processes=processes, journal=journal, cluster=cluster, notice=talk, **part(options, RentingOptions)
+        budget,
+        hardware,
+        where,
+        counts,
+        processes=processes,
+        journal=journal,
+        cluster=cluster,
+        notice=messages,
+        **part(options, RentingOptions),
     )
-    document, able = recommended(scenario, renting, talk.counting)
-    talk.progress("")
+    document, able = recommendation(scenario, renting, messages.counting)
+    messages.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])
     page = reading(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
     write_result(output, html, "recommend", (document, text), page, recommendation_plot, {"recommend.csv": table})

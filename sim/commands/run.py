@@ -12,11 +12,11 @@ from sim.commands.app import app
 from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, TraceOption, Wl, takes_options
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.study.options import BesideOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, part
-from sim.terminal import print_json, show_text, talk, write_report
+from sim.study.options import ExtrasOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, part
+from sim.terminal import messages, print_json, show_text, write_report
 
 if TYPE_CHECKING:
-    from sim.report.beside import Beside
+    from sim.report.extras import RunExtras
 
 
 @app.command(
@@ -56,7 +56,7 @@ def run(
     """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
-    from sim.report.beside import Beside
+    from sim.report.extras import RunExtras
     from sim.spec.foreign.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
@@ -86,7 +86,7 @@ def run(
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: applies only to a Chakra trace, and {workload} is a workload; leave it out")
-    beside = Beside(**part(options, BesideOptions))
+    beside = RunExtras(**part(options, ExtrasOptions))
     beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
@@ -101,7 +101,7 @@ def run(
 
 
 def _show_runs(
-    scenarios: Sequence[Any], formats: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: Beside
+    scenarios: Sequence[Any], formats: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: RunExtras
 ) -> None:
     as_json, as_csv, verbose = formats
     from sim.report.document import infeasible_document, run_document
@@ -110,8 +110,8 @@ def _show_runs(
     from sim.study.scaling import answers
 
     keep_rates = output is not None or html is not None
-    points = answers(scenarios, thorough, talk.counting("runs"), keep_rates, talk.counting("runs of the sensitivity analysis"))
-    talk.progress("")
+    points = answers(scenarios, thorough, messages.counting("runs"), keep_rates, messages.counting("runs of the sensitivity analysis"))
+    messages.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
         if point.run is not None
@@ -164,7 +164,7 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
     if len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
-    talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
+    messages(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
 
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
@@ -173,4 +173,4 @@ def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
 
     if len(scenarios) > 1:
         raise SpecError("--chakra: a trace holds one run; write one number of nodes or GPUs")
-    talk(f"wrote {write_run(answer(scenarios[0]).run, folder)}")
+    messages(f"wrote {write_run(answer(scenarios[0]).run, folder)}")

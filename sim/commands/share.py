@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Sets
-from sim.terminal import show_table, talk, write_result
+from sim.terminal import messages, show_table, write_result
 
 
 @app.command(
@@ -42,8 +42,8 @@ def share(
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, talk.counting("policies")))
-    talk.progress("")
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, messages.counting("policies")))
+    messages.progress("")
     text, table = share_text(document), figures_csv(share_rows(document))
     page = reading(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
     write_result(output, html, "share", (document, text), page, share_plot, {"share.csv": table})

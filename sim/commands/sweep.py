@@ -26,7 +26,7 @@ from sim.commands.options import (
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PointOptions, SweepOptions, part
-from sim.terminal import named_as_called, talk
+from sim.terminal import messages, named_as_called
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -85,14 +85,14 @@ def sweep(
         **part(options, PointOptions),
     )
     journal = output.with_name(output.name + ".journal")
-    progress = talk.counting("points")
+    progress = messages.counting("points")
     with (
         _report_on_interrupt(journal, force),
         swept(
-            scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
+            scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, messages, alone=not force
         ) as rows,
     ):
-        talk.progress("")
+        messages.progress("")
         if output.exists() and not force:  # another process created it during this sweep
             raise SpecError(f"{output}: exists; --force replaces it")
         write_table(output, rows)
@@ -101,9 +101,9 @@ def sweep(
         failed = [each["problem"] for each in rows if each["problem"]]
         rows.forget()
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
-    talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
+    messages(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
     if html is not None:
-        talk(f"wrote {html}")
+        messages(f"wrote {html}")
     if len(failed) == len(rows):
         raise typer.Exit(1)
 
@@ -114,9 +114,9 @@ def _report_on_interrupt(journal: Path, forced: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        talk.progress("")
+        messages.progress("")
         if journal.is_file():
-            talk(f"the points computed so far are in {journal}; the same command{' without --force' * forced} continues from there")
+            messages(f"the points computed so far are in {journal}; the same command{' without --force' * forced} continues from there")
         raise
 
 

@@ -8,7 +8,7 @@ import typer
 
 from sim.commands.app import app
 from sim.spec.yaml import SpecError
-from sim.terminal import talk
+from sim.terminal import messages
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,7 +47,7 @@ def ui(
     query = f"?{query_of(Choice(values))}" if values else ""
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
     server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
-    talk(f"{address} (press Ctrl+C to stop)")
+    messages(f"{address} (press Ctrl+C to stop)")
     if browse:
         import webbrowser
 
@@ -55,4 +55,4 @@ def ui(
     try:
         server.run(sockets=[listening])
     except KeyboardInterrupt:
-        talk("ended")
+        messages("ended")

@@ -7,7 +7,7 @@ from functools import partial
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodesOption, PricesOption, Sets, Wl, takes_options
 from sim.study.options import WhatifOptions
-from sim.terminal import show_table, talk, write_result
+from sim.terminal import messages, show_table, write_result
 
 
 @app.command(
@@ -43,15 +43,15 @@ def whatif(
 
     scenario = Scenario(hardware, workload, tuple(sets), one_number(nodes, "--nodes"), layout=layout, prices=prices, **options)
     if has_layout(scenario):
-        layout_answer = layout_whatif(scenario, talk.counting("resources"))
-        talk.progress("")
+        layout_answer = layout_whatif(scenario, messages.counting("resources"))
+        messages.progress("")
         document = layout_whatif_document(layout_answer)
         layout_text, rows = layout_whatif_text(document), figures_csv(document["resources"])
         page = partial(layout_page, layout_answer.answer.run)
         write_result(output, html, "whatif", (document, layout_text), page, None, {"whatif.csv": rows})
         return show_table(document, layout_text, rows, as_json, as_csv)
-    answer = whatif_document(upgrades(scenario, progress=talk.counting("resources")))
-    talk.progress("")
+    answer = whatif_document(upgrades(scenario, progress=messages.counting("resources")))
+    messages.progress("")
     text, table = whatif_text(answer), figures_csv(answer["resources"])
     write_result(output, html, "whatif", (answer, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
     show_table(answer, text, table, as_json, as_csv)

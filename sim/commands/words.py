@@ -48,7 +48,7 @@ _MESSAGES: Final = (
 """Messages of the parser about a value, and their replacements in the style of all other messages."""
 
 
-def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
+def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
     """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs."""
     if isinstance(message := getattr(error, "message", None), str):
         error.message = next((re.sub(pattern, words, message) for pattern, words in _MESSAGES if re.fullmatch(pattern, message)), message)

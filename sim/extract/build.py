@@ -203,7 +203,8 @@ def explained(path: str, doing: str, error: BaseException, where: str = "") -> s
     if _NEEDS_VALUE.search(message):
         return (
             f"{path}: {doing} needs the value of a tensor{where}, but on the meta device tensors have only shapes: "
-            f"{target.error_line(error)}; make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
+            f"{target.error_line(error)}; make the branch or size depend on shapes or arguments, or name a callable "
+            "that leaves that part out"
         )
     if kernel := _NO_KERNEL.search(message):
         operator = kernel[1] or kernel[2]

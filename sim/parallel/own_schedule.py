@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, holds, position
+from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, position, waits_for_send
 from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -126,7 +126,7 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
                     posted.add(target)
                     ahead[stage].add(target)
                 places[stage] += 1
-                if holds(action, program[places[stage]] if places[stage] < len(program) else None, runs_ahead):
+                if waits_for_send(action, program[places[stage]] if places[stage] < len(program) else None, runs_ahead):
                     waiting[stage], ahead[stage] = ahead[stage], set()
                 moved = True
     stuck = [stage for stage, program in enumerate(programs) if places[stage] < len(program) and not waiting[stage] <= sent]

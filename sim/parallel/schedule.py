@@ -102,7 +102,7 @@ def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
     return timeline
 
 
-def holds(action: Action, following: Action | None, runs_ahead: bool) -> bool:
+def waits_for_send(action: Action, following: Action | None, runs_ahead: bool) -> bool:
     """Return whether a stage that waits for its sends waits for the send of *action* before it continues to compute.
 
     With *runs_ahead* (torch/distributed/pipelining/schedules.py), the sends of warm-up and cool-down, and all sends of GPipe, are issued

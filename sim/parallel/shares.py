@@ -10,7 +10,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.workload import Layer
 
 
-def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
+def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
     """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
     load = expert_load(parallel).most if layer.share == "expert" else 1.0
     if parallel.tensor == parallel.context == parallel.expert == 1 and load == 1.0:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, tensor_messages
 from sim.parallel.mesh import divisors
-from sim.parallel.shares import rowwise_bias, shared
+from sim.parallel.shares import rank_share, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
 from sim.spec.parallel import Parallel, Wrapping
@@ -264,7 +264,7 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             context_messages(layer.attention, parallel, forward, backward)
         pieces.append(
             LayerPiece(
-                shared(layer, parallel, regathers),
+                rank_share(layer, parallel, regathers),
                 tuple(forward),
                 tuple(backward),
                 _needs_counts(layers, index),

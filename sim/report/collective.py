@@ -12,7 +12,7 @@ from sim.report.collective_error import collective_error, error_lines, unmeasure
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.price.table import MeshGroup, Table
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 
 def collective_document(table: Table) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def group_lines(group: MeshGroup, nbytes: float) -> list[str]:
     what = "messages" if group.name in ("pp", "pipeline") else "groups"
     shared = [
         f"  {use.busiest}{f' and {use.links - 1} similar' if use.links > 1 else ''}: "
-        f"{'shared by the whole machine' if use.groups is None else counted(use.groups, what[:-1])}, {100 * use.busy:.0f}% busy"
+        f"{'shared by the whole machine' if use.groups is None else pluralized(use.groups, what[:-1])}, {100 * use.busy:.0f}% busy"
         for use in group.links
     ]
     return [
         f"ranks {ranks}",
-        f"at the same time: {counted(group.groups, what[:-1])} of stage {group.stage}, {group.on_node} with ranks on its first node",
+        f"at the same time: {pluralized(group.groups, what[:-1])} of stage {group.stage}, {group.on_node} with ranks on its first node",
         f"links there, with {show(nbytes, 'binary size')}:",
         *shared,
     ]
@@ -147,6 +147,6 @@ def collective_plot(table: Table) -> Picture:
 def _title(table: Table) -> str:
     nodes = f"{table.nodes} node{'s' * (table.nodes > 1)}"
     if table.group is None:
-        return f"{table.op} on {table.hardware}: {counted(table.ranks, 'GPU')} on {nodes}"
+        return f"{table.op} on {table.hardware}: {pluralized(table.ranks, 'GPU')} on {nodes}"
     axes = axes_text(table.group.axes)
-    return f"{table.op} in groups '{table.group.name}' of {axes} on {table.hardware}: {counted(table.ranks, 'GPU')} on {nodes}"
+    return f"{table.op} in groups '{table.group.name}' of {axes} on {table.hardware}: {pluralized(table.ranks, 'GPU')} on {nodes}"

@@ -22,7 +22,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, simulate_weeks, time_of_changes
 from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of, with_reliability
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 QUANTILES = 40
 """Steps of the distribution in the document."""
@@ -254,7 +254,7 @@ def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dic
 
 def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* as text: the outcome, where time goes, checkpoints, and what would help."""
-    size = ", ".join([counted(document["gpus"], "GPU"), counted(document["nodes"], "node"), counted(document["spares"], "spare")])
+    size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [aligned([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
     lines += [f"  {sentence}" for sentence in (died_text(document), _per_step(document)) if sentence] + [""]
@@ -341,7 +341,7 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
     slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
-    parts, count = counted(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
+    parts, count = pluralized(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs training "

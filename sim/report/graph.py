@@ -13,7 +13,7 @@ from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 SCHEMA: Final = 1
 GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
@@ -124,7 +124,7 @@ def _assumptions(run: GraphRun) -> list[str]:
         )
     empty = len(nodes) - recorded - guessed
     if empty:
-        sentences.append(f"compute without a duration, num_ops or tensor_size takes no time ({counted(empty, 'operation')})")
+        sentences.append(f"compute without a duration, num_ops or tensor_size takes no time ({pluralized(empty, 'operation')})")
     if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
         sentences.append("loads and stores without a duration take place at the bandwidth of GPU memory")
     version, *_ = run.prices.tuning
@@ -143,8 +143,8 @@ def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
     gpu = run.prices.node(0).gpu.name
     counts = sum(row["operations"] for row in document["by_rank"])
     lines = [
-        f"{document['trace']} on {document['hardware']}: {document['gpus']} x {gpu}, {counted(document['nodes'], 'node')}; "
-        f"{counted(counts, 'operation')} of {counted(document['gpus'], 'rank')}",
+        f"{document['trace']} on {document['hardware']}: {document['gpus']} x {gpu}, {pluralized(document['nodes'], 'node')}; "
+        f"{pluralized(counts, 'operation')} of {pluralized(document['gpus'], 'rank')}",
         "",
         f"  step {show(document['step_time_s'], 'time')}",
         "",

@@ -10,7 +10,7 @@ from sim.analysis.memory import MemoryUse, gpu_memory
 from sim.cluster.build import Slot
 from sim.simulate import Run
 from sim.spec.hardware import Gpu
-from sim.units import counted
+from sim.units import pluralized
 
 
 def gpus_text(run: Run, number: int) -> str:
@@ -26,7 +26,7 @@ def gpus_text(run: Run, number: int) -> str:
 def batch_text(document: Mapping[str, Any]) -> str:
     """Return the number of samples per GPU and step as text, from the *document* of a run."""
     own = document.get("batches_per_gpu")
-    return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{counted(document['batch_per_gpu'], 'sample')} per GPU"
+    return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU"
 
 
 def tightest(run: Run, number: int) -> Gpu:

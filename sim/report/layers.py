@@ -123,7 +123,7 @@ def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
     axes.grid(alpha=0.3)
 
 
-def against_text(document: Mapping[str, Any]) -> str:
+def stall_by_gradients_text(document: Mapping[str, Any]) -> str:
     """Return the table of layers against gradients: one workload per line, sorted by number of gradient tensors."""
     lines = [
         f"{document['hardware']}: gradient stall of a step, by depth and volume",
@@ -140,7 +140,7 @@ def against_text(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def against_plot(document: Mapping[str, Any]) -> Picture:
+def stall_by_gradients_plot(document: Mapping[str, Any]) -> Picture:
     """Return a plot of the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
     rows: Sequence[Mapping[str, Any]] = document["rows"]
     drawn, axes = figure(2, (11, 9))

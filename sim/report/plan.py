@@ -27,7 +27,7 @@ from sim.study.plan.sensitivity import SHARE, ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowdown_by_store
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, counted, show
+from sim.units import any_of, pluralized, show
 
 SCHEMA: Final = 1
 _OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
@@ -337,7 +337,7 @@ def _grid(run: LayoutRun) -> GridIntensity:
 def _batches_text(plan: LayoutPlan) -> str:
     """Return how to read the batches in a layout's name, with the best layout as an example."""
     best = plan.tally.outcomes[0].way.candidate
-    each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
+    each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {pluralized(best.batch, 'sample')}"
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
     chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
@@ -347,7 +347,7 @@ def _batches_text(plan: LayoutPlan) -> str:
 def _warnings(plan: LayoutPlan) -> list[str]:
     texts = []
     if plan.tally.interrupted:
-        texts.append(f"interrupted: {counted(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
+        texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
@@ -408,7 +408,7 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     return (
         f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of simulated runs), "
         f"{100 * weeks['effective_share']:.1f}% effective, {weeks['interruptions']:.3g} interruptions; failure rate "
-        f"'{weeks['reliability']['level']}' (--reliability), {counted(weeks['spares'], 'spare node')} (--spares)"
+        f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )
 
 
@@ -444,7 +444,7 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         figures = ["-" if row[key] is None else write(row[key]) for _, key, write in columns]
         cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
         mark = "~" if row["tie"] and place > 1 else " "
-        on = f"{counted(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
+        on = f"{pluralized(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
         lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]{NOT_VALIDATED if row['not_validated'] else ''}")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
     return lines

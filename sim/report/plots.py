@@ -14,7 +14,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
 from sim.report.verdict import verdict
 from sim.simulate import Run
-from sim.units import counted
+from sim.units import pluralized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     workload = job.job.workload
     _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_relative_error(run, number)] * 2)
     says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
-    title = f"{workload.name} on {run.hardware.name}, {counted(job.job.ranks, 'GPU')}\n{says}"
+    title = f"{workload.name} on {run.hardware.name}, {pluralized(job.job.ranks, 'GPU')}\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
     shown = _timeline(axes[1], run, number)
     _key(drawn, [cause for cause in STALLS if cause in shown or _seen(cause, [job.first.stalls, job.warm.stalls])])

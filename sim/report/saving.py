@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 if TYPE_CHECKING:
     from sim.study.saving import SavedRun
@@ -29,7 +29,7 @@ def saved_text(document: Mapping[str, Any]) -> str:
     saved = document["checkpoint"]
     slower = saved["step_time_beside_s"] / document["step_time_s"] - 1
     return (
-        f"checkpoint of {show(saved['bytes'], 'size')} in {counted(saved['writers'], 'part')} to {saved['store']}: training waits "
+        f"checkpoint of {show(saved['bytes'], 'size')} in {pluralized(saved['writers'], 'part')} to {saved['store']}: training waits "
         f"{show(saved['blocking_s'], 'time')}, then steps take {100 * slower:.1f}% longer for {show(saved['written_s'], 'time')}: "
         f"{show(saved['cost_s'], 'time')} in total"
     )

@@ -11,7 +11,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
 from sim.study.transient import DrawnCourse, Spread, spread, undisturbed
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 QUANTILES = 40
 """Steps of the distribution in the document: the middle 95% lie between its second value and its last but one."""
@@ -76,7 +76,7 @@ def spot_text(document: dict[str, Any]) -> str:
     """Return *document* as a table and a few sentences."""
     spot, on_demand, checkpoint = document["spot"], document["on_demand"], document["checkpoint"]
     time, cost = spot["time_s"], spot["cost_usd"]
-    gpus = counted(document["gpus"], "GPU")
+    gpus = pluralized(document["gpus"], "GPU")
     head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
         ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:,.2f}"],

@@ -16,7 +16,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 _SMALL = 0.005
 """Smallest cause that is named, as a share of a step."""
@@ -125,7 +125,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
     runs = {title: run for name, title in RUNS.items() if (run := document["runs"][name]) is not None}
     drawn, axes = figure(2, (9, 6))
     axes[0].barh(list(runs)[::-1], [1e3 * run["step_time_s"] for run in reversed(runs.values())], color="#4477aa")
-    axes[0].set_title(f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}", fontsize=11, loc="left")
+    axes[0].set_title(f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}", fontsize=11, loc="left")
     axes[0].set_xlabel("milliseconds per step")
     stalls = [name for name, stall in document["stash"].items() if stall is not None]
     for place, name in enumerate(reversed(stalls)):
@@ -148,7 +148,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
     gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     head = (
         f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {gpus}, "
-        f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
     runs = [
         [title, f"{run['nodes']} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]

@@ -11,7 +11,7 @@ from typing import Any
 from sim import __version__
 from sim.events import LAYOUT_STALLS, STALLS
 from sim.study.scenario import Scenario
-from sim.units import counted
+from sim.units import pluralized
 
 MOST = 2000
 """Maximum number of points in a document; of a longer sweep it has an evenly spaced selection."""
@@ -51,7 +51,7 @@ def sweep_document(
 def _not_validated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the features of the layouts of *rows* that no measured run has, each once with the number of points that have it."""
     counts = Counter(row["not_validated"] for row in rows if row["not_validated"])
-    return [f"{counted(count, 'point')}: {text}" for text, count in counts.items()]
+    return [f"{pluralized(count, 'point')}: {text}" for text, count in counts.items()]
 
 
 def _options(scenario: Scenario) -> list[str]:

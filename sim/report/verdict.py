@@ -20,7 +20,7 @@ from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 NOTEWORTHY = 0.04
 """Smallest stall that gets a sentence, as a share of the step: the noise of repeated measurements is 2-4%."""
@@ -255,7 +255,7 @@ def batches_text(workload: Workload) -> str:
     """Return the number of samples per GPU and step as text."""
     training = workload.training
     own = " and ".join(str(batch) for batch in training.batches)
-    return f"{own} samples per GPU, by group" if own else f"{counted(training.batch, 'sample')} per GPU"
+    return f"{own} samples per GPU, by group" if own else f"{pluralized(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:

@@ -17,7 +17,7 @@ from sim.report.resources import described
 from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
 from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 SEEN = 1e-3
 """Smallest gain that gets a line of the table, as a share of the throughput."""
@@ -236,7 +236,7 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="current")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
-    axes.set_title(f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}", fontsize=11, loc="left")
+    axes.set_title(f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}", fontsize=11, loc="left")
     drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return picture(drawn)

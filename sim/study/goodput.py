@@ -45,7 +45,7 @@ from sim.study.weeks import (
     store_of,
 )
 from sim.training.layer_times import mix_of
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 DAY = 86400.0
 _HOPELESS = 1e-6
@@ -462,7 +462,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         within = show(START_UP, "time")
         notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
     elif weeks.spares is None:
-        notes.append(f"{counted(run.spares, 'spare node')}, 5% of the nodes (--spares)")
+        notes.append(f"{pluralized(run.spares, 'spare node')}, 5% of the nodes (--spares)")
     if run.compilation.high:
         low, high = (show(time, "time") for time in (run.compilation.low, run.compilation.high))
         notes.append(
@@ -485,7 +485,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         rest = "from the last copy in peer memory" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
         part = round(run.saving.on_nodes * steps.nodes)
         notes.append(
-            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: if one of them is lost, so is its part, and work "
-            f"restarts {rest}; the closed form and the best interval ignore this"
+            f"checkpoints are on the disks of {part} of {pluralized(steps.nodes, 'node')}: if one of them is lost, so is its part, "
+            f"and work restarts {rest}; the closed form and the best interval ignore this"
         )
     return notes

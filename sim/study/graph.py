@@ -24,7 +24,7 @@ from sim.training.graphs.idle import RankStep, rank_steps
 from sim.training.graphs.prices import GraphPrices
 from sim.training.graphs.run import GraphPlayed, GraphScene, play_graphs
 from sim.training.job import tuning_of
-from sim.units import counted
+from sim.units import pluralized
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def _require_ranks(trace: TraceFiles, hardware: Hardware, placement: Sequence[Pl
     else:
         fits = "--placement with the GPUs of each node"
     lent = f"{hardware.name} provides {gpus} GPUs"
-    raise SpecError(f"{trace.name}: the trace has {counted(ranks, 'rank')}, but {lent}, and each rank needs one; write {fits}")
+    raise SpecError(f"{trace.name}: the trace has {pluralized(ranks, 'rank')}, but {lent}, and each rank needs one; write {fits}")
 
 
 def _peak(precision: str | None, hardware: Hardware) -> Peak | None:

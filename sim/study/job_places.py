@@ -13,7 +13,7 @@ from sim.cluster.build import Placement, place
 from sim.spec.hardware import Hardware
 from sim.spec.workload import JobSpec
 from sim.spec.yaml import SpecError
-from sim.units import counted
+from sim.units import pluralized
 
 
 class Places:
@@ -76,7 +76,7 @@ class Places:
             )
         free = tuple(gpu for gpu in self._gpus_of[node] if gpu not in self._taken.get(node, {}))
         if count > len(free):
-            raise SpecError(f"placement {placement} needs {counted(count, 'free GPU')} on node {node}, which has {len(free)}")
+            raise SpecError(f"placement {placement} needs {pluralized(count, 'free GPU')} on node {node}, which has {len(free)}")
         return Placement(node, free[:count])
 
     def _check(self, part: Placement) -> None:

@@ -25,7 +25,7 @@ from sim.study.not_validated import not_validated
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
-from sim.units import counted
+from sim.units import pluralized
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
         near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
             f"--global-batch {scenario.global_batch}: is not divisible by {replicas} data-parallel ranks x "
-            f"{counted(training.batch, 'sample')}; write {near}"
+            f"{pluralized(training.batch, 'sample')}; write {near}"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 

@@ -133,8 +133,8 @@ class WholeJobOptions(TokenOptions, total=False):
     checkpoints: Annotated[bool, OptionTerms("write a checkpoint after each epoch", True)]
 
 
-class BesideOptions(SpareOptions, PowerOptions, total=False):
-    """What `sim.report.beside` shows next to a run."""
+class ExtrasOptions(SpareOptions, PowerOptions, total=False):
+    """What `sim.report.extras` shows next to a run."""
 
     store: Annotated[
         str | None, OptionTerms("also simulate steps while a checkpoint is written there", metavar="NAME|FILE|disk", words="stores")
@@ -155,7 +155,7 @@ class SimulationOptions(StepOptions, total=False):
     ]
 
 
-class RunOptions(SimulationOptions, WholeJobOptions, MarketOptions, BesideOptions, total=False):
+class RunOptions(SimulationOptions, WholeJobOptions, MarketOptions, ExtrasOptions, total=False):
     """``run``, with a layout or without."""
 
 

@@ -33,7 +33,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def as_asked(processes: int | None) -> int:
+def process_count(processes: int | None) -> int:
     """Return the requested number of *processes*, all cores if None. Raise SpecError for less than one."""
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
@@ -48,7 +48,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
     All items are computed in this process if the user passed it objects that other processes lack, such as a schedule.
     Raise SpecError if the process of an item is killed repeatedly.
     """
-    wanted = min(as_asked(processes), len(items))
+    wanted = min(process_count(processes), len(items))
     if wanted <= 1 or len(items) <= FEW or any_given():
         yield from map(function, items)
         return

@@ -31,7 +31,7 @@ from sim.study.one_batch import GPUS, usual_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
 from sim.study.whole_job import course
-from sim.units import counted, rounded, show
+from sim.units import pluralized, rounded, show
 
 LITTLE, MUCH = 0.1, 0.2
 """Shares: a note mentions a candidate that takes at most `LITTLE` more of the minimized figure and saves `MUCH` of the other one."""
@@ -330,7 +330,7 @@ def _failure_notes(best: Candidate | None, with_failures: bool) -> list[str]:
     weeks = best.document["weeks"][best.market]
     kept = f"{100 * weeks['effective_share']:.1f}% of the time is useful work"
     rented = f"a failed machine is replaced within {show(START_UP, 'time')}, so no spare is paid for (--spares)"
-    spares = rented if weeks["rents_another"] else f"the cost includes {counted(weeks['spares'], 'spare node')} (--spares)"
+    spares = rented if weeks["rents_another"] else f"the cost includes {pluralized(weeks['spares'], 'spare node')} (--spares)"
     of = f"failures: mean of {weeks['trials']:,} simulated runs at failure rate '{weeks['reliability']['level']}', as in `goodput`"
     drawn = f"{of}; {kept}, with {weeks['interruptions']:.2g} interruptions"
     return [f"{drawn}; {spares}"]

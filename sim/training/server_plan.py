@@ -3,9 +3,9 @@
 Every worker pushes a shard of the bucket to each server (`sim.training.sharding`), the server's processor applies it, and the worker
 pulls the new values: three stages, or one if the servers pipeline. A leg of a stage is all traffic between the workers and one server
 (or several equal servers); its load on a link is the number of flows that cross it. A server spreads its traffic over all its NICs.
-Traffic that leaves a leaf or pod loads its uplinks (`sim.cluster.server_traffic`). Traffic of a colocated server with its own host crosses
-PCIe but no network link. With racks (PHub, arXiv:1805.07891, section 3.4), servers first sum within their own rack and then exchange the sums
-in a ring; only this ring crosses the core of the fabric.
+Traffic that leaves a leaf or pod loads its uplinks (`sim.cluster.server_traffic`). Traffic of a colocated server with its own host
+crosses PCIe but no network link. With racks (PHub, arXiv:1805.07891, section 3.4), servers first sum within their own rack and then
+exchange the sums in a ring; only this ring crosses the core of the fabric.
 Not modeled: pushing one bucket while the previous one is pulled (unless pipelined), and sums inside a node before the push.
 """
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.shares import shared
+from sim.parallel.shares import rank_share
 from sim.parallel.split import Unit, split
 from sim.spec.decoder import decoder_layers
 from sim.spec.parallel import Parallel
@@ -113,7 +113,7 @@ def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) 
     own: Parallel = parallel(**(fields | {"expert": fields["expert"] if "experts" in shape else 1}))
     ranks = own.tensor * own.context
     for layer in layers.layers:
-        part = shared(layer, own)
+        part = rank_share(layer, own)
         twice = layer.share == "replicated" or (layer.share == "sequence" and own.tensor == 1)
         copies = own.tensor if twice else 1
         assert part.forward * ranks == pytest.approx(layer.forward * copies)
@@ -131,7 +131,7 @@ def test_a_split_product_has_its_shape(fields: dict[str, Any]) -> None:
     """FLOP = 2 m k n of the shape that one rank computes."""
     own = parallel(**fields)
     for layer in decoder(SPARSE).layers:
-        part = shared(layer, own)
+        part = rank_share(layer, own)
         if layer.op == "gemm" and layer.share != "expert":
             k, n = part.channels
             assert part.forward == pytest.approx(2.0 * part.tokens * k * n)

@@ -12,7 +12,7 @@ from sim.extract import extract
 from sim.extract.target import find
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Start, Work
-from sim.parallel.shares import shared
+from sim.parallel.shares import rank_share
 from sim.parallel.split import split
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
@@ -151,7 +151,7 @@ def test_parameters_and_products_of_all_ranks_add_up(name: str) -> None:
     traced = load_part(Model, name, "workloads/models")
     bare = {"share": "", "tokens": 0}
     assert [layer.model_copy(update=bare) for layer in table.layers] == [layer.model_copy(update=bare) for layer in traced.layers]
-    assert all(shared(layer, Parallel()) is layer for layer in table.layers)
+    assert all(rank_share(layer, Parallel()) is layer for layer in table.layers)
     ranks = 4
     sequence = "sequence" in table.tensor_plan.values()
     pieces = [piece.layer for unit in split(table, Parallel(tensor=ranks, sequence=sequence)) for piece in unit.pieces]

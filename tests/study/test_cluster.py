@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from sim.analysis.whole_job import JobPlan
-from sim.documents import RentalOptions, recommended, row
+from sim.documents import RentalOptions, recommendation, row
 from sim.report.plan import plan_document
 from sim.spec.yaml import SpecError
 from sim.study.cluster import TaskFiles, _quietly, each_on_cluster, task_files
@@ -119,7 +119,7 @@ def test_a_recommendation_on_a_cluster_is_that_of_one_process(lasting: Machines,
     renting = RentalOptions(Budget(money=1e6), ["p3.2xlarge", str(own)], nodes=[1, 2], processes=1)
     asked = Scenario("", "resnet18", plan=JobPlan(1))
     there = replace(renting, processes=None, cluster=lasting.address, journal=tmp_path / "rent.journal")
-    assert recommended(asked, there) == recommended(asked, renting)
+    assert recommendation(asked, there) == recommendation(asked, renting)
     assert len((tmp_path / "rent.journal").read_text().splitlines()) == 4
 
 

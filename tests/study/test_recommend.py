@@ -14,7 +14,7 @@ from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan
 from sim.api import recommend as stallsim_recommend
 from sim.cli import main
-from sim.documents import RentalOptions, document, recommended
+from sim.documents import RentalOptions, document, recommendation
 from sim.report.rows import run_row
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
@@ -265,9 +265,9 @@ def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monk
     monkeypatch.setattr("sim.documents.compare", None)
     asked = replace(ASKED, hardware="", plan=JobPlan(None, tokens=1e9))
     with pytest.raises(SpecError, match="resnet18 has no token sequences"):
-        recommended(asked, RentalOptions(Budget(money=100.0), ["p3.2xlarge"]))
+        recommendation(asked, RentalOptions(Budget(money=100.0), ["p3.2xlarge"]))
     with pytest.raises(SpecError, match="one step takes "):
-        recommended(
+        recommendation(
             replace(asked, workload="llama-3.2-1b", plan=JobPlan(None, tokens=1000)), RentalOptions(Budget(money=100.0), ["p3.2xlarge"])
         )
 
@@ -336,7 +336,7 @@ def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytes
     assert more == pytest.approx(1 + watched["idle"] / watched["working"], rel=0.1)  # a spare waits, and draws for it
     assert "a failed machine is replaced within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
     with pytest.raises(SpecError, match="add --with-failures"):
-        recommended(replace(ASKED, plan=JobPlan(EPOCHS)), RentalOptions(Budget(money=1e6), ["p3.8xlarge"], spares=1))
+        recommendation(replace(ASKED, plan=JobPlan(EPOCHS)), RentalOptions(Budget(money=1e6), ["p3.8xlarge"], spares=1))
 
 
 def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:

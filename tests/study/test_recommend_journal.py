@@ -13,7 +13,7 @@ import pytest
 import stallsim
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
-from sim.documents import Documents, RentalOptions, recommended
+from sim.documents import Documents, RentalOptions, recommendation
 from sim.spec.catalogue import catalogue
 from sim.study.plan import machines
 from sim.study.recommend import Budget
@@ -44,28 +44,28 @@ def test_a_stopped_recommendation_goes_on_and_answers_the_same(tmp_path: Path, m
         asked.append(scenario)
         return own(self, scenario)
 
-    expected = recommended(SMALL, RENTING)
+    expected = recommendation(SMALL, RENTING)
     monkeypatch.setattr(Documents, "__call__", counted)
     kept = replace(RENTING, journal=tmp_path / "rent.journal")
     with pytest.raises(KeyboardInterrupt):
-        recommended(SMALL, kept, stopping_after(4))
+        recommendation(SMALL, kept, stopping_after(4))
     assert len(asked) == 4
-    assert recommended(SMALL, kept) == expected
+    assert recommendation(SMALL, kept) == expected
     assert len(asked) == 6
     cheaper = replace(kept, budget=Budget(money=1e3))
-    assert recommended(SMALL, cheaper)[0]["candidates"] == recommended(SMALL, replace(cheaper, journal=None))[0]["candidates"]
+    assert recommendation(SMALL, cheaper)[0]["candidates"] == recommendation(SMALL, replace(cheaper, journal=None))[0]["candidates"]
     assert len(asked) == 12  # those without the journal alone
-    recommended(replace(SMALL, overrides=("node.nic.bandwidth=10 Gbps",)), kept)
+    recommendation(replace(SMALL, overrides=("node.nic.bandwidth=10 Gbps",)), kept)
     assert len(asked) == 18
 
 
 def test_planned_machines_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: without a journal; of a plan that was found before none is made again."""
-    expected = recommended(LAID, PLANNING)
+    expected = recommendation(LAID, PLANNING)
     kept = replace(PLANNING, journal=tmp_path / "rent.journal")
-    assert recommended(LAID, kept) == expected
+    assert recommendation(LAID, kept) == expected
     monkeypatch.setattr(machines, "plan", None)
-    assert recommended(LAID, kept) == expected
+    assert recommendation(LAID, kept) == expected
     assert expected[0]["best"] is not None and "layouts are" in " ".join(expected[0]["notes"])
 
 
@@ -73,9 +73,9 @@ def test_a_file_that_changed_is_another_question(tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
     shutil.copy(catalogue("hardware")["p3.2xlarge"], own)
     kept = replace(RENTING, hardware=[str(own)], nodes=[1], journal=tmp_path / "rent.journal")
-    first = recommended(SMALL, kept)[0]["candidates"][0]
+    first = recommendation(SMALL, kept)[0]["candidates"][0]
     own.write_text(own.read_text().replace("V100-SXM2-16GB", "K80"))
-    assert recommended(SMALL, kept)[0]["candidates"][0] != first
+    assert recommendation(SMALL, kept)[0]["candidates"][0] != first
 
 
 def test_python_takes_a_journal(tmp_path: Path) -> None:

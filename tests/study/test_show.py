@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.layers import against_plot, against_text, layers_plot, layers_text, ranges, together
+from sim.report.layers import layers_plot, layers_text, ranges, stall_by_gradients_plot, stall_by_gradients_text, together
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
@@ -86,8 +86,8 @@ def test_stashs_micro_study_layers_against_gradients() -> None:
     assert [row["gradient_tensors"] for row in document["rows"]] == [22, 62, 161]
     stalls = {row["workload"]: row["stall_s"] for row in document["rows"]}
     assert stalls["vgg11"] > stalls["resnet50"] > stalls["resnet18"] > 0
-    assert all(row["workload"] in against_text(document) for row in document["rows"])
-    assert against_plot(document).png.startswith(PNG)
+    assert all(row["workload"] in stall_by_gradients_text(document) for row in document["rows"])
+    assert stall_by_gradients_plot(document).png.startswith(PNG)
 
 
 def test_winograd_is_named_where_dots_lie_above_the_roof() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import stallsim
 from sim.cli import main
-from sim.documents import compared, row
+from sim.documents import comparison_rows, row
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
@@ -244,7 +244,7 @@ def test_a_power_cap_may_vary() -> None:
     """Oracle: `compare --power-cap`, whose row has the same steps and energy."""
     table = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["200 W", "250 W"]}, batch=64)
     for cap, line in zip(("200 W", "250 W"), table.to_dict("records"), strict=True):
-        (row,) = compared(Scenario("", "resnet50", batch=64), ["p3.8xlarge"], power_cap=cap)
+        (row,) = comparison_rows(Scenario("", "resnet50", batch=64), ["p3.8xlarge"], power_cap=cap)
         assert row.document is not None and line["power_cap"] == cap
         assert line["step_time_s"] == pytest.approx(row.document["step_time_s"])
         assert line["energy_per_sample_j"] == pytest.approx(row.document["energy"]["energy_per_sample_j"])

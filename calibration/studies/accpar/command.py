@@ -8,7 +8,7 @@ import typer
 
 from sim.commands.options import Folder, HtmlOption, JsonOption, Processes, Sets
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, show_text, talk, write_result
+from sim.terminal import messages, print_json, show_text, write_result
 
 
 class AccPar:
@@ -42,8 +42,8 @@ class AccPar:
         names = [name.strip() for name in models.split(",") if name.strip()] if models is not None else list(MODELS)
         if not names:
             raise SpecError(f"--models {models or repr('')}: write names of models, for example alexnet,vgg16")
-        study = accpar_study(hardware or HARDWARE, names, batch or BATCH, sets, processes, talk.counting("cases"))
-        talk.progress("")
+        study = accpar_study(hardware or HARDWARE, names, batch or BATCH, sets, processes, messages.counting("cases"))
+        messages.progress("")
         document = accpar_document(study)
         text = accpar_text(document)
         write_result(output, html, "accpar", (document, text), accpar_page, None, {"speedups.csv": figures_csv(document["rows"])})

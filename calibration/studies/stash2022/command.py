@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.commands.options import Folder, HtmlOption, JsonOption, Processes
-from sim.terminal import print_json, show_text, talk, write_result
+from sim.terminal import messages, print_json, show_text, write_result
 
 
 class Stash2022:
@@ -21,8 +21,8 @@ class Stash2022:
         from calibration.studies.stash2022.study import read_for, stash2022
         from sim.report.figures import figures_csv
 
-        study = stash2022(processes, talk.counting("cases"))
-        talk.progress("")
+        study = stash2022(processes, messages.counting("cases"))
+        messages.progress("")
         document, text = study_document(study), study_text(study)
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(study)}
         more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(study) if output is not None else {}

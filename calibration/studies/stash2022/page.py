@@ -12,7 +12,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_tenths, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 
 class Measure(NamedTuple):
@@ -53,7 +53,7 @@ def study_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
     set_up = (
-        f"{counted(len(document['rows']), 'case')}: {counted(len(models), 'model')} on {counted(len(machines), 'machine')}; "
+        f"{pluralized(len(document['rows']), 'case')}: {pluralized(len(models), 'model')} on {pluralized(len(machines), 'machine')}; "
         f"{document['stack']}, {document['precision']}"
     )
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))

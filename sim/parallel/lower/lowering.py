@@ -12,7 +12,7 @@ from itertools import zip_longest
 from sim.parallel.mesh import Mesh
 from sim.parallel.own_schedule import OwnPasses
 from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, Action, actions, holder, holds, position
+from sim.parallel.schedule import RENDEZVOUS_SCHEDULES, Action, actions, holder, position, waits_for_send
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions
 
@@ -146,7 +146,7 @@ class Lowering:
             final = self.last.get(action.chunk) is action
             units = self.layout.chunks[chunk]
             yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
-            sends = self._sent(action, chunk, holds(action, following, runs_ahead))
+            sends = self._sent(action, chunk, waits_for_send(action, following, runs_ahead))
             late = list(sends) if self._receives_first(action, following) else []
             yield from sends
         yield from self.ahead_of(len(self.actions))

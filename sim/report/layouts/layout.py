@@ -32,7 +32,7 @@ from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.training.layouts.loader import loading, readers_of
 from sim.training.layouts.stream import download_of, first_batch_time
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -235,7 +235,7 @@ def _recomputing(run: LayoutRun) -> str:
     """Return what backward recomputes, in words."""
     training = run.workload.training
     if training.activation_checkpointing == "blocks":
-        blocks = counted(training.recompute_blocks, "block") if training.recompute_blocks else "all blocks"
+        blocks = pluralized(training.recompute_blocks, "block") if training.recompute_blocks else "all blocks"
         saves = f", outputs of {', '.join(training.recompute_saves)} saved" if training.recompute_saves else ""
         return f"activations of {blocks} recomputed{saves}"
     if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
@@ -257,8 +257,8 @@ def _loading(run: LayoutRun) -> str:
     if options.stream is not None:
         first = show(first_batch(run), "time")
         named = f"{options.stream.library} from {options.stream.store.name}"
-        return f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} per rank; first micro-batch after {first}"
-    return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
+        return f"samples are streamed ({named}): {pluralized(options.num_workers, 'worker')} per rank; first micro-batch after {first}"
+    return f"the loader of each rank: {pluralized(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
 
 
 def first_batch(run: LayoutRun) -> float:

@@ -9,7 +9,7 @@ from sim.mesh import LayoutRun
 from sim.report.columns import Title, aligned
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.study.layout_profile import DIFFERENCES, FULL, RUN0, RUN1, RUN2, RUN3, LayoutProfile
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 RUNS: Final = {
     RUN0: "RUN0  synthetic data, infinitely fast links",
@@ -84,7 +84,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     head = [Title("stall", True), Title("per step"), Title("share"), Title("waits"), Title("direct attribution", True)]
     lines = [
-        f"Stash's method, simulated: {document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, "
+        f"Stash's method, simulated: {document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}, "
         f"{layout_name(document)}, {document['stack']}",
         "",
         aligned([Title("run", True), Title("step")], runs),

@@ -7,7 +7,7 @@ from typing import Any
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.whatif import CHOSEN, SEEN, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 _NAMES = {
     "gpu": "GPUs",
@@ -45,7 +45,7 @@ def _gains(upgrade: LayoutUpgrade, now: float) -> dict[str, Any]:
 def layout_whatif_text(document: dict[str, Any]) -> str:
     """Return *document* as text for a terminal."""
     lines = [
-        f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {layout_name(document)}: "
+        f"{document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}, {layout_name(document)}: "
         f"step {show(document['step_time_s'], 'time')}",
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from sim.mesh import LayoutRun
 from sim.parallel.wraps import TORCHS_SIZE
-from sim.units import counted
+from sim.units import pluralized
 
 _NAMED = 3
 
@@ -23,7 +23,7 @@ def wraps_text(run: LayoutRun) -> str | None:
     named = ", ".join(f"{name} ({_millions(sizes[name])})" for name in largest[:_NAMED])
     shown = named if len(largest) <= _NAMED else f"the largest {named}"
     rest = f"the root holds {_millions(root)}" if root else "the root holds none"
-    modules = f"{counted(len(largest), 'module')}: {shown}; {rest}" if sizes else f"the root alone, {_millions(root)}"
+    modules = f"{pluralized(len(largest), 'module')}: {shown}; {rest}" if sizes else f"the root alone, {_millions(root)}"
     if run.mesh.parallel.wrap is None:
         why = f"no numbered blocks, so modules of {_millions(TORCHS_SIZE)} or more, like torch's size_based_auto_wrap_policy"
         return f"FSDP gathers {modules} ({why}; --wrap changes this)"

@@ -15,7 +15,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _TICKS = 8
 """Maximum number of sizes that an axis writes."""
@@ -26,7 +26,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
+    set_up = f"{pluralized(document['gpus'], 'GPU')} on {pluralized(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
     lead = "Bus bandwidth is comparable to link bandwidth: size / time, times the bytes that every rank must send per byte."
     parts = [
@@ -45,7 +45,9 @@ def _concurrent_text(group: Mapping[str, Any] | None) -> str:
     """Return what runs at the same time, in words."""
     if group is None:
         return "in isolation: nothing else runs"
-    return f"one of {counted(group['groups'], 'concurrent group')} '{group['name']}' of {axes_text(group['axes'])} (stage {group['stage']})"
+    return (
+        f"one of {pluralized(group['groups'], 'concurrent group')} '{group['name']}' of {axes_text(group['axes'])} (stage {group['stage']})"
+    )
 
 
 def _links(figures: Figures) -> PagePart:
@@ -106,7 +108,7 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
     points = [
         ChartPoint(
             float(row.value("bytes")), row.value(key), how,
-            f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {counted(row.value('channels'), 'channel')}\n"
+            f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {pluralized(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
             (row.marked("bytes"), row.marked(key)), named=how not in chosen[max(0, place - 1) : place],
             off_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in NOT_NCCLS else 0.0,

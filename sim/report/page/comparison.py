@@ -16,7 +16,7 @@ from sim.report.page.markup import Child, Figures, Html, bullets, joined, sectio
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _BARS = 60
 """Maximum number of machines whose steps are drawn; the table has all."""
@@ -24,7 +24,7 @@ _BARS = 60
 
 def comparison_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a comparison's *document*, with the inputs that were *read* for it."""
-    title = f"{document['workload']} on {counted(len(document['rows']), 'machine')}"
+    title = f"{document['workload']} on {pluralized(len(document['rows']), 'machine')}"
     verdict, parts = comparison_parts(document)
     parts += basis(Figures(document, "compare"), read)
     return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})

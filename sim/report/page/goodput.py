@@ -27,7 +27,7 @@ from sim.report.page.words import (
 )
 from sim.study.descriptions import Descriptions
 from sim.study.goodput import DAY
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 _SHOWN = (
     ("effective_share", "effective share", lambda value: f"{100 * value:.1f}%"),
@@ -44,8 +44,8 @@ _SHOWN = (
 def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of the *document* of a long run, with the inputs that were *read* for it."""
     figures = Figures(document, "goodput")
-    title = f"{document['workload']} on {counted(document['nodes'], 'node')} of {document['hardware']}, with failures"
-    set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
+    title = f"{document['workload']} on {pluralized(document['nodes'], 'node')} of {document['hardware']}, with failures"
+    set_up = f"{pluralized(document['gpus'], 'GPU')}, {pluralized(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
     hero = outcome(title, _verdict(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
     parts += basis(figures, read)

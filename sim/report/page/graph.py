@@ -17,7 +17,7 @@ from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.words import as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
 from sim.study.graph import GraphRun
-from sim.units import counted
+from sim.units import pluralized
 
 MOST_RANKS: Final = 32
 """Maximum number of ranks with a lane of their own."""
@@ -31,7 +31,7 @@ def graph_page(run: GraphRun, document: Mapping[str, Any]) -> str:
     figures = Figures(document, "run")
     gpu = run.prices.node(0).gpu.name
     title = f"{document['trace']} on {document['hardware']}"
-    set_up = f"{document['gpus']} x {gpu} on {counted(document['nodes'], 'node')}; a Chakra execution trace"
+    set_up = f"{document['gpus']} x {gpu} on {pluralized(document['nodes'], 'node')}; a Chakra execution trace"
     hero = outcome(title, document["verdict"], set_up, _tiles(figures), note_box("Warnings", document["warnings"]))
     parts = [_time(figures), _lanes(run), _communication(figures), _ranks(figures), *basis(figures, Descriptions([run.hardware], []))]
     return page(title, "run", hero, parts, {"run": document})
@@ -41,7 +41,7 @@ def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         ("Step", figures.shown("step_time_s", as_time), None),
         ("Compute", figures.share("stalls_s/compute", "step_time_s"), "mean over ranks"),
-        ("Ranks", figures.shown("gpus", as_number), counted(figures.value("nodes"), "node")),
+        ("Ranks", figures.shown("gpus", as_number), pluralized(figures.value("nodes"), "node")),
     ]
     if figures.value("communication"):
         rows.append(("Longest exposed", figures.shown("communication/0/exposed_s", as_time), figures.value("communication/0/name")))

@@ -23,7 +23,7 @@ from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
 from sim.report.style import BRIEF
 from sim.report.whole_job import tokens_text
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 MOST_STAGES: Final = 32
 """Maximum number of stages with a lane of their own."""
@@ -62,7 +62,7 @@ def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
 def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, list[PagePart]]:
     """Return the outcome of *run*, whose JSON is *document*, and the parts of its page."""
     figures = Figures(document, "run")
-    machine = f"{document['gpus']} x {run.node.gpu.name} on {counted(document['nodes'], 'node')}"
+    machine = f"{document['gpus']} x {run.node.gpu.name} on {pluralized(document['nodes'], 'node')}"
     hero = outcome(
         f"{document['workload']} on {document['hardware']}",
         document["verdict"],
@@ -254,12 +254,12 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
         drawn = chart(points, across, up, "Throughput by GPUs")
         parts.insert(0, PagePart("speed", "Throughput", section("speed", "Throughput", drawn)))
     failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
-    verdict = f"{counted(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
+    verdict = f"{pluralized(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
     hero = outcome(f"{first['workload']} on {first['hardware']}", verdict, "", note_box("Cannot run", failed))
     return page(f"{first['workload']} on {first['hardware']}", "run", hero, parts, {"run": document})
 
 
 def _point(size: Figures, key: str) -> ChartPoint:
-    name = counted(size.value("gpus"), "GPU")
+    name = pluralized(size.value("gpus"), "GPU")
     says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
     return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)

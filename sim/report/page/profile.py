@@ -15,7 +15,7 @@ from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent,
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _SMALL = 0.5
 """Smallest stall, or cause of one, that is mentioned (percent)."""
@@ -30,8 +30,8 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     figures = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, Stash profile"
     set_up = (
-        f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, "
-        f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{pluralized(document['gpus'], 'GPU')} on {pluralized(document['nodes'], 'node')}, "
+        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     return page(

@@ -25,7 +25,7 @@ from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.report.whole_job import tokens_text
 from sim.simulate import Run
-from sim.units import counted
+from sim.units import pluralized
 
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "failures": "With failures",
@@ -77,7 +77,7 @@ class _Job:
         figures = self.figures
         nodes = figures.value("nodes")
         set_up = (
-            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {batch_text(figures.value(''))}, "
+            f"{gpus_text(self.run, self.number)} on {pluralized(nodes, 'node')}, {batch_text(figures.value(''))}, "
             f"{figures.value('precision')}, {figures.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""

@@ -13,7 +13,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 
 def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -101,7 +101,7 @@ def _steps(sizes: Sequence[Figures]) -> Html:
     scale = reach(sizes, "step_time_s")
     rows: list[tuple[Child, Html, Child]] = [
         (
-            counted(figures.value("gpus"), "GPU"),
+            pluralized(figures.value("gpus"), "GPU"),
             bar(figures, stall_pieces(figures), "step_time_s", scale, p90_error(figures)),
             figures.shown("step_time_s", as_time),
         )
@@ -127,5 +127,5 @@ def _table(sizes: Sequence[Figures]) -> Html:
 
 
 def _left_out(failed: Sequence[tuple[int, int, str]]) -> PagePart:
-    listed = bullets(f"{counted(nodes, 'node')}, {counted(gpus, 'GPU')}: {problem}" for nodes, gpus, problem in failed)
+    listed = bullets(f"{pluralized(nodes, 'node')}, {pluralized(gpus, 'GPU')}: {problem}" for nodes, gpus, problem in failed)
     return PagePart("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))

@@ -13,7 +13,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, section, table,
 from sim.report.page.words import as_bandwidth, as_memory, as_time
 from sim.report.server_bound import MEANINGS
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 
 def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -21,7 +21,7 @@ def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"
-    set_up = f"{counted(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
+    set_up = f"{pluralized(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures))
     return page(title, "collective", hero, [_needed(figures, rows), _table(rows), *basis(figures, read)], {"collective": document})
 

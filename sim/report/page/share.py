@@ -12,7 +12,7 @@ from sim.report.page.markup import Child, Figures, Html, section, table, tag, ti
 from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _GAIN = 5e-4
 """Smallest gain that is mentioned, as a share."""
@@ -24,7 +24,7 @@ def share_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     """Return the page of a division's *document*, with the inputs that were *read* for it."""
     figures = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
-    title = f"{workers_of(document)} loader workers per node of {document['hardware']} among {counted(jobs, 'job')}"
+    title = f"{workers_of(document)} loader workers per node of {document['hardware']} among {pluralized(jobs, 'job')}"
     hero = outcome(title, verdict_of(document), "", _tiles(figures))
     return page(title, "share", hero, [_courses(figures), _table(figures), *basis(figures, read)], {"share": document})
 
@@ -76,7 +76,7 @@ def _courses(figures: Figures) -> PagePart:
 def _job(job: Figures, longest: float, even: float) -> Html:
     start, end, workers = (job.value(key) for key in ("start_s", "end_s", "workers_per_gpu"))
     rate = as_rate(job.value("throughput_samples_per_s"))
-    each = f"{counted(workers, 'worker')} per GPU"
+    each = f"{pluralized(workers, 'worker')} per GPU"
     says = f"{job.value('workload')}\n{each} while most jobs run\n{rate}\nfrom {as_time(start)} to {as_time(end)}"
     share = (end - start) / longest
     label = tag("span", each) if share > _NAMED else None

@@ -12,7 +12,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, note_box, secti
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slower
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
 _UNLIKE = 1e-3
@@ -23,7 +23,7 @@ def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> 
     """Return the page of a spot job's *document*, with the inputs that were *read* for it."""
     figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
+    set_up = f"{pluralized(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_spread(figures), _course(figures), *basis(figures, read)]
     return page(title, "spot", hero, parts, {"spot": document})

@@ -13,7 +13,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _BARS = 40
 """Maximum number of points whose steps are drawn."""
@@ -31,7 +31,7 @@ def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     """Return the page of a sweep's *document*, with the inputs that were *read* for its first point."""
     figures = Figures(document, "sweep")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
-    title = f"{document['workload']} on {document['hardware']}: {counted(document['points'], 'point')}"
+    title = f"{document['workload']} on {document['hardware']}: {pluralized(document['points'], 'point')}"
     set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     parts = [part for place, key in enumerate(document["varied"]) if (part := _over(rows, key, place))]

@@ -13,7 +13,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, note_box, secti
 from sim.report.page.words import as_money, as_price, as_time
 from sim.report.whatif import LABELS, NAMES, little_or_nothing, machine_lines, matters
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import pluralized
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
@@ -24,7 +24,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
     rows = [figures.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
-        f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
+        f"{pluralized(gpus, 'GPU')} on {pluralized(nodes, 'node')}, {pluralized(document['batch_per_gpu'], 'sample')} per GPU, "
         f"{document['precision']}, {document['stack']}"
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"

@@ -15,7 +15,7 @@ from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, wri
 from sim.report.trace.layout_trace import COMPUTE, WAITS
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
-from sim.units import counted
+from sim.units import pluralized
 
 _TRACKS: Final = {"gpu": (COMPUTE, "stream 7: compute", "kernel"), "host": (1, "host", "cpu_op"), "memory": (14, "memory", "gpu_memcpy")}
 _COMM: Final = 20
@@ -29,7 +29,7 @@ def write_graph_trace(run: GraphRun, path: Path) -> str:
     ranks = range(len(run.ranks))
     parts = ((f"rank{rank}.json", _document(run, [rank])) for rank in ranks)
     files = write_traces(path, lambda: _document(run, ranks), parts, "a rank")
-    return f"{path}/: {files[0]} to {files[-1]}" if files else f"{path}: one step of {counted(len(ranks), 'rank')}"
+    return f"{path}/: {files[0]} to {files[-1]}" if files else f"{path}: one step of {pluralized(len(ranks), 'rank')}"
 
 
 def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, wri
 from sim.report.trace.layout_groups import arguments, groups, sent_by
 from sim.study.not_validated import not_validated
 from sim.training.layouts.scene import words
-from sim.units import counted
+from sim.units import pluralized
 
 COMPUTE, WAITS = 7, 2
 MOST_FILES = 64
@@ -47,7 +47,7 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
     files = write_traces(path, lambda: _document(run, firsts), parts, "a rank" if all_ranks else "a stage")
     if files:
         return f"{path}/: rank0.json to {files[-1]}" if all_ranks and mesh.gpus > mesh.stages else f"{path}/: {', '.join(files)}"
-    return f"{path}: one step of {counted(mesh.stages, 'stage')}"
+    return f"{path}: one step of {pluralized(mesh.stages, 'stage')}"
 
 
 def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
-from sim.units import counted, shorten
+from sim.units import pluralized, shorten
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(--?[\w-]+)(?:=|[ \t]+|(?<=-N)|(?<=-G))(\S+)", re.MULTILINE)
 _NODES: Final = ("nnodes", "num-nodes", "num-machines")
@@ -40,7 +40,7 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
-        told.notes.append(f"{place} sets {counted(nodes, 'node')} but not the GPUs of each: assuming {USUAL}")
+        told.notes.append(f"{place} sets {pluralized(nodes, 'node')} but not the GPUs of each: assuming {USUAL}")
     return told
 
 

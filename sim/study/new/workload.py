@@ -32,7 +32,7 @@ from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import NODE, first_command
-from sim.units import counted
+from sim.units import pluralized
 
 LONGEST: Final = 8192
 """Tokens per sample if not specified: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
@@ -123,8 +123,8 @@ def write(
         )
     _whole_steps(told, origin)
     if told.gpus and told.gpus % NODE:
-        of_nodes = counted(-(-told.gpus // NODE), "node")
-        told.notes.append(f"the launch files request {counted(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
+        of_nodes = pluralized(-(-told.gpus // NODE), "node")
+        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
 
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)

@@ -24,7 +24,7 @@ from sim.study.plan.kept import figures_of, played_of
 from sim.study.plan.objective import Objective
 from sim.study.plan.refine import LEAST, LayoutWay, Level, LocalRefiner, LookAhead, Refine, RefineResult, RefineTask, Step
 from sim.study.plan.space import LayoutCandidate
-from sim.study.pool import as_asked, each
+from sim.study.pool import each, process_count
 from sim.training.layouts.prices import PriceBook
 
 START: Final = 1.0
@@ -49,7 +49,7 @@ def workers(processes: int | None, cluster: str | None, notice: Callable[[str], 
         with on_cluster(cluster, task_files(()), notice) as (count, run):
             yield Workers(count, run, remote=True)
         return
-    count = as_asked(processes)
+    count = process_count(processes)
     yield None if count == 1 or any_given() else Workers(count, partial(_on_processes, count), remote=False)
 
 

@@ -78,7 +78,7 @@ def same_but_micro_batches(one: LayoutCandidate, other: LayoutCandidate) -> bool
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
-def only(ways: Ways, candidate: LayoutCandidate) -> Ways:
+def filter_layouts(ways: Ways, candidate: LayoutCandidate) -> Ways:
     """Return the layouts in *ways* that differ from *candidate* at most in their micro-batches."""
     matching = [(setting, [each for each in every if same_but_micro_batches(candidate, each)]) for setting, every in ways]
     return [(setting, every) for setting, every in matching if every]
@@ -128,11 +128,11 @@ class _Views:
         return None if first is None else first[1].candidate
 
     def _least(self, candidate: LayoutCandidate, value: float) -> float:
-        first = best_by_recurrence(only(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(filter_layouts(self.ways(value), candidate), self._limits)
         return inf if first is None else first[0]
 
     def _simulated(self, candidate: LayoutCandidate, value: float) -> float:
-        first = best_by_recurrence(only(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(filter_layouts(self.ways(value), candidate), self._limits)
         if first is None:
             return inf
         step = simulated(first[1], self._limits.memory)
@@ -161,12 +161,12 @@ def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, valu
 
 def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> list[float]:
     """Return the *values* at which *other* runs and *best* either runs or never runs again, and the last value."""
-    runs = [bool(only(views.ways(value), best)) for value in values]
+    runs = [bool(filter_layouts(views.ways(value), best)) for value in values]
     beyond = len(runs) - runs[::-1].index(True)
     return [
         value
         for place, value in enumerate(values)
-        if place == len(values) - 1 or ((runs[place] or place >= beyond) and only(views.ways(value), other))
+        if place == len(values) - 1 or ((runs[place] or place >= beyond) and filter_layouts(views.ways(value), other))
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.flips import Flips, Knob, Ways, flips, only, same_but_micro_batches
+from sim.study.plan.flips import Flips, Knob, Ways, filter_layouts, flips, same_but_micro_batches
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
 from sim.study.plan.refine import LocalRefiner
@@ -124,7 +124,7 @@ def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None
     if winner is None:
         return ChangeEffect(change.name, None, False, None, change.unit, where, problem)
     same = same_but_micro_batches(own, winner.way.candidate)
-    return ChangeEffect(change.name, winner, same, winner if same else searched(only(ways, own)), change.unit, where)
+    return ChangeEffect(change.name, winner, same, winner if same else searched(filter_layouts(ways, own)), change.unit, where)
 
 
 def _changed(change: _Change) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.report.page.words import as_expected, as_money, as_number, as_plain, as_price, as_rate, as_tenths, as_time, unbroken
-from sim.units import counted
+from sim.units import pluralized
 
 
 def test_numbers_stay_with_their_units() -> None:
@@ -22,8 +22,8 @@ def test_numbers_stay_with_their_units() -> None:
         (as_time(0.25), "250 ms"), (as_number(1079518.4), "1,079,518"), (as_rate(2547.3), "2,547 samples/s"), (as_tenths(13.97), "14.0"),
        
         (as_expected(0.4525), "0.45"), (as_expected(0.0), "0"), (as_expected(12.6), "13"),
-        (as_plain(0.5), "0.5"), (as_plain(4.0), "4"), (counted(1, "GPU"), "1 GPU"), (counted(2, "GPU"), "2 GPUs"),
-        (counted(0, "GPU"), "0 GPUs"),
+        (as_plain(0.5), "0.5"), (as_plain(4.0), "4"), (pluralized(1, "GPU"), "1 GPU"), (pluralized(2, "GPU"), "2 GPUs"),
+        (pluralized(0, "GPU"), "0 GPUs"),
     ],
 )  # fmt: skip
 def test_figures_are_said_with_their_unit(said: str, words: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
-from sim.documents import Documents, RentalOptions, compared, document, recommended
+from sim.documents import Documents, RentalOptions, comparison_rows, document, recommendation
 from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
@@ -45,7 +45,7 @@ def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_fi
     """Oracle: `plan` on that machine at the batch of its GPUs; one that can run the model keeps the figures of its own run."""
     names = ["hgx-h100", "nc40ads_h100_v5"]
     assert "GPU memory" in _problem("hgx-h100")
-    rows = compared(Scenario("", "llama-3.1-8b"), names)
+    rows = comparison_rows(Scenario("", "llama-3.1-8b"), names)
     found = comparison_document("llama-3.1-8b", rows)
     by_name = {row["hardware"]: row for row in found["rows"]}
     best = plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8))).tally.outcomes[0].run.step_time
@@ -55,7 +55,7 @@ def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_fi
 
 
 def test_a_layout_that_was_written_is_not_replaced() -> None:
-    rows = compared(Scenario("", "llama-3.1-8b", layout=(("--shard", "parallel.shard", "none"),)), ["hgx-h100"])
+    rows = comparison_rows(Scenario("", "llama-3.1-8b", layout=(("--shard", "parallel.shard", "none"),)), ["hgx-h100"])
     assert rows[0].document is None
 
 
@@ -78,7 +78,7 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     planned: list[object] = []
     monkeypatch.setattr(machines, "plan", planned.append)
     asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
-    found, ran = recommended(asked, RentalOptions(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
+    found, ran = recommendation(asked, RentalOptions(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
     assert "price specified" in found["left_out"]["hgx-h100"] and not ran and not planned
 
 

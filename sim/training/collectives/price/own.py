@@ -1,10 +1,10 @@
 """What does a user-defined all-reduce cost? It consists of sequential steps, which are verified before they are priced.
 
 The payload is cut into chunks. A step is a list of sends with equal numbers of chunks; they read what their senders held before the step.
-Arriving data are added to the receiver's chunk, or replace it. `verified_steps` runs the steps on sets of contributions: every rank must end
-with every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its slowest
-edge, plus the largest latency of its edges (as in `in_turn`). Limits: every node must have the same number of ranks; the busiest of equal
-nodes in a step represents all of them.
+Arriving data are added to the receiver's chunk, or replace it. `verified_steps` runs the steps on sets of contributions: every rank must
+end with every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its
+slowest edge, plus the largest latency of its edges (as in `in_turn`). Limits: every node must have the same number of ranks; the busiest
+of equal nodes in a step represents all of them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
 
 
 @dataclass(frozen=True)
-class Beside:
+class RunExtras:
     """The optional parts that are requested; none by default."""
 
     with_failures: bool = False
@@ -54,7 +54,7 @@ class Beside:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):
                 if value:
                     raise SpecError(f"{option}: takes one workload, not several jobs")
-        if self == Beside():
+        if self == RunExtras():
             return document
         from sim.report.energy import with_power_cap  # not needed by a plain run
         from sim.report.goodput import goodput_of_run
