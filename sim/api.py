@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from sim.documents import comparison_rows
 from sim.documents import row as row_of
-from sim.report.extras import RunExtras, require_failures
 from sim.report.comparison import comparison_document
+from sim.report.extras import RunExtras, require_failures
 from sim.report.figures import flat
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
@@ -29,8 +29,8 @@ from sim.study.arguments import Name, counts, own_parts, price_source, require_w
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
-    ExtrasOptions,
     CompareOptions,
+    ExtrasOptions,
     PlainRunOptions,
     PlanOptions,
     PointOptions,

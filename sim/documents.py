@@ -13,9 +13,9 @@ from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.basis import merged_by_machine, named
-from sim.report.extras import require_failures
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
+from sim.report.extras import require_failures
 from sim.report.goodput import goodput_of, goodput_of_run
 from sim.report.layouts.layout import layout_document
 from sim.report.limited import under_power_cap

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.events import causes_of
-from sim.report.extras import RunExtras
 from sim.report.document import run_document
+from sim.report.extras import RunExtras
 from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run

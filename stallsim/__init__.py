@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from sim.api import Result, compare, extract, goodput, plan, recommend, sweep, whatif
-    from sim.laid_out import LayoutResult
+    from sim.layout_result import LayoutResult
     from sim.spec.hardware import Hardware
     from sim.spec.workload import Workload
 
@@ -113,7 +113,7 @@ def run(
             layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
             raise SpecError(f"{name}: unknown option; {layout or nearest_or_all(name, ['parallel', *allowed])}")
     if laid_out:
-        from sim.laid_out import simulate_layout
+        from sim.layout_result import simulate_layout
 
         return simulate_layout(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
     from sim.api import simulate

@@ -27,7 +27,7 @@ from calibration.cli import app as calibration_app
 from sim.api import Result
 from sim.cli import app, main
 from sim.commands.help import walk_commands
-from sim.laid_out import LayoutResult
+from sim.layout_result import LayoutResult
 from sim.report.style import MEANINGS
 from sim.spec import defaults, schema
 from sim.units import show

@@ -15,7 +15,7 @@ import pytest
 import stallsim
 from sim.api import simulate
 from sim.cli import main
-from sim.laid_out import simulate_layout
+from sim.layout_result import simulate_layout
 from sim.spec import extensions
 from sim.spec.library import catalogue
 from tests.shown import ROOT

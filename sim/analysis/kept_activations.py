@@ -46,8 +46,8 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
 
 def kept_width(training: Training) -> float:
     """Return the bytes per element that a matrix product keeps for the backward pass: one column-wise copy with its scales."""
-    if training.precision == "fp8" and training.asked_recipe is not None:
-        return RECIPES[training.asked_recipe].activation
+    if training.precision == "fp8" and training.effective_recipe is not None:
+        return RECIPES[training.effective_recipe].activation
     return MEANING[training.precision].matrix
 
 

@@ -162,7 +162,7 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find an FP8 recipe that the stack or the GPU lacks."""
-    requested, stack = workload.training.asked_recipe, workload.training.stack
+    requested, stack = workload.training.effective_recipe, workload.training.stack
     supported = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
     if requested is not None and requested not in supported:
         lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"

@@ -65,7 +65,7 @@ class LiveGpu:
     @property
     def made_of(self) -> Hashable:
         """Return a cache key: everything that decides how it computes."""
-        return self._name, self._slow, self._beside, self._network.asked(self._usage), self._weight, self._patience
+        return self._name, self._slow, self._beside, self._network.usage_key(self._usage), self._weight, self._patience
 
     @property
     def slows(self) -> bool:

@@ -150,7 +150,7 @@ class Network:
         now = self.env.now
         return tuple((activity.name, activity.finish - now if activity.rate else -activity.remaining) for activity in self.active.values())
 
-    def asked(self, usage: Mapping[str, float]) -> tuple[tuple[str, float, float | None], ...]:
+    def usage_key(self, usage: Mapping[str, float]) -> tuple[tuple[str, float, float | None], ...]:
         """Return the load of *usage* on each link, with its current capacity (None: no such link): all that decides an activity's share."""
         return tuple([(link, load, self.capacity.get(link)) for link, load in usage.items()])
 

@@ -112,7 +112,7 @@ class NodeGraph:
             return "PHB"
         return "PIX" if len(up) == len(down) == 1 else "PXB"
 
-    def alone(self, route: Route) -> float:
+    def isolated_rate(self, route: Route) -> float:
         """Return the rate (bytes/s) of *route* in isolation: stages add in series, 1/rate = 1/first + 1/second."""
         return 1 / sum(1 / min(self.links[link].capacity for link in stage) for stage in route.stages)
 

@@ -360,7 +360,7 @@ class Training(Spec):
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
 
     @property
-    def asked_recipe(self) -> Fp8Recipe | None:
+    def effective_recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
 

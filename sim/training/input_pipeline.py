@@ -86,7 +86,7 @@ class LoaderSite:
     def made_of(self) -> Hashable:
         """Return a cache key with everything here that affects the timing of a loader."""
         loads = (self.disk, self.cores, self.pin, self.copy, self.gpu, self.peers)
-        return self.rank, *map(self.network.asked, loads), self.cost, self.crowd, self.peer_cap, self.lag
+        return self.rank, *map(self.network.usage_key, loads), self.cost, self.crowd, self.peer_cap, self.lag
 
     @property
     def readers(self) -> int:

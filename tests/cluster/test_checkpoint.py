@@ -28,7 +28,7 @@ def store(**keys: str) -> Store:
 def test_one_writer_copies_at_the_rate_of_its_route(node: Node) -> None:
     graph = node_graph(node)
     found = checkpoint(node, Parts(100 * GB, 1, 1, 8), store())
-    assert found.copied == pytest.approx(100 * GB / graph.alone(graph.device_to_host(0)))
+    assert found.copied == pytest.approx(100 * GB / graph.isolated_rate(graph.device_to_host(0)))
     port = min(graph.links[link].capacity for link in graph.memory_to_network(0))
     assert found.written == pytest.approx(100 * GB / port)
 
@@ -57,7 +57,7 @@ def test_a_node_reads_what_its_gpus_need_and_its_disk_takes_what_they_write(node
     assert parts.writing_nodes == 16 and shared.written == pytest.approx(128 * GB / 100e9)
     assert alone.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
     graph = node_graph(node)
-    assert shared.copied_back == pytest.approx(5 * GB / graph.alone(graph.host_to_device(0)))
+    assert shared.copied_back == pytest.approx(5 * GB / graph.isolated_rate(graph.host_to_device(0)))
     assert shared.loaded - shared.copied_back == pytest.approx(64 * 24 * GB / 100e9)
     assert alone.loaded - alone.copied_back == pytest.approx(24 * GB / most_bandwidth(node.storage))
     nics = [graph.nearest_nic(gpu) for gpu in range(8)]

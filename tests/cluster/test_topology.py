@@ -123,8 +123,8 @@ def test_staged_copies_add_in_series():
     """Closed form: 1/rate = 1/down + 1/up, so two copies over equal ports go at half the rate of one."""
     graph = node_graph(machines.on_one_socket(2))
     port = graph.links["gpu0>socket0"].capacity
-    assert graph.alone(graph.route(0, 1)) == pytest.approx(port / 2)
-    assert graph.alone(graph.host_to_device(0)) == port
+    assert graph.isolated_rate(graph.route(0, 1)) == pytest.approx(port / 2)
+    assert graph.isolated_rate(graph.host_to_device(0)) == port
 
 
 def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.laid_out import simulate_layout
+from sim.layout_result import simulate_layout
 
 
 def test_gradients_of_64_gpus_of_a_rack_stay_on_nvlink() -> None:

@@ -20,10 +20,10 @@ from sim.spec.extensions import any_given
 from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
-from sim.study.plan.kept import figures_of, played_of
 from sim.study.plan.objective import Objective
 from sim.study.plan.refine import LEAST, LayoutWay, Level, LocalRefiner, LookAhead, Refine, RefineResult, RefineTask, Step
 from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.step_cache import figures_of, played_of
 from sim.study.pool import each, process_count
 from sim.training.layouts.prices import PriceBook
 

@@ -25,11 +25,11 @@ from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting, floors
-from sim.study.plan.kept import StepCache
 from sim.study.plan.objective import Objective
 from sim.study.plan.refine import LayoutWay, LocalRefiner, fits, needed_bytes, usable
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking, precisions
+from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook

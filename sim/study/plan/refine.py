@@ -15,9 +15,9 @@ from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
-from sim.study.plan.kept import JournalError, StepCache
 from sim.study.plan.objective import Objective, scale, site_power
 from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.step_cache import JournalError, StepCache
 from sim.training.layouts.bound import least_time, least_work
 from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily

@@ -125,7 +125,7 @@ class GlooPlan(CollectivePlan):
 
     def staging_cap(self) -> float:
         """Return the bytes/s at which one GPU copies without contention on its path."""
-        return min(part.slot.graph.alone(part.slot.graph.device_to_host(gpu)) for part in self.parts for gpu in part.gpus)
+        return min(part.slot.graph.isolated_rate(part.slot.graph.device_to_host(gpu)) for part in self.parts for gpu in part.gpus)
 
     @property
     def _ring_load(self) -> dict[tuple[str, str], float]:

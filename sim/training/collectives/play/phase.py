@@ -46,7 +46,7 @@ class PhaseExecutor:
         kinds = tuple(dict.fromkeys(messages))
         key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
         content, links = memo.cached(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
-        return content, self._network.asked(links)
+        return content, self._network.usage_key(links)
 
     def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
         """Return a token for the cost of *kinds*, their loads and the causes of their links; and all these links."""

@@ -10,9 +10,9 @@ import pytest
 
 from sim.report.plan import plan_document
 from sim.study.plan import refine
-from sim.study.plan.kept import JournalError
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits, Tally
+from sim.study.plan.step_cache import JournalError
 from sim.study.scenario import Scenario
 from sim.training.layouts.play import play
 
