@@ -87,7 +87,7 @@ def _dragonfly(axes: Any, spec: Dragonfly) -> list[str]:
         f"{spec.groups} groups of {spec.routers_per_group} routers",
         f"{spec.nodes_per_router} nodes at each router",
         f"local links: {show(spec.local_bandwidth, 'bandwidth')}, {spec.routing} routing",
-        f"{of_pair:.3g} global links a pair, {show(spec.global_bandwidth, 'bandwidth')} each",
+        f"{of_pair:.3g} global links per pair, {show(spec.global_bandwidth, 'bandwidth')} each",
         *([f"drawn: {shown} groups"] if shown < spec.groups else []),
     ]
 

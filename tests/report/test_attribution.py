@@ -49,10 +49,10 @@ def why(name: str, stall: str, cause: str) -> str:
 
 def test_reasons_are_those_of_the_runs() -> None:
     assert "8 GPUs copy at once, not 1" in why("all cached", "interconnect", "copy")
-    assert "also waits for fetch" in why("little cached", "fetch", "fetch") and "26% of the reads" in why("little cached", "fetch", "fetch")
+    assert "also waits for fetch" in why("little cached", "fetch", "fetch") and "26% of reads" in why("little cached", "fetch", "fetch")
     assert not why("all cached", "fetch", "fetch")  # nothing is read in RUN3
     assert "overlaps with other waits" in why("all cached", "fetch", "prep")
-    assert "spread by 2% more" in why("all cached", "prep", "straggler")
+    assert "vary by 2% more" in why("all cached", "prep", "straggler")
     assert not why("no jitter", "prep", "straggler") and not why("no jitter", "interconnect", "straggler")
     assert case("one GPU")[0]["stalls"]["interconnect"] == {"subtraction_s": 0.0, "direct_s": 0.0, "gaps": []}
 

@@ -14,7 +14,7 @@ from tests.cluster.test_fabric import leaves
     [
         ("128x-hgx-h100-oversubscribed", ["32 leaves, 4 nodes each", "400 GB/s, 4 to 1", "1.6 TB/s, 2 to 1", "between halves: 3.2 TB/s"]),
         ("128x-hgx-h100-rails", ["4 leaves for each of 8 rails, 32 nodes each", "uplinks of a leaf: 1.6 TB/s"]),
-        ("144x-hgx-h100-dragonfly", ["9 groups of 8 routers", "4 global links a pair, 100 GB/s each", "between halves: 8 TB/s"]),
+        ("144x-hgx-h100-dragonfly", ["9 groups of 8 routers", "4 global links per pair, 100 GB/s each", "between halves: 8 TB/s"]),
         ("64x-dgx-a100-torus", ["torus of 4 x 4 x 4", "drawn: a sheet of 4 x 4", "between halves: 800 GB/s"]),
     ],
 )

@@ -93,12 +93,12 @@ def test_text_json_and_page_say_who_meets_and_which_links_are_shared() -> None:
     table = grouped("p3.16xlarge", "dp", "tp=2,pp=2", nodes=4)
     text, document = collective_text(table), collective_document(table)
     assert text.splitlines()[0] == "all_reduce in groups 'dp' of tensor 2 x data 8 x pipeline 2 on p3.16xlarge: 8 GPUs on 2 nodes"
-    assert "at once: 2 groups of stage 0, 2 with ranks on its first node" in text and "NIC 0, 25 Gbps: 2 groups" in text
+    assert "at the same time: 2 groups of stage 0, 2 with ranks on its first node" in text and "NIC 0, 25 Gbps: 2 groups" in text
     assert document["group"]["ranks"] == [0, 2, 4, 6, 8, 10, 12, 14] and document["group"]["links"][0]["groups"] == 2
     assert document["rows"][-1]["by_itself_s"] < document["rows"][-1]["time_s"]
     assert "groups that share links, measured one at a time" in text
     page = collective_page(document)
-    assert "Links that groups share" in page and "one of 2 groups" in page
+    assert "Links that groups share" in page and "one of 2 concurrent groups" in page
 
 
 @pytest.mark.parametrize(

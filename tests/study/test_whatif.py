@@ -166,7 +166,7 @@ def test_infinitely_much_that_gains_less_than_twice_says_what_it_crowds() -> Non
         of_all.append(there / sum(work.t1 - work.t0 for work in copies))
     assert of_all[0] < 0.5 < of_all[1]
     assert any(
-        text.startswith("CPU: infinitely fast gains less than twice") and "at the host memory of socket" in text
+        text.startswith("CPU: infinitely fast gains less than twice") and "limited by the host memory of socket" in text
         for text in document["warnings"]
     )
 

@@ -39,12 +39,12 @@ NOTEWORTHY = 0.02
 """Smallest wait that gets a sentence, as a share of the step."""
 _AXES = {
     "data": "data-parallel gradient reduction",
-    "shard": "gathering and scattering shards",
+    "shard": "gathering and scattering of shards",
     "tensor": "tensor-parallel messages",
-    "pipeline": "the pipeline",
+    "pipeline": "pipeline",
     "context": "context-parallel messages",
     "expert": "expert dispatch and combine",
-    "norm": "the norm of all gradients",
+    "norm": "gradient norm",
 }
 
 

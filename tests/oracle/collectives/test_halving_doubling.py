@@ -61,5 +61,5 @@ def test_one_rank_sends_nothing():
 @pytest.mark.parametrize(("n", "words"), [(3, "use 2 or 4 ranks"), (6, "use 4 or 8 ranks"), (12, "use 8 or 16 ranks")])
 def test_other_numbers_of_ranks_are_told_what_works(n, words):
     for ask in (lambda: halving_doubling_all_reduce(range(n), 8), lambda: halving_doubling_time(n, 8, 1, 0)):
-        with pytest.raises(ValueError, match=f"power of two of ranks, not {n}: {words}, or ring or tree"):
+        with pytest.raises(ValueError, match=f"power of two of ranks, not {n}; {words}, or ring or tree"):
             ask()
