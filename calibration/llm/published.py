@@ -150,7 +150,7 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
-    "Return errors of step time by source and predictor, then one vote per source, then one known row, simple rules and rankings."
+    """Return errors of step time by source and predictor, then one vote a source, then one known row, simple rules and rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
     for source, of in sorted(pooled(rows).items()):
         errors = [pair(errors_of(of, name)) for name in PREDICTORS]

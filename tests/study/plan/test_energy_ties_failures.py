@@ -148,7 +148,7 @@ def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture
     cases = {
         ("--with-failures",): "--tokens",
         ("--spares", "2"): "--spares 2: belongs to failures; write --with-failures as well",
-        ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known are high, low, middle",
+        ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known: high, low, middle",
         ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
     }
