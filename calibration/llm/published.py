@@ -151,7 +151,7 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
-    "Return step-time errors by source and predictor, then with one vote per source, with one measured row, of simple rules; rankings."
+    """Return step-time errors by source and predictor, then with one vote a source, with one measured row, of simple rules; rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
     for source, group in sorted(pooled(rows).items()):
         errors = [pair(errors_of(group, name)) for name in PREDICTORS]

@@ -23,6 +23,7 @@ from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, 
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 from sim.terminal import Talk
+from sim.units import counted
 
 SECONDS, QUICK_SECONDS = 0.25, 0.04
 """Target time for one question; there are about 150."""
@@ -233,7 +234,7 @@ class Shown(ProfileProgress):
     def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        outcome = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
+        outcome = f"{counted(len(record.rows), 'answer')}" if record.state == "done" else f"{record.state}: {record.reason}"
         self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {outcome}")
 
 
@@ -261,4 +262,4 @@ def kept(path: Path) -> str:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())
     except SpecError:
         return "stopped before anything was measured"
-    return f"stopped; {path} has {count} answers, marked partial: repeat the command to continue"
+    return f"stopped; {path} has {counted(count, 'answer')}, marked partial: repeat the command to continue"

@@ -56,8 +56,8 @@ def _lookup(document: Mapping[str, Any], key: str, text: str) -> float | None:
     value: Any = document
     for step in key.split("."):
         if not isinstance(value, Mapping) or step not in value:
-            keys = ", ".join(value) if isinstance(value, Mapping) else "nothing"
-            raise SpecError(f"--fail-if {text}: there is no '{step}'; choose from {keys}")
+            keys = ", ".join(value) if isinstance(value, Mapping) else "none"
+            raise SpecError(f"--fail-if {text}: there is no '{step}'; keys here: {keys}")
         value = value[step]
     if isinstance(value, Mapping | list):
         further = f"; append one of {', '.join(value)}" if isinstance(value, Mapping) else ""

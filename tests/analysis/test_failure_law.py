@@ -122,12 +122,13 @@ def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, told: str) -> None:
     [
         (
             "weibul",
-            "--failure-law weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or one of your own (docs/develop/own-fail",
+            "--failure-law weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or the name of one of your own "
+            "(docs/develop/own-fail",
         ),
         ("weibull", "--failure-law weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
         ("weibull:nan", "--failure-law weibull:nan: write weibull:SHAPE"),
         ("weibull:0.1", "--failure-law weibull:0.1: write weibull:SHAPE"),
-        (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; docs/develop/own-failure-law.md shows one"),
+        (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; see docs/develop/own-failure-law.md for an example"),
     ],
 )
 def test_what_is_no_law_is_refused_in_a_sentence(law: object, told: str) -> None:

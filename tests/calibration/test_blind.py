@@ -101,7 +101,7 @@ def test_a_table_that_was_not_measured_says_so(capsys: pytest.CaptureFixture[str
     ("arguments", "said"),
     [
         (["hgx-h200"], "-o is missing"),
-        (["hgx-h200", "--measure", "-o", "measured.csv"], "give the table"),
+        (["hgx-h200", "--measure", "-o", "measured.csv"], "expected the table"),
         (["absent.csv"], "absent.csv: No such file"),
     ],
 )

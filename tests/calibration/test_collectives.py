@@ -205,7 +205,7 @@ def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
     assert (record.nbytes, record.gpus_per_process, record.role, record.waits) == (1000.0, 1, "score", False)
     for header, says in (
         ("op,bytes", "network, hardware, nodes, gpus_per_node, time_s missing"),
-        ("time_s,op,bytes,network,hardware,gpus_per_node,nodes,gpu", "'gpu' is none"),
+        ("time_s,op,bytes,network,hardware,gpus_per_node,nodes,gpu", "'gpu' is not a valid column"),
     ):
         path.write_text(header + "\n")
         with pytest.raises(SpecError, match=says):

@@ -64,7 +64,7 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
     columns = {"placement": "2", "batch_per_gpu": 50, "step_time": 1.0}
     assert question(record(**columns, throughput=102.0)).step_time == 1.0
     for throughput in (96.0, 104.0, 999.0):
-        with pytest.raises(SpecError, match=r"runs\.csv:2: throughput_samples_per_s: .* contradicts step_time_s 1: .* mean 100 samples/s"):
+        with pytest.raises(SpecError, match=r"runs\.csv:2: throughput_samples_per_s: .* contradicts step_time_s 1: .* are 100 samples/s"):
             question(record(**columns, throughput=throughput))
 
 

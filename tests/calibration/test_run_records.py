@@ -35,7 +35,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "runs.csv: is empty"),
-        (HEADER, "holds no rows"),
+        (HEADER, "has no rows"),
         ("hardware,workload,step_time_s\na,b,1\n", "runs.csv:1: column 'role' is missing"),
         ("hardware,workload,role,step_time\n", "unknown column 'step_time'; did you mean 'step_time_s'?"),
         ("hardware,workload,role,batch\n", "unknown column 'batch'; did you mean 'batch_per_gpu'? It counts samples per GPU"),
@@ -53,7 +53,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
             "runs.csv:1: appears to be separated by semicolons; save it with commas, and with decimal points in numbers",
         ),
         ("hardware\tworkload\trole\tstep_time_s\n", "runs.csv:1: appears to be separated by tabs"),
-        ("Machine;Model;Throughput\n", "looks separated by semicolons"),
+        ("Machine;Model;Throughput\n", "appears to be separated by semicolons"),
         (HEADER + "a,b,predict,1,,,\n", "runs.csv:2: role: 'predict' is unknown; did you mean 'prediction'?"),
         (HEADER + "a,,network,1,,,\n", "runs.csv:2: workload is blank"),
         (HEADER + "a,b,network,-1,,,\n", "runs.csv:2: step_time_s: '-1' is not a number above 0"),
@@ -62,7 +62,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         (HEADER + "a,b,network,,,,\n", "give step_time_s or throughput_samples_per_s"),
         (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 must be less than the step time"),
         (HEADER + "a,b,network,1,,,,,\n", "9 values for 7 columns"),
-        ("hardware;workload;role;step_time_s\na;b;network;0,2\n", "looks separated by semicolons; save it with commas"),
+        ("hardware;workload;role;step_time_s\na;b;network;0,2\n", "appears to be separated by semicolons; save it with commas"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str) -> None:
@@ -84,7 +84,9 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
     (row,) = found.records
     assert (row.hardware, row.workload, row.total_gpus, row.global_batch, row.step_time) == ("a", "b", 16, 512, 0.25)
     assert row.role == "prediction" and row.stack is None and row.line == 2
-    assert len(found.notes) == 7 and "column 'World Size' is read as total_gpus" in found.notes[2] and "no column 'role'" in found.notes[-1]
+    assert (
+        len(found.notes) == 7 and "column 'World Size' was read as total_gpus" in found.notes[2] and "no column 'role'" in found.notes[-1]
+    )
     for ambiguous in ("batch", "time", "gpus", "throughput"):
         with pytest.raises(SpecError, match=f"unknown column '{ambiguous}'; did you mean"):
             read_table(written(tmp_path, f"hardware,workload,{ambiguous}\na,b,1\n"))

@@ -54,5 +54,5 @@ def test_a_record_that_cannot_be_gone_on_with_is_told_before_the_loop(tmp_path: 
     path.write_text("{}")
     with pytest.raises(SpecError, match="is not a machine record"), StepTimes(path, batch=8):
         raise AssertionError("the block has begun")
-    with pytest.raises(SpecError, match="a batch of 0"):
+    with pytest.raises(SpecError, match="batch is 0"):
         StepTimes(path, batch=0)

@@ -130,7 +130,7 @@ def test_editing_what_is_said_twice_is_refused_at_its_line(tmp_path: Path) -> No
             "parameters: 23379024",
             "write parameters: 11689512, or unused: 11689512 for parameters that no layer uses",
         ),
-        ("gradients: [1000, 512000]", "gradients: [10, 5120]", "write parameters: 11181642, or unused: 507870 for those"),
+        ("gradients: [1000, 512000]", "gradients: [10, 5120]", "write parameters: 11181642, or unused: 507870 for parameters"),
         ("gradients: [1000, 512000]", "gradients: [2000, 1024000]", "write parameters: 12202512"),
     ):
         (tmp_path / "net.yaml").write_text(kept.replace(before, after))

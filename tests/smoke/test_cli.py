@@ -199,7 +199,7 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
     assert main(["list", "--where", "gpu=V1"]) == 1
     assert "no row matches gpu=V1; did you mean V100-PCIe-16GB" in capsys.readouterr().err
     assert main(["list", "--where", "gpus=9"]) == 1
-    assert "no row matches gpus=9; gpus goes from 1 to 1,152" in capsys.readouterr().err
+    assert "no row matches gpus=9; gpus ranges from 1 to 1,152" in capsys.readouterr().err
     assert main(["list", "hardware", "--where", "gpu=RTX4090"]) == 1
     said = "no row matches gpu=RTX4090; it is a GPU, but no machine in the catalog has it; put it into one, such as g5.12xlarge with "
     "--set node"

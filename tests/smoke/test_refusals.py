@@ -10,7 +10,7 @@ import pytest
 from sim.cli import main
 
 RUN = ["run", "p3.16xlarge", "vgg16", "--fast"]
-STACKS = "'python -m sim list stacks' shows the "
+STACKS = "'python -m sim list stacks' lists all "
 
 OPTIONS = {
     "nodes empty": (["--nodes", ""], "--nodes '': write a number such as 4"),
@@ -82,7 +82,10 @@ FILES = {
     "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
     "a wrong unit": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25 GiB}}\n", ":2:14: node.nic.bandwidth: 'GiB' is a unit of size"),
     "a bare number": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25}}\n", ":2:14: node.nic.bandwidth: the number 25 has no unit"),
-    "cut off GPUs": (b"extends: p3.16xlarge\nnode: {gpu_count: 9}\n", "disconnected: gpu_count is 9, but GPU 8 hangs off no socket"),
+    "cut off GPUs": (
+        b"extends: p3.16xlarge\nnode: {gpu_count: 9}\n",
+        "disconnected: gpu_count is 9, but GPU 8 is not attached to any socket",
+    ),
     "a bomb": (
         b"a: &a [1, 1]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (n, n, n - 1, n - 1) for n in range(98, 122)),
         "values once aliases are expanded",

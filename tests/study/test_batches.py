@@ -81,7 +81,7 @@ def test_equal_machines_take_equal_batches_and_batches_mean_what_batch_does(unli
     assert (named.throughput, named.job.samples) == (plain.throughput, 24)
     alike = tmp_path / "equal.yaml"
     alike.write_text(EQUAL)
-    with pytest.raises(SpecError, match="equal machines"):
+    with pytest.raises(SpecError, match="identical machines"):
         answer(Scenario(str(alike), "alexnet", (SYNTHETIC, "training.batches=[8,4]")))
 
 

@@ -532,7 +532,7 @@ def test_failures_beside_a_run_are_of_any_level(capsys: pytest.CaptureFixture[st
     assert main(["run", *job, "--hours", "200", "--reliability", "high"]) == 2
     assert "--reliability high: applies only to failures; add --with-failures" in capsys.readouterr().err
     assert main(["run", *job, "--hours", "200", "--with-failures", "--reliability", "best"]) == 2
-    assert "known are high, low, middle" in capsys.readouterr().err
+    assert "known: high, low, middle" in capsys.readouterr().err
 
 
 def test_a_store_twice_as_fast_never_costs_more() -> None:

@@ -145,7 +145,7 @@ class Late(Empty):
             "loader mine: does not return an InputPipeline: it lacks site and next_batch and copy_to_gpu and state",
         ),
         (Own(lambda site: site), "loader mine: TypeError: "),
-        (4, "the loader 4: does not follow Loader: it lacks name and made; docs/develop/own-loader.md shows one"),
+        (4, "the loader 4: does not follow Loader: it lacks name and made; see docs/develop/own-loader.md for an example"),
         ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; register one of your own (docs/develop/"),
     ],
 )

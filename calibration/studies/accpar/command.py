@@ -23,10 +23,10 @@ class AccPar:
     @staticmethod
     def run(
         hardware: Annotated[
-            str | None, typer.Argument(metavar="[HW]", help="groups of boards; by default 128 of TPU v2 and 128 of v3")
+            str | None, typer.Argument(metavar="[HW]", help="groups of boards; default: 128 of TPU v2 and 128 of TPU v3")
         ] = None,
-        models: Annotated[str | None, typer.Option(metavar="NAME,...", help="CNNs: chains of layers, and torchvision's ResNets")] = None,
-        batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="samples of a step, of all boards; by default 512")] = None,
+        models: Annotated[str | None, typer.Option(metavar="NAME,...", help="CNNs: chains of layers, or torchvision's ResNets")] = None,
+        batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="samples per step over all boards; default: 512")] = None,
         sets: Sets = [],  # noqa: B006
         processes: Processes = None,
         as_json: JsonOption = False,
@@ -41,7 +41,7 @@ class AccPar:
 
         names = [name.strip() for name in models.split(",") if name.strip()] if models is not None else list(MODELS)
         if not names:
-            raise SpecError(f"--models {models or repr('')}: write names of models, for example alexnet,vgg16")
+            raise SpecError(f"--models {models or repr('')}: write model names, for example alexnet,vgg16")
         study = accpar_study(hardware or HARDWARE, names, batch or BATCH, sets, processes, messages.counting("cases"))
         messages.progress("")
         document = accpar_document(study)

@@ -31,7 +31,7 @@ def accpar_document(study: AccparStudy) -> dict[str, Any]:
         "as_published": study.as_published,
         "differs": differs(study),
         "assumptions": _assumptions(),
-        "warnings": ["all figures of the boards are estimates from weak sources (sim list hardware; sim check -v)"],
+        "warnings": ["all data of the boards are estimates from weak sources (sim list hardware; sim check -v)"],
         "version": __version__,
         "inputs_sha256": dict(study.inputs),
     }
@@ -92,25 +92,27 @@ def _mean(study: AccparStudy, wires: str, strategy: str) -> dict[str, Any]:
 def differs(study: AccparStudy) -> list[str]:
     """Return reasons why these speedups differ from the paper's."""
     spread = [result.speedup("AccPar") for result in study.on("nic")]
-    gains = f"AccPar's gain is {min(spread):.1f} to {max(spread):.1f} times on the same array"
+    gains = f"on the same array, AccPar's gain ranges from {min(spread):.1f} to {max(spread):.1f} times"
     return [
         f"the mean depends on the networks: {gains if len(spread) > 1 else 'the gain is'}{',' * (len(spread) > 1)} largest where weights "
         "outweigh products (AlexNet, VGG)",
         "it depends on the network between boards, whose rate was not verified against the paper: both ways to join boards are shown",
-        "products run at the peak and nothing overlaps; the paper's simulator also counts memory accesses, which slow every strategy alike",
-        f"ratios are searched on a grid of {STEPS} parts for each layer, exactly; the paper balances both sides of a layer by an equation",
+        "matrix products run at peak and nothing overlaps; the paper's simulator also counts memory accesses, which slow all strategies "
+        "equally",
+        f"ratios are searched exhaustively on a grid of {STEPS} steps per layer; the paper solves an equation that balances both sides "
+        "of a layer",
         "the networks are torchvision's: AlexNet has 64 channels in its first layer (the authors' has 96)",
-        "a board's share of a layer may not be less than one sample or channel; the authors' program has no such limit",
-        "what a group fetches is spread over its boards, so that data parallelism costs what the best all-reduce does",
+        "a board's share of a layer is at least one sample or channel; the authors' program has no such limit",
+        "the data that a group fetches are spread over its boards, so data parallelism costs as much as the best all-reduce",
     ]
 
 
 def _assumptions() -> list[str]:
     return [
         "closed form, no event simulation: each layer waits for the slower side at every level",
-        "bfloat16 tensors; data parallelism, one weird trick and HyPar split in halves, whatever the boards",
-        "HyPar sees shortcuts too; its authors' program passes over them",
-        "'by speed' is data parallelism with batches in the ratio of the boards' speeds; the paper does not have it",
+        "bfloat16 tensors; data parallelism, one weird trick and HyPar always split in halves",
+        "HyPar includes shortcuts; its authors' program ignores them",
+        "'by speed' is data parallelism with batches proportional to the boards' speeds; it is not in the paper",
     ]
 
 
@@ -119,18 +121,18 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     means = {(mean["wires"], mean["strategy"]): mean for mean in document["means"]}
     gains = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
     models = list(dict.fromkeys(row["model"] for row in document["rows"]))
-    scope = f"for {models[0]}" if len(models) == 1 else "in the mean"
+    scope = f"for {models[0]}" if len(models) == 1 else "on average"
     published = f"the paper says {PUBLISHED['AccPar']:.2f}"
     if not document["as_published"]:
-        published = f"the published {PUBLISHED['AccPar']:.2f} is the mean of other networks, or of another array or batch"
+        published = f"the published {PUBLISHED['AccPar']:.2f} is for other networks, or another array or batch"
     return f"AccPar is {gains} faster than data parallelism {scope}; {published}."
 
 
 def accpar_text(document: Mapping[str, Any]) -> str:
     """Return the text for a terminal."""
     lines = [
-        f"AccPar on {document['hardware']}: a step of {document['global_batch']} samples with data parallelism in halves, and how many "
-        "times faster it is otherwise"
+        f"AccPar on {document['hardware']}: step time for {document['global_batch']} samples with data parallelism in halves, and the "
+        "speedup of the other strategies"
     ]
     lines.append(f"  {verdict_of(document)}")
     for part in document["boards"]:
@@ -146,7 +148,7 @@ def accpar_text(document: Mapping[str, Any]) -> str:
         lines += _mean_lines([mean for mean in document["means"] if mean["wires"] == wires], document)
     lines += [
         "",
-        "  Why the means are not the paper's:" if document["as_published"] else "  Where this differs from the paper:",
+        "  Why the means differ from the paper:" if document["as_published"] else "  Where this differs from the paper:",
         *(f"    - {text}" for text in document["differs"]),
     ]
     lines += ["  Assumed:", *(f"    - {text}" for text in document["assumptions"])]

@@ -69,7 +69,7 @@ def network_of(model: Model, batch: int) -> LayerNetwork:
     """Return the network of *model* for *batch* samples. Raise SpecError if it is not a CNN or layer names do not identify its paths."""
     blocks = tuple(layer.name.removesuffix(".add") for layer in model.layers if layer.name.endswith(".add"))
     if merge := next((layer.name for layer in model.layers if layer.name.rpartition(".")[2].partition("_")[0] in _MERGES), None):
-        raise SpecError(f"{model.name}: {merge} merges paths in a way that names do not tell; write a chain of layers, or a ResNet")
+        raise SpecError(f"{model.name}: {merge} merges paths in a way that layer names do not show; use a chain of layers, or a ResNet")
     builder = _NetworkBuilder(model.name, batch)
     for layer in model.layers:
         block = next((name for name in blocks if layer.name.startswith(f"{name}.")), "")
@@ -80,7 +80,7 @@ def network_of(model: Model, batch: int) -> LayerNetwork:
         else:
             builder.branch(layer, block)
     if not any(node.kind == "conv" for node in builder.nodes):
-        raise SpecError(f"{model.name}: has no convolution; AccPar's tensors are split for CNNs such as vgg16 or resnet50")
+        raise SpecError(f"{model.name}: has no convolution; AccPar splits CNNs such as vgg16 or resnet50")
     return LayerNetwork(tuple(builder.nodes), tuple(builder.segments))
 
 
@@ -118,7 +118,7 @@ class _NetworkBuilder:
     def join(self, layer: Layer) -> None:
         """Add the sum at the end of a block. Raise SpecError if no layer leads to it."""
         if not layer.name.startswith(f"{self.block}.") or not self.paths[0] or self.end < 0:
-            raise SpecError(f"{self.name}: {layer.name} ends no residual block of convolutions; write a chain of layers, or a ResNet")
+            raise SpecError(f"{self.name}: {layer.name} does not end a residual block of convolutions; use a chain of layers, or a ResNet")
         size, last = layer.write / 4.0 * self.batch, self.nodes[self.paths[0][-1]]
         joined = self._add(LayerNode(layer.name, "join", 0.0, size, size, 0.0, self.batch, last.outputs, last.outputs), self.paths[0][-1])
         self.segments.append(NetworkSegment((tuple(self.paths[0]), tuple(self.paths[1])), joined))
@@ -126,7 +126,7 @@ class _NetworkBuilder:
 
     def _add(self, node: LayerNode, source: int) -> int:
         if node.kind == "conv" and source >= 0 and node.inputs != self.nodes[source].outputs:
-            raise SpecError(f"{self.name}: {node.name} is a convolution in groups, which AccPar does not split; write a model without")
+            raise SpecError(f"{self.name}: {node.name} is a grouped convolution, which AccPar does not split; use a model without any")
         shrink = node.input / self.nodes[source].output if source >= 0 else 1.0
         self.nodes.append(node._replace(shrink=shrink, first=source < 0))
         return len(self.nodes) - 1
@@ -134,7 +134,7 @@ class _NetworkBuilder:
     def _node(self, layer: Layer) -> LayerNode:
         """Return the node of a convolution or a matrix product; the size of its output follows from its FLOP and weights."""
         if layer.op not in (*_CONVOLUTIONS, "gemm"):
-            raise SpecError(f"{self.name}: {layer.name} is of kind {layer.op}, which AccPar does not split; write a CNN such as resnet50")
+            raise SpecError(f"{self.name}: {layer.name} is of kind {layer.op}, which AccPar does not split; use a CNN such as resnet50")
         inputs, outputs = layer.channels[0], layer.channels[-1]
         weights = float(max(layer.gradients))  # a bias is smaller
         output = layer.forward / (2.0 * weights / outputs)

@@ -16,13 +16,13 @@ from sim.report.page.words import as_tenths, as_time
 def accpar_page(document: Mapping[str, Any]) -> str:
     """Return the web page of the study's *document*."""
     figures = Figures(document, "accpar")
-    title = "AccPar on unlike boards, simulated"
+    title = "AccPar on different boards, simulated"
     places = {(mean["wires"], mean["strategy"]): place for place, mean in enumerate(document["means"])}
     rows: list[tuple[str, Child, Child]] = [
         (f"AccPar, {named}", figures.shown(f"means/{places[wires, 'AccPar']}/geometric", as_tenths), "geometric mean of speed-ups")
         for wires, named in WIRED.items()
     ]
-    hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples a step", tiles(rows))
+    hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples per step", tiles(rows))
     parts = [_gains(figures, wires, named) for wires, named in WIRED.items()]
     parts.append(PagePart("differs", "What differs", section("differs", "Where this differs from the paper", bullets(document["differs"]))))
     return page(title, "study", hero, [*parts, *basis(figures, None)], {"accpar": document})

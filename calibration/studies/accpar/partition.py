@@ -63,7 +63,7 @@ def best(
 ) -> tuple[float, list[SplitState]]:
     """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError if a node has no state."""
     if stateless := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
-        raise SpecError(f"{stateless}: too few samples and channels for so many boards; write a larger batch")
+        raise SpecError(f"{stateless}: too few samples and channels for this many boards; use a larger batch")
     cost = costs(network, states, sides, objective)
     reached = cost.nodes[network.segments[0].end]
     steps: list[tuple[list[_Chain], CostRow]] = []

@@ -86,5 +86,5 @@ def _states(node: LayerNode, ways: tuple[How, ...], ratios: Sequence[float]) -> 
     states = states_of(node, ways, ratios)
     if not states:
         named = " or ".join(ways)
-        raise SpecError(f"{node.name}: cannot be split by {named} any further; write a larger --global-batch or fewer boards")
+        raise SpecError(f"{node.name}: cannot be split by {named} any further; use a larger --global-batch or fewer boards")
     return states

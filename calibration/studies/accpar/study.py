@@ -112,7 +112,7 @@ def array_of(hardware: Hardware, wires: str) -> BoardArray:
 def _board(group: Group, wires: str, name: str) -> Board:
     node = group.node
     if "bf16" not in node.gpu.peak:
-        raise SpecError(f"{name}: {node.gpu.name} has no bf16 units, in which AccPar computes; write hardware that has them")
+        raise SpecError(f"{name}: {node.gpu.name} has no bf16 units, which AccPar needs; use hardware with bf16 units")
     bandwidth = node.nic.count * node.nic.bandwidth if wires == "nic" else _links_out(group, name)
     return Board(node.gpu.name, node.gpu_count * node.gpu.peak["bf16"], bandwidth)
 
@@ -124,5 +124,5 @@ def _links_out(group: Group, name: str) -> float:
         return node.nic.count * node.nic.bandwidth
     free = TORUS * node.gpu_count - 2 * sum(nvlink.pairs.values())
     if free <= 0 or nvlink.switch_links:
-        raise SpecError(f"{name}: no link of a {node.gpu.name} leaves its board; write boards of chips in a torus, such as {HARDWARE}")
+        raise SpecError(f"{name}: {node.gpu.name} has no links to other boards; use boards of chips in a torus, such as {HARDWARE}")
     return free * nvlink.link.bandwidth

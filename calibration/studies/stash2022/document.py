@@ -60,11 +60,11 @@ def _assumed(study: StashStudy) -> list[str]:
     machines = [load_hardware(name).spec for name in _machines(study)]
     assumed_volumes = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
     return [
-        f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with as many threads as Stash's run scripts give it",
+        f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with the number of threads in Stash's run scripts",
         f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
         f"layers and gradients: {MICRO_BATCH} samples per GPU, synthetic data",
         *merged_by_machine(assumed_volumes),
-        "the cold epoch finds nothing in the page cache, a warm one what it can hold; figures are those of steady steps",
+        "the page cache is empty in the cold epoch and as full as possible in a warm one; results are for steady-state steps",
     ]
 
 
@@ -150,7 +150,7 @@ def study_text(study: StashStudy) -> str:
         f"Stash (arXiv 2208.14344), simulated: {len(study.rows)} cases of {len(models)} models on {len(machines)} machines, "
         f"{len({row.case.model for row in study.micro})} networks in the micro study",
         findings_text(findings(study)),
-        "\n".join(["Beside the abstract:", *(f"  - {line}" for line in observations(study))]),
+        "\n".join(["Beyond the abstract:", *(f"  - {line}" for line in observations(study))]),
         *(text for family in FAMILIES for text in _family(study, family)),
         _micro(study),
     ]
@@ -161,7 +161,7 @@ def study_text(study: StashStudy) -> str:
 
 def findings_text(findings: Sequence[Finding]) -> str:
     """Return a text on which published findings reappear."""
-    lines = ["Published findings, and what of them reappears:"]
+    lines = ["Published findings, and whether the simulation reproduces them:"]
     for finding in findings:
         lines += [f"  {finding.check} {finding.says}: {finding.reappears.upper()}", *(f"     - {line}" for line in finding.reached)]
     return "\n".join(lines)
@@ -174,7 +174,7 @@ def _family(study: StashStudy, family: InstanceFamily) -> list[str]:
     )
     tables: list[tuple[str, Cell, str]] = [
         ("interconnect stall, % of RUN1", lambda row: 100 * row.interconnect if row.nodes == 1 and row.gpus > 1 else None, "{:.0f}"),
-        ("time over the network, times that of one machine", lambda row: row.network, "{:.1f}"),
+        ("time over the network, relative to one machine", lambda row: row.network, "{:.1f}"),
         ("processor (prep) stall, % of RUN3", lambda row: 100 * differential.prep(row.times).share, "{:.0f}"),
         ("disk (fetch) stall, % of RUN2", lambda row: 100 * differential.fetch(row.times).share, "{:.0f}"),
         ("cost of a warm epoch, USD", lambda row: row.cost, "{:.2f}"),
@@ -219,4 +219,4 @@ def _micro(study: StashStudy) -> str:
     words = ("tensors", "MB", "one machine adds", "of RUN1", "two add", "slower")
     titles = [Title("network", True), *map(Title, words)]
     batch = study.micro[0].case.batch if study.micro else 0
-    return f"Layers and gradients, {batch} samples per GPU: what communication adds to a step\n{aligned(titles, lines)}"
+    return f"Layers and gradients, {batch} samples per GPU: time that communication adds to a step\n{aligned(titles, lines)}"

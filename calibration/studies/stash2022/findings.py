@@ -67,8 +67,8 @@ def _interconnect(study: StashStudy) -> Finding:
         "the interconnect inside a machine adds up to 90% of training time",
         _verdict(STALL_BAND, peak, peak > 0.5),
         (
-            f"peak {100 * peak:.1f}%: {name(worst)}; without supposed slices {100 * real.interconnect:.1f}%: {name(real)}",
-            f"{100 * STALLED:.0f}% on {worst.case.machine} takes {_batches(study.stalled, 'or fewer')}",
+            f"peak {100 * peak:.1f}%: {name(worst)}; without hypothetical slices {100 * real.interconnect:.1f}%: {name(real)}",
+            f"{100 * STALLED:.0f}% on {worst.case.machine} needs {_batches(study.stalled, 'or fewer')}",
         ),
         {"peak_percent": 100 * peak, "peak_without_slices_percent": 100 * real.interconnect},
     )
@@ -82,12 +82,12 @@ def _network(study: StashStudy) -> Finding:
     beyond = [f"{row.case.model} at {row.case.batch} ({slowdown:.1f})" for slowdown, row in rows if slowdown > high]
     return Finding(
         "A2",
-        "two instances over the network are up to 5 times slower than one with as many GPUs",
+        "two instances over the network are up to 5 times slower than one with the same number of GPUs",
         _verdict(SLOWDOWN_BAND, peak, peak > 2),
         (
             f"peak {peak:.1f} times: {name(worst)}; slower in {sum(slowdown > 1 for slowdown, _ in rows)} of {len(rows)} cases",
             f"{low:.0f} to {high:.0f} times: {_listed(inside)}; more: {_listed(beyond)}",
-            f"at most {SLOWED:.0f} times slower on P3 takes {_batches(study.slowed, 'or more')}",
+            f"at most {SLOWED:.0f} times slower on P3 needs {_batches(study.slowed, 'or more')}",
         ),
         {"peak_slowdown": peak},
     )
@@ -117,8 +117,8 @@ def _price(study: StashStudy) -> Finding:
     far = max(beaten.values(), key=lambda pair: pair[0].times.warm / pair[1].times.warm, default=None)
     alone = [key for key, rows in cases.items() if _dearer_but_slower([row for row in rows if row.nodes == 1])]
     lines = [
-        f"a dearer machine trains slower than a cheaper one in {len(beaten)} of {len(cases)} cases ({_listed(models)}), "
-        f"without networked ones in {len(alone)} ({_listed(sorted({model for model, _ in alone}))})"
+        f"a more expensive machine trains more slowly than a cheaper one in {len(beaten)} of {len(cases)} cases ({_listed(models)}), "
+        f"without several machines in {len(alone)} ({_listed(sorted({model for model, _ in alone}))})"
     ]
     if far:
         dear, cheap = far
@@ -126,7 +126,7 @@ def _price(study: StashStudy) -> Finding:
             f"most: {name(dear)} (${3600 * dear.price:.2f}/h) takes {dear.times.warm / cheap.times.warm:.1f} times as long as "
             f"{cheap.case.machine} (${3600 * cheap.price:.2f}/h)"
         )
-    lines.append(f"by the epoch a machine of one GPU is cheapest in {single} of {len(cases)} cases")
+    lines.append(f"per epoch, a machine with one GPU is cheapest in {single} of {len(cases)} cases")
     return Finding(
         "A3",
         "more expensive GPU instances are not the most performant for every model",
@@ -182,7 +182,7 @@ def _costs(study: StashStudy) -> Finding:
         "A5",
         "cost of an epoch = time x price, at the prices of Stash's code",
         "no" if off else "yes",
-        (f"{len(prices) - len(off)} of {len(prices)} prices are the same" + (f"; not {', '.join(off)} USD/h" if off else ""),),
+        (f"{len(prices) - len(off)} of {len(prices)} prices are equal" + (f"; not {', '.join(off)} USD/h" if off else ""),),
     )
 
 
@@ -237,9 +237,9 @@ def _layers(study: StashStudy) -> Finding:
         fitted = fit(rows)
         agree &= tensors[0] == tensors[1] > 0 and nbytes[0] == nbytes[1] > 0 and min(fitted.per_tensor, fitted.per_byte) > 0
         lines.append(
-            f"{machine}: of pairs with as many gradient bytes, more tensors take longer in {tensors[0]} of {tensors[1]}; of pairs with as "
-            f"many tensors, more bytes in {nbytes[0]} of {nbytes[1]}; {1e6 * fitted.per_tensor:.0f} us a tensor and "
-            f"{1e9 * fitted.per_byte * 1e3:.1f} ms a GB (least squares, R2 {fitted.r2:.2f})"
+            f"{machine}: with equal gradient bytes, more tensors take longer in {tensors[0]} of {tensors[1]} pairs; with equal numbers "
+            f"of tensors, more bytes take longer in {nbytes[0]} of {nbytes[1]}; {1e6 * fitted.per_tensor:.0f} us per tensor and "
+            f"{1e9 * fitted.per_byte * 1e3:.1f} ms per GB (least squares, R2 {fitted.r2:.2f})"
         )
         figures |= {f"{machine}_us_per_tensor": 1e6 * fitted.per_tensor, f"{machine}_ms_per_gb": 1e12 * fitted.per_byte}
     claim = "communication stalls grow with the number of layers and with the number of gradients"
@@ -259,15 +259,15 @@ def observations(study: StashStudy) -> list[str]:
     lines = [
         _spread("processor (prep) stalls with DALI on the GPU", study.rows, lambda row: differential.prep(row.times).share),
         _spread(
-            "disk (fetch) stalls of the cold epoch, one gp2 volume a node", study.rows, lambda row: differential.fetch(row.times).share
+            "disk (fetch) stalls of the cold epoch, one gp2 volume per node", study.rows, lambda row: differential.fetch(row.times).share
         ),
     ]
     lines += _budget(study)
     rows = {row.case.model: row for row in study.micro if row.nodes == 1}
-    for variant, words in (("_nobn", "without batch normalisation"), ("_noresidue", "without residuals")):
+    for variant, words in (("_nobn", "without batch normalization"), ("_noresidue", "without residuals")):
         changes = [rows[model].interconnect - rows[model.removesuffix(variant)].interconnect for model in rows if model.endswith(variant)]
         if changes:
-            lines.append(f"{words} the interconnect stall moves by {100 * min(changes):+.1f} to {100 * max(changes):+.1f} points")
+            lines.append(f"{words} the interconnect stall changes by {100 * min(changes):+.1f} to {100 * max(changes):+.1f} points")
     return lines
 
 

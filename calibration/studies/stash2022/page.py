@@ -36,21 +36,21 @@ def _cents(value: float) -> str:
 
 _MEASURES = (
     Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _integer,
-            "What exchanging gradients inside the machine adds, in per cent of RUN1."),
-    Measure("network", "network_slowdown", "Over the network", "times as long as one machine", as_tenths,
-            "Two instances over the network against one with as many GPUs: how many times as long a step takes."),
+            "Time that the gradient exchange inside the machine adds, in percent of RUN1."),
+    Measure("network", "network_slowdown", "Over the network", "times one machine", as_tenths,
+            "Step time of two instances over the network, relative to one instance with the same number of GPUs."),
     Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _integer,
-            "What decoding adds with a warm page cache, in per cent of RUN3."),
+            "Time that decoding adds with a warm page cache, in percent of RUN3."),
     Measure("fetch", "fetch_stall_percent", "Fetch stall", "% of RUN2", _integer,
-            "What reading from disk adds in the cold epoch, in per cent of RUN2."),
-    Measure("cost", "warm_cost_per_epoch_usd", "Cost of a warm epoch", "USD", _cents, "USD of an epoch with a warm page cache."),
+            "Time that reading from disk adds in the cold epoch, in percent of RUN2."),
+    Measure("cost", "warm_cost_per_epoch_usd", "Cost of a warm epoch", "USD", _cents, "USD per epoch with a warm page cache."),
 )  # fmt: skip
 
 
 def study_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the web page of the study's *document*; *read* are the inputs that the study used."""
     figures = Figures(document, "stash2022")
-    title = "Stash's characterisation of P2 and P3, simulated"
+    title = "Stash's characterization of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
     set_up = (
         f"{pluralized(len(document['rows']), 'case')}: {pluralized(len(models), 'model')} on {pluralized(len(machines), 'machine')}; "
@@ -67,7 +67,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     answers = [finding["reappears"] for finding in document["findings"]]
     counts = {answer: answers.count(answer) for answer in dict.fromkeys(("yes", *answers))}
     rest = [f"{count} {answer}" for answer, count in counts.items() if answer != "yes"]
-    return f"Of {len(answers)} published findings {counts['yes']} reappear{''.join(f', {words}' for words in rest)}."
+    return f"Of {len(answers)} published findings, {counts['yes']} are reproduced{''.join(f', {words}' for words in rest)}."
 
 
 def _tiles(figures: Figures) -> Html:
@@ -87,8 +87,8 @@ def _findings(figures: Figures) -> PagePart:
     for finding in figures.value("findings"):
         answer = tag("span", finding["reappears"], class_="flag" if finding["reappears"] != "yes" else None)
         shown += [tag("h3", f"{finding['check']} {finding['published']}: ", answer), bullets(finding["reached"])]
-    shown += [tag("h3", "Beside the abstract"), bullets(figures.value("observations"))]
-    lead = "What the paper's abstract says (arXiv 2208.14344), and what of it reappears, at which figures and batches."
+    shown += [tag("h3", "Beyond the abstract"), bullets(figures.value("observations"))]
+    lead = "Claims of the paper's abstract (arXiv 2208.14344), and whether the simulation reproduces them, with values and batches."
     return PagePart("findings", "Findings", section("findings", "Published findings", *shown, lead=lead))
 
 
@@ -124,7 +124,7 @@ def _family(figures: Figures, measure: Measure, family: InstanceFamily, most: fl
     )
     caption = f"{measure.title} on {family.name}, {measure.unit}"
     inner = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body), class_="heat")
-    return tag("div", inner, class_="table marks", tabindex="0", role="group", aria_label=f"{caption}; arrow keys go from cell to cell")
+    return tag("div", inner, class_="table marks", tabindex="0", role="group", aria_label=f"{caption}; arrow keys move between cells")
 
 
 def _tried(places: Mapping[tuple[str, str, int], int], family: InstanceFamily, model: str, batch: int) -> bool:
@@ -168,7 +168,7 @@ def _micro(figures: Figures) -> PagePart:
     ]  # fmt: skip
     networks = table(head, cells, "Micro study", "sortable")
     batch = rows[0].value("batch_per_gpu")
-    lead = f"What communication adds to a step of {batch} samples per GPU, by how many tensors and how many bytes are exchanged."
+    lead = f"Time that communication adds to a step of {batch} samples per GPU, by the number of tensors and bytes exchanged."
     shown = section("layers", "Layers and gradients", *drawn, caption, details("All networks", networks), lead=lead)
     return PagePart("layers", "Layers", shown)
 
@@ -183,7 +183,7 @@ def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Htm
         ChartPoint(
             row.value(key) / scale, 1e3 * row.value("communication_s_per_step"), row.value("model"),
             f"{row.value('model')}\n{row.value('hardware')}\n{row.value('gradient_tensors')} tensors, "
-            f"{_megabytes(row.value('gradient_bytes'))}\n{as_time(row.value('communication_s_per_step'))} a step",
+            f"{_megabytes(row.value('gradient_bytes'))}\n{as_time(row.value('communication_s_per_step'))} per step",
             (row.marked(key), row.marked("communication_s_per_step")), row.value("nodes") == most, "_" not in row.value("model"),
         )
         for row in rows
@@ -191,7 +191,7 @@ def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Htm
     plain = "{:g}".format
     across = axis(title, [point.x for point in points], plain)
     up = axis("ms that communication adds", [point.y for point in points], plain)
-    return chart(points, across, up, f"What communication adds to a step, over {title}")
+    return chart(points, across, up, f"Time that communication adds to a step, over {title}")
 
 
 def _costs(figures: Figures) -> PagePart:
@@ -205,10 +205,10 @@ def _costs(figures: Figures) -> PagePart:
         fastest = min(rows, key=lambda row: row.value("warm_epoch_time_s"))
         cells.append([model, str(batch), *(cell for row in (cheapest, fastest) for cell in _chosen(row))])
     head = [
-        ("model", False), ("samples per GPU", True), ("cheapest", False), ("an epoch costs", True), ("takes", True), ("fastest", False),
-        ("an epoch costs", True), ("takes", True),
+        ("model", False), ("samples per GPU", True), ("cheapest", False), ("cost per epoch", True), ("takes", True), ("fastest", False),
+        ("cost per epoch", True), ("takes", True),
     ]  # fmt: skip
-    lead = "Of machines that can be rented, by a warm epoch."
+    lead = "Rentable machines, by a warm epoch."
     drawn = section("cheapest", "Cheapest and fastest", table(head, cells, "Cheapest and fastest machines", "sortable"), lead=lead)
     return PagePart("cheapest", "Cheapest", drawn)
 

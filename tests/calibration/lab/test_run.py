@@ -57,7 +57,7 @@ def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     assert record.step_time == pytest.approx(line["step_time_s"], rel=1e-5)
     assert left_of(os.getpid()) == []
     assert run_plan(found, rows, said.append)[0]["step_time_s"] == line["step_time_s"]
-    assert said[-1] == "1 points, 1 of them already measured"
+    assert said[-1] == "1 point, 1 of them already measured"
 
 
 @pytest.mark.nightly

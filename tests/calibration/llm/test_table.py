@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
 
 
 def test_the_page_names_every_column_that_is_needed(tmp_path: Path) -> None:
-    paragraph = PAGE.read_text(encoding="utf-8").split("Rows of such a table are plain data parallelism")[1].split("\n\n")[0]
+    paragraph = PAGE.read_text(encoding="utf-8").split("This kind of table is for plain data parallelism")[1].split("\n\n")[0]
     assert not [name for name in NEEDED if f"`{name}`" not in paragraph]
     made = tmp_path / "my-llm-runs.csv"
     made.write_text(",".join(NEEDED) + "\n" + "," * (len(NEEDED) - 1) + "\n")

@@ -26,7 +26,7 @@ def test_the_document_has_what_was_agreed(tmp_path: Path) -> None:
         assert key in document
     assert (document["rows"], document["scored"], len(document["not_described"])) == (7, 6, 1)
     assert document["not_described"][0]["line"] == 7
-    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', no number"]
+    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', not a number"]
     assert document["feasibility"]["failed"] == 1
     assert document["feasibility"]["called_does_not_fit"] == 1.0
     assert document["ranking"]["sweeps"] == 1

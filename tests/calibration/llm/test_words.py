@@ -95,7 +95,7 @@ def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
     blank = one(tmp_path, activation_checkpointing="", zero_stage="", cp="", network="")
     assert (empty.recompute, empty.zero, empty.context, empty.nic) == (blank.recompute, blank.zero, blank.context, blank.nic)
     unsaid = table(tmp_path, [{"tp": "unknown"}])
-    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', no number"  # one rank is no guess to make
+    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', not a number"  # one rank is no guess to make
 
 
 def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:

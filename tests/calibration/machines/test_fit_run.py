@@ -88,7 +88,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     broken = cpu_record()
     del broken.probes["gemm"]
     write_record(record, broken)
-    assert "do not tell gemm fp32: measure it with 'calibration profile --only gemm'" in refused(capsys, str(record), "-o", str(output))
+    assert "do not contain gemm fp32: measure it with 'calibration profile --only gemm'" in refused(capsys, str(record), "-o", str(output))
     assert "ends in .yaml" in refused(capsys, str(record), "-o", str(tmp_path / "box.json"))
     assert "no such file" in refused(capsys, str(tmp_path / "absent.json"), "-o", str(output))
     for change, said in (
@@ -97,7 +97,10 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
         (lambda rows: rows[0].update(shape=[64, 0, 64]), r"probes.gemm.rows[0]: shape.1: expected greater than 0, not 0"),
         (lambda rows: rows[2].update(flop=0), r"probes.gemm.rows[2]: flop: expected greater than 0, not 0"),
         (lambda rows: rows[2].update(flop="many"), r"probes.gemm.rows[2]: flop: expected a number, not 'many'"),
-        (lambda rows: rows.__setitem__(slice(None), rows[-1:]), "do not tell gemm fp32: measure it with 'calibration profile --only gemm'"),
+        (
+            lambda rows: rows.__setitem__(slice(None), rows[-1:]),
+            "do not contain gemm fp32: measure it with 'calibration profile --only gemm'",
+        ),
     ):
         broken = cpu_record()
         change(broken.rows("gemm"))
@@ -122,8 +125,8 @@ def test_what_is_not_told_names_the_run_that_would(tmp_path: Path, capsys: Captu
     record.probes["all_reduce"].rows = [row for row in record.rows("all_reduce") if (row["ranks"], row["op"]) == (2, "all_reduce")]
     fitted(tmp_path, record)
     said = capsys.readouterr().err
-    assert "not told: disk bytes: profile --only disk" in said and "not told: loading: profile --only loading" in said
-    assert "not told: gloo, launch: profile --only all_reduce with another number of ranks" in said
+    assert "not measured: disk bytes: profile --only disk" in said and "not measured: loading: profile --only loading" in said
+    assert "not measured: gloo, launch: profile --only all_reduce with another number of ranks" in said
 
 
 def test_the_document_and_the_picture(tmp_path: Path, capsys: Capture) -> None:
@@ -163,7 +166,7 @@ def test_convolutions_that_were_not_measured_are_a_guess_and_not_free(tmp_path: 
     gpu = load_hardware(str(path)).spec.groups[0].node.gpu
     assert gpu.efficiency["conv"] == gpu.efficiency["gemm"]
     assert "conv and depthwise_conv as gemm: estimate" in path.read_text()
-    assert "not told: conv fp32: profile --only convolution" in capsys.readouterr().err
+    assert "not measured: conv fp32: profile --only convolution" in capsys.readouterr().err
 
 
 def test_the_drivers_print_joins_several_gpus(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
     path = tmp_path / "r.json"
     monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=interrupted),))
     assert main(["profile", "-o", str(path), "--only", "disk"]) == 130
-    assert f"stopped; {path} has 1 answers, marked partial: repeat the command to continue" in capsys.readouterr().err
+    assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in capsys.readouterr().err
     assert (read_record(path).state, read_record(path).probes["disk"].reason) == ("partial", "interrupted")
 
 
@@ -90,7 +90,7 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
     monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=ended),))
     said = refused(capsys, "-o", str(path), "--only", "disk")
     assert "terminated (SIGTERM or SIGHUP)" in said
-    assert f"stopped; {path} has 1 answers, marked partial: repeat the command to continue" in said
+    assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in said
     assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 

@@ -93,7 +93,7 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None
     path = tmp_path / "r.json"
     measure(MeasuringPlan(path, []), fresh(), bench(tmp_path), ProfileProgress())
     before = path.read_text()
-    with pytest.raises(SpecError, match="measured with cpu some, and here it is other; measure into another file"):
+    with pytest.raises(SpecError, match="measured with cpu some, but here it is other; measure into another file"):
         opened_record(path, MachineRecord("box", {"cpu": "other"}, {"torch": "2"}))
     assert path.read_text() == before
 

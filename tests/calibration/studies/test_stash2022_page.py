@@ -32,7 +32,7 @@ def test_figures_are_the_document_s(path: Path) -> None:
 
 def test_the_verdict_counts_what_reappears(path: Path) -> None:
     answers = [finding["reappears"] for finding in read(path).documents()["stash2022"]["findings"]]
-    assert verdict(read(path)).startswith(f"Of {len(answers)} published findings {answers.count('yes')} reappear")
+    assert verdict(read(path)).startswith(f"Of {len(answers)} published findings, {answers.count('yes')} are reproduced")
 
 
 def test_every_finding_is_told_with_what_it_reached(path: Path) -> None:

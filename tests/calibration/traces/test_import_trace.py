@@ -189,7 +189,7 @@ BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
         lambda folder: [profile(folder, 0, 4), profile(folder, 2, 4)],
         r"rank0\.json: only 2 of 4 ranks given; missing: 1, 3",
     ),
-    "rank twice": (lambda folder: [profile(folder, 0, 2)] * 2, "rank 0 stands in .* already"),
+    "rank twice": (lambda folder: [profile(folder, 0, 2)] * 2, "rank 0 is already in .*"),
     "missing step": (lambda folder: [profile(folder, events=[*step(3), *step(5)])], "ProfilerStep#4 is missing between #3 and #5"),
     "other steps": (
         lambda folder: [profile(folder, 0, 2), profile(folder, 1, 2, [*step(3), *step(4)])],

@@ -34,10 +34,10 @@ def test_a_number_of_no_rows_is_blank() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("overall.calibrated.medain>0.1", "there is no 'medain'; here stand points, median, p90"),
-        ("calibrated.median>0.1", "there is no 'calibrated'; here stand schema, overall"),
-        ("overall.calibrated.median.x>0.1", "there is no 'x'; here stand nothing"),
-        ("overall.calibrated>0.1", "overall.calibrated is not a number; go on with one of points, median"),
+        ("overall.calibrated.medain>0.1", "there is no 'medain'; keys here: points, median, p90"),
+        ("calibrated.median>0.1", "there is no 'calibrated'; keys here: schema, overall"),
+        ("overall.calibrated.median.x>0.1", "there is no 'x'; keys here: none"),
+        ("overall.calibrated>0.1", "overall.calibrated is not a number; append one of points, median"),
         ("sources>0.1", "sources is not a number"),
         ("overall.calibrated.median=0.1", "write KEY>NUMBER or KEY<NUMBER"),
         ("overall.calibrated.median>10%", "'10%' is not a number"),

@@ -100,7 +100,7 @@ def test_repeats_far_apart_calibrate_nothing_and_are_named(tmp_path: Path, capsy
     path.write_text("\n".join(["hardware,workload,role,placement,batch_per_gpu,step_time_s", *rows]) + "\n")
     assert main(["validate", str(path), "--json", "-j", "1"]) == 0
     shown = capsys.readouterr()
-    assert f"{path}:2, {path}:3: repeats of one run lie 100% apart" in shown.err and "it calibrates nothing" in shown.err
+    assert f"{path}:2, {path}:3: repeats of one run differ by 100%" in shown.err and "they are not used for calibration" in shown.err
     found = json.loads(shown.out)["overall"]
     assert found["closed_form"]["median"] is None and found["copy_row"]["median"] is None  # nothing left that calibrates a rule
 
@@ -152,7 +152,7 @@ CHANGES: list[tuple[dict[str, str], str | None]] = [
     ({"machine": ""}, "hardware is blank"),
     ({"model": "resnet-5000"}, "resnet-5000 is not in the catalog (workloads/)"),
     ({"framework": "pytorch"}, "pytorch is not in the catalog (workloads/stacks/)"),
-    ({"framework": "tf-parameter-server"}, "my-box has 0; write"),
+    ({"framework": "tf-parameter-server"}, "my-box has 0 hosts of role 'server'"),
     ({"dtype": "half"}, "precision: 'half' is unknown; write one of"),
     ({"role": "test"}, "role: 'test' is unknown; write one of compute, network, prediction"),
     ({"comment": "a, comma"}, "11 values for 10 columns; put values that"),
@@ -177,7 +177,7 @@ def test_rows_as_strangers_write_them_are_predicted_or_listed_with_a_reason(tmp_
     assert [int(row["line"]) for row in predicted] == [line for line, (_, reason) in enumerate(CHANGES, start=2) if not reason]
     assert {row["measured_s"] for row in predicted} == {"0.9"} and predicted[0]["batch_per_gpu"] == "32"
     assert all(0.05 < float(row["calibrated_s"]) < 5.0 for row in predicted)
-    assert "column 'machine' is read as hardware" in shown.err and "step_time_s, from milliseconds" in shown.err
+    assert "column 'machine' was read as hardware" in shown.err and "step_time_s, from milliseconds" in shown.err
     assert "16 rows that cannot be predicted:" in (tmp_path / "out" / "validation.txt").read_text()
 
 

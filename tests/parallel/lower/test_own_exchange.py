@@ -120,9 +120,12 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
         ),
         (
             {"exchange": 7},
-            "the exchange 7: does not follow ExchangeStrategy: it lacks name and buckets; docs/develop/own-exchange.md shows one",
+            "the exchange 7: does not follow ExchangeStrategy: it lacks name and buckets; see docs/develop/own-exchange.md for an example",
         ),
-        ({"exchange": "lost"}, "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or one of your own (docs/"),
+        (
+            {"exchange": "lost"},
+            "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or the name of one of your own (docs/",
+        ),
         (
             {"exchange": Own(whole), "stack": "tf-parameter-server"},
             "own_exchange mine forms buckets of all-reduces, but strategy is",

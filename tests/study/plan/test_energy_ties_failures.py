@@ -150,7 +150,7 @@ def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture
     cases = {
         ("--with-failures",): "--tokens",
         ("--spares", "2"): "--spares 2: applies only to failures; add --with-failures",
-        ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known are high, low, middle",
+        ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known: high, low, middle",
         ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
     }

@@ -477,7 +477,7 @@ def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
     cases = {
         "table of layers": (whole._replace(shape=None), {"torchtitan.toml", "megatron.args"}),
         "adapters": (whole._replace(adapters=True), {"torchtitan.toml", "megatron.args"}),
-        "another layers": (shallow, {"torchtitan.toml"}),
+        "in layers": (shallow, {"torchtitan.toml"}),
     }
     assert {"torchtitan.toml", "megatron.args"} <= set(launch_files_of(whole, "").files)
     for words, (launch, names) in cases.items():

@@ -229,7 +229,8 @@ def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, told: st
         (
             7,
             None,
-            "the collective 7: does not follow CollectiveAlgorithm: it lacks name and all_reduce; docs/develop/own-collective.md shows one",
+            "the collective 7: does not follow CollectiveAlgorithm: it lacks name and all_reduce; see docs/develop/own-collective.md "
+            "for an example",
         ),
         (type("Taken", (Star,), {"name": "ring"}), None, "collective ring: a built-in collective has this name"),
     ],
