@@ -12,7 +12,7 @@ from calibration.lab.plan import LabPlan, LabPoint, points
 from calibration.lab.records import RecordLine, is_measured, keep, line_of, raw_file, read_lines
 from calibration.measure.processor_use import Used
 from sim.spec.yaml import SpecError
-from sim.units import counted, show
+from sim.units import pluralized, show
 
 Say = Callable[[str], None]
 
@@ -34,12 +34,12 @@ def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) ->
     for text in dict.fromkeys(filter(None, (overcommitted(plan, point.hosts) for point in wanted))):
         say(f"note: {text}")
     todo = [point for point in wanted if not is_measured(lines, plan, point)]
-    say(f"{counted(len(wanted), 'point')}, {len(wanted) - len(todo)} of them already measured")
+    say(f"{pluralized(len(wanted), 'point')}, {len(wanted) - len(todo)} of them already measured")
     end = time.monotonic() + limit if limit else None
     here = machine()
     for number, point in enumerate(todo, 1):
         if end is not None and time.monotonic() > end:
-            say(f"time limit reached with {counted(len(todo) - number + 1, 'point')} left; repeat the command to continue")
+            say(f"time limit reached with {pluralized(len(todo) - number + 1, 'point')} left; repeat the command to continue")
             break
         before = Used.now()
         outcome = _outcome(plan, point)

@@ -23,7 +23,7 @@ from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, 
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 from sim.terminal import Talk
-from sim.units import counted
+from sim.units import pluralized
 
 SECONDS, QUICK_SECONDS = 0.25, 0.04
 """Target time for one question; there are about 150."""
@@ -234,7 +234,7 @@ class Shown(ProfileProgress):
     def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        outcome = f"{counted(len(record.rows), 'answer')}" if record.state == "done" else f"{record.state}: {record.reason}"
+        outcome = f"{pluralized(len(record.rows), 'answer')}" if record.state == "done" else f"{record.state}: {record.reason}"
         self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {outcome}")
 
 
@@ -262,4 +262,4 @@ def kept(path: Path) -> str:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())
     except SpecError:
         return "stopped before anything was measured"
-    return f"stopped; {path} has {counted(count, 'answer')}, marked partial: repeat the command to continue"
+    return f"stopped; {path} has {pluralized(count, 'answer')}, marked partial: repeat the command to continue"
