@@ -24,7 +24,7 @@ class GpuPower(Spec):
     """Power draw of GPUs of one kind, as fractions of their TDP; 1.02 means two percent above it."""
 
     gpus: tuple[str, ...] = ()
-    """Catalogue names of the GPUs; empty: all GPUs that no other block names."""
+    """Catalog names of the GPUs; empty: all GPUs that no other block names."""
     compute: Factor
     """Draw while the kernels of a training step run, used if it is unknown what bounds them or ``products`` and ``memory`` are missing."""
     products: Factor | None = None

@@ -32,7 +32,7 @@ class Lifetimes(Spec):
 
     name: str
     gpus: tuple[str, ...] = Field(min_length=1)
-    """Catalogue names of the GPUs of these machines."""
+    """Catalog names of the GPUs of these machines."""
     provider: str
     """Provider of the machines."""
     date: str
