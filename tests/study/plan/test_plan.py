@@ -399,7 +399,7 @@ def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...],
     made = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, sets, global_batch=64), (nodes,)))
     chunks, draw = set[tuple[str, int]](), random.Random(4)
     for setting, every in made.ways:
-        for candidate in draw.sample(every, min(150, len(every))):
+        for candidate in draw.sample(every, min(60, len(every))):
             launch = launch_of(made, outcome_of(setting, candidate))
             own, titan = launch.parallel, candidate.stack == "torchtitan-2.x"
             if titan and candidate.context > 1 and model.startswith("deepseek"):

@@ -113,7 +113,7 @@ def test_halving_doubling_between_nodes(executor: str, power: int, nbytes: float
 
 
 @executors
-@given(n=st.integers(2, 9), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+@examples(20, None, n=st.integers(2, 9), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_what_all_send_to_one_waits_for_its_port(executor: str, n: int, nbytes: float, nic: float, latency: float) -> None:
     """Closed form: 2((n-1) S/B + l). Equal nodes are folded into one, of which the busiest stands for all."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
