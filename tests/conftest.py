@@ -9,9 +9,14 @@ import pytest
 from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
+from sim.study import pool
 
 # A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# And what asks for no number of processes starts none: they would import for a second each, beside tests that keep every core busy.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    pool.cores = lambda: 1
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=2000)

@@ -45,7 +45,12 @@ def typed(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=240)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+EVERY_TIME = ("own-collective", "own-schedule")
+
+
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=page.stem, marks=() if page.stem in EVERY_TIME else pytest.mark.nightly) for page in PAGES
+])  # fmt: skip
 def test_page_works_as_it_stands(page: Path, tmp_path: Path) -> None:
     found = blocks(page)
     assert len(page.read_text(encoding="utf-8").splitlines()) < 40

@@ -12,6 +12,7 @@ from sim.events import Cause
 from sim.report.document import run_document
 from sim.simulate import simulate
 from sim.training.job import Job
+from tests.examples import examples
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
 
@@ -28,8 +29,9 @@ def assert_same(short, whole, rel=1e-9):
     assert dict(short.stalls) == pytest.approx(dict(whole.stalls), abs=rel * whole.step_time)
 
 
-@settings(max_examples=25)
-@given(
+@examples(
+    10,
+    25,
     gpus=st.integers(1, 3),
     steps=st.integers(100, 350),
     forward=st.floats(1e-3, 0.1),
@@ -121,8 +123,9 @@ def test_credits_run_out_once():
     assert epoch.exact
 
 
-@settings(max_examples=10)
-@given(
+@examples(
+    4,
+    10,
     steps=st.integers(300, 1200),
     workers=st.integers(1, 5),
     ios=st.integers(1, 3),
@@ -285,8 +288,7 @@ def with_slow_memory(node):
     return node.model_copy(update={"gpu": node.gpu.model_copy(update={"memory_bandwidth": 1e9})})
 
 
-@settings(max_examples=25)
-@given(jobs=beside_each_other(), fold=st.booleans(), exact=st.booleans())
+@examples(10, 25, jobs=beside_each_other(), fold=st.booleans(), exact=st.booleans())
 def test_stalls_of_jobs_side_by_side_sum_to_their_steps(jobs, fold, exact):
     """Conservation: of each job, however short the first one's epoch is beside a step of the other, or how far they drift apart."""
     nodes = (toy_node(2, disk=volume(bandwidth=1e8)), toy_node(2, nic=5e8, disk=volume(bandwidth=1e7)), toy_node(2, disk=volume()))

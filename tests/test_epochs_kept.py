@@ -54,7 +54,7 @@ def test_what_is_found_is_what_would_be_simulated(setup) -> None:
     [
         ("p3.8xlarge", "resnet18", {"lag": 0.01, "cold": False}),
         ("p2.xlarge", "alexnet", {"keep_rates": True}),
-        ("g4dn.xlarge", "resnet18", {}),
+        pytest.param("g4dn.xlarge", "resnet18", {}, marks=pytest.mark.nightly),
     ],
 )
 def test_every_number_of_a_description_is_seen_where_it_matters(hardware: str, workload: str, keys: dict[str, float]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.build import Placement
@@ -13,6 +12,7 @@ from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_hardware
 from sim.training.job import Job
+from tests.examples import examples
 from tests.harness import layer, toy_node, toy_workload, volume
 
 LINKS = {"0-1": 1, "1-2": 1, "2-3": 1, "0-3": 1}
@@ -81,8 +81,7 @@ def simulated(cluster: Cluster, fold: bool = True, **keys: Any) -> Run:
     return simulate(cluster.hardware, [Job(workload, cluster.placement)], exact=True, fold=fold)
 
 
-@settings(max_examples=30)
-@given(clusters(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
+@examples(8, 30, clusters(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
 def test_folded_mixed_clusters_are_the_unfolded_ones(cluster: Cluster, loader: str, algorithm: str) -> None:
     """Step, epoch and every stall to 1e-9, whichever nodes have flaws and however unevenly the job lies on them."""
     folded, whole = (simulated(cluster, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
@@ -93,7 +92,7 @@ def test_folded_mixed_clusters_are_the_unfolded_ones(cluster: Cluster, loader: s
             assert dict(short.stalls) == pytest.approx(dict(long.stalls), abs=1e-9 * long.step_time)
 
 
-@given(clusters())
+@examples(15, None, clusters())
 def test_only_what_differs_is_split(cluster: Cluster) -> None:
     """By hand: a slot for each (description, GPUs used), and as many classes of ranks however many nodes of each there are."""
     twice, thrice = (
@@ -187,8 +186,7 @@ def crowded(crowd: Crowd, fold: bool, noise: float | None = None, **keys: Any) -
     return simulate(crowd.hardware, jobs, exact=True, fold=fold)
 
 
-@settings(max_examples=30)
-@given(crowds(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
+@examples(8, 30, crowds(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
 def test_folded_jobs_side_by_side_are_the_unfolded_ones(crowd: Crowd, loader: str, algorithm: str) -> None:
     """Step and every stall of every job to 1e-9, whoever shares which node, NIC, uplink, disk and cores with whom."""
     folded, whole = (crowded(crowd, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))

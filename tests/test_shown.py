@@ -24,7 +24,7 @@ def test_readme_is_short_and_shows_commands() -> None:
     assert any(name == "README.md" for name, _ in BLOCKS)
 
 
-LONGEST = ("python -m sim share ", "python -m sim whatif hgx-h100 ")
+LONGEST = ("python -m sim share ", "python -m sim whatif hgx-h100 ", "python -m sim recommend resnet50 p3", "python -m calibration lab --")
 """How commands begin that take longer than the others together; other tests see to what they print."""
 
 

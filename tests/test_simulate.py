@@ -14,6 +14,7 @@ from sim.events import STALLS, Cause
 from sim.simulate import simulate, steps_per_epoch
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
+from tests.examples import examples
 from tests.harness import carried, cluster, layer, loads, machine, run, toy_node, toy_workload, volume
 
 LOADERS = {
@@ -123,7 +124,7 @@ def test_no_resource_is_ever_over_capacity(setup):
         assert max(load for _, load in steps) <= log.capacity[name] * (1 + 1e-9), name
 
 
-@given(setups(loaders=["synthetic"], nodes=(2, 3)))
+@examples(20, None, setups(loaders=["synthetic"], nodes=(2, 3)))
 def test_gradients_cross_each_nic_as_often_as_a_ring_needs(setup):
     """Conservation: bytes sent = bytes received = 2(n-1)/n of the gradients in each step, on every NIC."""
     found = setup.run(exact=True, keep_rates=True, fold=False)
@@ -159,8 +160,7 @@ def test_a_step_takes_at_least_what_each_resource_needs(setup):
     assert {name: least for name, least in bounds.items() if least * warm.warm.steps > warm.warm.time * (1 + 1e-9)} == {}
 
 
-@settings(max_examples=15)
-@given(setups(loaders=["pytorch", "dali_cpu"]))
+@examples(5, 15, setups(loaders=["pytorch", "dali_cpu"]))
 def test_a_steady_step_takes_at_least_what_disk_and_cores_need(setup):
     """Bounds on a step, in an epoch so long that what was built in its first seconds is long used up."""
     setup.workload_keys["samples"] = 5000 * setup.per_step * setup.ranks
@@ -228,7 +228,7 @@ def same(one, other, rel=1e-9):
     assert dict(one.stalls) == pytest.approx(dict(other.stalls), rel=rel, abs=rel * one.step_time)
 
 
-@given(setups())
+@examples(20, None, setups())
 def test_folded_equals_unfolded(setup):
     """Equal ranks simulated once or one by one: the same to 1e-9."""
     for folded, unfolded in zip(setup.run(exact=True).jobs, setup.run(exact=True, fold=False).jobs, strict=True):

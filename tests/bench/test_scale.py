@@ -99,6 +99,7 @@ def test_three_iterations(benchmark: Any, ranks: int) -> None:
     assert sum(rank.size for rank in found.log.ranks) == ranks
 
 
+@pytest.mark.nightly
 def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
     """Every rank with a speed and jitter of its own, each simulated by itself."""
     benchmark.extra_info |= {"label": "the same, 1,024 ranks that all differ, none folded", "aim": "20 s"}

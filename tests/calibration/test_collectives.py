@@ -38,6 +38,7 @@ def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
             assert record.time > bytes_out / (node.nic.count * node.nic.bandwidth), record
 
 
+@pytest.mark.nightly
 def test_nothing_is_predicted_above_what_the_wire_carries():
     """Conservation: what a GPU or a node cannot but receive crosses its links and cards, at their full rate at most."""
     records = read_collectives()

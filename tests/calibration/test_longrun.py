@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,13 @@ from sim.study.weeks import reliability_of
 DAY = 86400.0
 
 
+@cache
+def longrun() -> dict[str, Any]:
+    return longrun_document()
+
+
 def test_counts_shares_and_effective_shares() -> None:
-    found = longrun_document()
+    found = longrun()
     counts = {(row["fleet"], row["kind"]): row for row in found["counts"]}
     assert found["inside_95"] >= 0.9
     assert abs(counts["llama3", "unexpected"]["error"]) < 0.20
@@ -30,7 +37,7 @@ def test_counts_shares_and_effective_shares() -> None:
 
 def test_the_page_of_trust_shows_what_the_commands_print() -> None:
     page = (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")
-    assert longrun_text(longrun_document()) in page
+    assert longrun_text(longrun()) in page
     assert energy_text(energy_document()) in page
 
 

@@ -16,6 +16,7 @@ from sim.cluster.fabric import ALL, RING, SWITCH, TREE, JobFabric, NodeStreams, 
 from sim.events import Cause
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
+from tests.examples import examples
 from tests.harness import all_reduce_alone, cluster, layer, run, toy_node, toy_workload
 from tests.oracle.collectives.tree import double_binary_tree
 
@@ -329,7 +330,12 @@ def test_hashed_paths_hold_nobody_back_below_one_switch():
     assert times[0] == times[1]
 
 
-@given(st.sampled_from([{}, {"leaf_spine": {"nodes_per_leaf": 2}}, {"torus": {"dimensions": [4], "link_bandwidth": "1 GB/s"}}]), st.data())
+@examples(
+    15,
+    None,
+    st.sampled_from([{}, {"leaf_spine": {"nodes_per_leaf": 2}}, {"torus": {"dimensions": [4], "link_bandwidth": "1 GB/s"}}]),
+    st.data(),
+)
 def test_fuller_paths_are_never_slower(structure, data):
     """Monotone: time falls, capacities and the cut between halves grow with the share that paths fill; a share of 1 changes nothing."""
     less, more = sorted((data.draw(st.floats(0.05, 1.0)), data.draw(st.floats(0.05, 1.0))))

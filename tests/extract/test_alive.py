@@ -52,7 +52,7 @@ def test_a_stage_receives_what_torchs_pipeline_hands_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "cuts"),
     [
-        ("resnet18", ("layer1.0.relu", "layer2.0", "layer2.0.conv2", "layer3.0.downsample", "fc")),
+        pytest.param("resnet18", ("layer1.0.relu", "layer2.0", "layer2.0.conv2", "layer3.0.downsample", "fc"), marks=pytest.mark.nightly),
         pytest.param("vgg11", ("features.3", "features.8", "classifier.3"), marks=pytest.mark.nightly),
         ("squeezenet1_0", ("features.3.expand3x3", "features.4")),
     ],

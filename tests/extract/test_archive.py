@@ -90,6 +90,7 @@ def test_example_inputs_are_tensors_and_nothing_else(tmp_path: Path) -> None:
     assert proof.exists(), "the pickle would have done it"
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("torch")
 def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """torch logs a traceback of its own for such a file; in a process of its own, since torch's log is set up once."""

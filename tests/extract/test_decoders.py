@@ -67,7 +67,7 @@ GPT2_SIZES = {"gpt2": "small", "gpt2-medium": "medium", "gpt2-large": "large", "
 
 @pytest.mark.parametrize(
     ("name", "tokens"),
-    [("gpt2", 1024), ("gpt2", 256), *(pytest.param(name, 1024, marks=pytest.mark.slow) for name in list(GPT2_SIZES)[1:])],
+    [("gpt2", 1024), ("gpt2", 256), *(pytest.param(name, 1024, marks=pytest.mark.nightly) for name in list(GPT2_SIZES)[1:])],
 )
 def test_gpt2_of_the_catalogue_is_the_traced_one(name: str, tokens: int) -> None:
     """At any length; gradients come in the same order, and all that backward keeps is as much, but for masks of dropout.

@@ -118,6 +118,7 @@ print(next(line.split()[1] for line in pathlib.Path("/proc/self/status").read_te
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_largest_model_takes_less_than_4_gb(tmp_path: Path) -> None:
     """Peak memory of the whole process, as the system counts it; what it writes is the catalogue's table."""

@@ -17,6 +17,7 @@ from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare
 from sim.training.step_plan import plan_step
+from tests.examples import examples
 
 NAMES = st.one_of(
     st.text(min_size=1, max_size=12), st.sampled_from(["1", "1.0", "yes", "null", "12:30", "1e9", "- a", "a: b", "#x", "é", "{x}"])
@@ -33,7 +34,9 @@ def model(*layers: Layer, name: str = "net", parameters: int = 10**9) -> Model:
     )
 
 
-@given(
+@examples(
+    15,
+    None,
     st.lists(
         st.tuples(
             NAMES,
@@ -43,7 +46,7 @@ def model(*layers: Layer, name: str = "net", parameters: int = 10**9) -> Model:
         ),
         min_size=1,
         max_size=5,
-    )
+    ),
 )
 def test_reading_back_gives_the_same_model_and_the_same_bytes(rows: list[tuple[str, int, list[tuple[int, str]], int]]) -> None:
     written = model(

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cli import main
@@ -18,6 +18,7 @@ from sim.spec.strict import csv_rows, parse_json
 from sim.spec.yaml import SpecError
 from sim.study.ranges import whole_numbers
 from sim.study.space import axis
+from tests.examples import examples
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.attack import attack
 from tests.fuzz.commands import COMMANDS, OPTIONS, VALUES
@@ -59,8 +60,7 @@ def test_a_mutation_changes_and_repeats() -> None:
 WORDS = st.sampled_from(OPTIONS) | st.sampled_from([value for value in VALUES if "{" not in value]) | st.text(max_size=6)
 
 
-@settings(max_examples=40)
-@given(st.sampled_from([words[0] for words in COMMANDS if words]), st.lists(WORDS, max_size=3))
+@examples(15, 40, st.sampled_from([words[0] for words in COMMANDS if words]), st.lists(WORDS, max_size=3))
 def test_any_words_after_a_command(command: str, words: list[str]) -> None:
     told = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):

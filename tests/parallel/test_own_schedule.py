@@ -174,10 +174,11 @@ class Drawn:
         return order[stage]
 
 
-def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [16, pytest.param(30, marks=pytest.mark.nightly)])
+def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Oracle: the simulation itself, with the check left out. Sends that are not waited for always end."""
     told = Counter[str]()
-    for seed in range(30):
+    for seed in range(count):
         try:
             own_passes(extensions.give(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3, runs_ahead=True)
             refused = ""

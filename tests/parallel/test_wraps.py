@@ -151,11 +151,13 @@ def _mesh(ranks: int) -> Any:
 
 
 SENT: tuple[tuple[str, Wrapping, int], ...] = (
+    ("shufflenet_v2_x0_5", ("stage*", "stage*.*"), 4),
+    ("alexnet", 1_000_000, 8),
+)
+SENT_NIGHTLY: tuple[tuple[str, Wrapping, int], ...] = (
     ("resnet50", ("layer*", "layer*.*"), 4),
     ("resnet50", 1_000_000, 8),
     ("mobilenet_v2", ("**.conv",), 4),
-)
-SENT_NIGHTLY: tuple[tuple[str, Wrapping, int], ...] = (
     ("resnet50", ("layer*.*",), 8),
     ("resnet50", ("layer*.*.conv*", "layer3", "fc"), 2),
     ("densenet121", ("features.denseblock*.*",), 4),

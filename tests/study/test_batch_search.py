@@ -59,24 +59,33 @@ def test_a_limit_leaves_shares_open_and_says_how_many() -> None:
     assert search.known and 0 < search.left < len(every_choice(search))
 
 
-def test_three_kinds_share_a_batch_as_every_share_shows(tmp_path: Path) -> None:
-    """Oracle: all 28 shares of nine samples simulated; of 120 samples in 7,021 ways twenty steps are enough.
-
-    Horovod's buckets are others at other batches, so that steps of fewer samples bound nothing.
-    """
+@pytest.mark.parametrize(
+    ("stack", "sets"),
+    [
+        (None, ()),
+        pytest.param("horovod-0.21", (), marks=pytest.mark.nightly),
+        pytest.param("tf-parameter-server-sync", COLOCATED, marks=pytest.mark.nightly),
+    ],
+)
+def test_three_kinds_share_a_batch_as_every_share_shows(tmp_path: Path, stack: str | None, sets: tuple[str, ...]) -> None:
+    """Oracle: all 28 shares of nine samples simulated. Horovod's buckets are others at other batches: fewer samples bound nothing there."""
     path = tmp_path / "three.yaml"
     path.write_text(THREE)
-    cases = {None: (), "horovod-0.21": (), "tf-parameter-server-sync": COLOCATED}
-    for stack, sets in cases.items():
-        found = batches(Scenario(str(path), "resnet50", ("input.loader=synthetic", *sets), stack=stack), 9).search
-        every = every_choice(found)
-        times = {sizes: found.step_time(sizes) for sizes in every}
-        assert len(every) == 28 and not found.left
-        assert found.known[found.best] == min(times.values()), stack
-        assert bool(found.smaller) == (stack != "horovod-0.21")
-        for sizes, other in itertools.product(every, found.smaller):
-            if all(more >= less for more, less in zip(sizes, other, strict=True)):
-                assert times[sizes] >= found.smaller[other] * (1 - 1e-9), (stack, sizes, other)
+    found = batches(Scenario(str(path), "resnet50", ("input.loader=synthetic", *sets), stack=stack), 9).search
+    every = every_choice(found)
+    times = {sizes: found.step_time(sizes) for sizes in every}
+    assert len(every) == 28 and not found.left
+    assert found.known[found.best] == min(times.values()), stack
+    assert bool(found.smaller) == (stack != "horovod-0.21")
+    for sizes, other in itertools.product(every, found.smaller):
+        if all(more >= less for more, less in zip(sizes, other, strict=True)):
+            assert times[sizes] >= found.smaller[other] * (1 - 1e-9), (stack, sizes, other)
+
+
+def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
+    """Of 120 samples in 7,021 ways twenty steps are enough."""
+    path = tmp_path / "three.yaml"
+    path.write_text(THREE)
     large = batches(Scenario(str(path), "resnet50"), 120).search
     assert len(every_choice(large)) == 7021 and not large.left and large.simulated <= 20
 

@@ -52,7 +52,7 @@ def moved() -> Counter[tuple[str, int]]:
 
 
 BLOCKS = sorted({knob.block for knob in knobs()})
-AT_ONCE = BLOCKS[::5]
+AT_ONCE = BLOCKS[::10]
 
 
 @pytest.mark.parametrize("block", [block if block in AT_ONCE else pytest.param(block, marks=pytest.mark.nightly) for block in BLOCKS])

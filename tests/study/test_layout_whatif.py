@@ -46,6 +46,7 @@ def test_what_gains_little_is_told_from_what_gains_nothing(found: LayoutWhatIf) 
     assert "all links at once" in text and document["links"]["infinite_gain"] > gained["network"]
 
 
+@pytest.mark.nightly
 def test_a_what_if_says_that_it_keeps_the_channels() -> None:
     """NICs twice as fast let NCCL halve the channels, which frees multiprocessors: the run gains what the what-if cannot."""
     asked = Scenario("p5.48xlarge", "llama-3.1-8b", nodes=4, layout=SHARDED)

@@ -27,7 +27,9 @@ def test_it_is_the_smallest_that_fits() -> None:
 
 
 @pytest.mark.parametrize(("model", "fields"), [
-    ("llama-3.1-8b", "pp=2"), ("llama-3.1-8b", "shard=parameters"), ("llama-3.2-1b", "tp=4,shard=parameters"),
+    pytest.param("llama-3.1-8b", "pp=2", marks=pytest.mark.nightly),
+    pytest.param("llama-3.1-8b", "shard=parameters", marks=pytest.mark.nightly),
+    ("llama-3.2-1b", "tp=4,shard=parameters"),
 ])  # fmt: skip
 def test_a_layout_fits_where_it_is_said_to_and_on_no_smaller_gpu(model: str, fields: str) -> None:
     given = Scenario("", model, layout=layout_of([fields]))

@@ -341,9 +341,9 @@ def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytes
 
 def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `plan --with-failures`; its best may be better by the gap that the shorter search left."""
-    sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB", "--global-batch", "16", "--tokens", "10B"]
-    planned = _printed(["plan", "hgx-h100", "llama-3.2-3b", *sets, "--with-failures", "--jobs", "1"], capsys)
-    asked = ["recommend", "llama-3.2-3b", "hgx-h100", "--nodes", "1", *sets, "--budget-hours", "5000", "--with-failures", "--jobs", "1"]
+    sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=16 GiB", "--global-batch", "8", "--tokens", "10B"]
+    planned = _printed(["plan", "hgx-h100", "llama-3.2-1b", *sets, "--with-failures", "--jobs", "1"], capsys)
+    asked = ["recommend", "llama-3.2-1b", "hgx-h100", "--nodes", "1", *sets, "--budget-hours", "5000", "--with-failures", "--jobs", "1"]
     best = _printed(asked, capsys)["best"]
     weeks = planned["with_failures"]
     assert best["effective_share"] == pytest.approx(weeks["effective_share"], abs=1e-3)
@@ -391,6 +391,7 @@ def test_a_power_cap_that_never_binds_changes_no_figure(asked: list[str], capsys
             assert capped[name] == (pytest.approx(value) if isinstance(value, dict | float) and name not in exact else value), name
 
 
+@pytest.mark.nightly
 def test_rankings_are_those_of_limited_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `run --power-cap` on each machine."""
     alike = ["--set", "price.on_demand=20 USD/h", "--precision", "amp_fp16"]

@@ -20,10 +20,10 @@ from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
 
 SMALL = Scenario("", "resnet18", plan=JobPlan(1))
-RENTING = RentalOptions(Budget(money=1e6), ["p3.2xlarge", "g5.xlarge", "p3.8xlarge"], nodes=[1, 2], processes=1)
-LAID = Scenario("", "llama-3.2-3b", ("price.on_demand=20 USD/h", "node.gpu.memory=40 GiB"), plan=JobPlan(None, tokens=10**9))
+RENTING = RentalOptions(Budget(money=1e6), ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge"], nodes=[1, 2], processes=1)
+LAID = Scenario("", "llama-3.2-1b", ("price.on_demand=20 USD/h", "node.gpu.memory=16 GiB"), plan=JobPlan(None, tokens=10**9))
 """A decoder that runs on no machine as it is, so that a layout is planned for each number of nodes."""
-PLANNING = RentalOptions(Budget(time=1e7), ["hgx-h100"], nodes=[1, 2], processes=1)
+PLANNING = RentalOptions(Budget(time=1e7), ["hgx-h100"], nodes=[1], processes=1)
 
 
 def stopping_after(rows: int) -> Callable[[str], Callable[[int, int], None]]:

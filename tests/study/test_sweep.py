@@ -50,7 +50,10 @@ def test_rows_are_those_of_runs_one_by_one() -> None:
     "axes",
     [
         ["node.gpu=K80,V100-SXM2-16GB", "node.nic.bandwidth=10,100 Gbps", "nodes=1,2,16"],
-        ["training.stack=torch-1.13-ddp,gloo-ddp,horovod-0.21", "training.noise.draw=false,true", "dataset.samples=500,90000"],
+        pytest.param(
+            ["training.stack=torch-1.13-ddp,gloo-ddp,horovod-0.21", "training.noise.draw=false,true", "dataset.samples=500,90000"],
+            marks=pytest.mark.nightly,
+        ),
         ["workload=resnet18,alexnet", "hardware=p2.xlarge,p3.8xlarge", "input.num_workers=1,4"],
     ],
 )

@@ -21,6 +21,7 @@ from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
 from sim.study.transient import DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
+from tests.examples import examples
 from tests.study import heap_course
 
 STEPS = 64_000.0
@@ -149,7 +150,9 @@ def test_nothing_is_lost_while_servers_hold_the_state() -> None:
         assert outcome.time >= undisturbed(job) * (1 - 1e-12)
 
 
-@given(
+@examples(
+    25,
+    None,
     policy=st.sampled_from(["shrink", "replace", "wait"]),
     workers=st.integers(1, 6),
     interval=st.floats(5, 500),
@@ -203,7 +206,7 @@ def test_workers_in_step_restart_where_one_goes_or_joins(policy: SpotPolicy, tim
 
 
 def test_a_job_that_would_never_end_is_refused() -> None:
-    job = SpotJob(1e6, (1.0,), ExponentialLives(1.0), "wait", replacement=1.0, checkpoint=60.0)
+    job = SpotJob(1e4, (1.0,), ExponentialLives(1.0), "wait", replacement=1.0, checkpoint=60.0)
     with pytest.raises(SpecError, match="too frequent to complete a checkpoint"):
         best_interval(job, 1)
 

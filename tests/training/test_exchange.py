@@ -11,6 +11,7 @@ from sim.events import Cause, EventLog
 from sim.parallel.lower.exchange_plan import start_of
 from sim.parallel.program import Message
 from sim.training.exchange import Backend, GradientExchange
+from tests.examples import examples
 from tests.harness import layer, machine, run, toy_workload
 from tests.oracle.collectives.broadcast import broadcast_time
 
@@ -183,8 +184,7 @@ def test_stall_grows_with_tensors_at_fixed_bytes(one, other):
     assert few == many or exchange_stall(4 * few, 4000 * few * many) < exchange_stall(4 * many, 4000 * few * many)
 
 
-@settings(max_examples=15)
-@given(st.integers(1, 10**7), st.integers(1, 10**7))
+@examples(5, 15, st.integers(1, 10**7), st.integers(1, 10**7))
 def test_stall_grows_with_bytes_at_fixed_tensors(one, other):
     """Directional (A6): more bytes in as many tensors."""
     few, many = sorted((one, other))

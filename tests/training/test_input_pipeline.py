@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.training.input_pipeline import DALI_PREFETCH, PIN_BANDWIDTH, BatchCost, DaliPipeline, Inline, LoaderSite, Synthetic, WorkerLoader
+from tests.examples import examples
 
 CORES, DISK, PCIE = 8.0, 100.0, 1e10
 
@@ -58,28 +59,28 @@ def cost(read=0.0, prep=0.0, copy=0.0, read_cap=1e9, gpu_prep=0.0):
 # --- torch's DataLoader ----------------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(1, 6), read=st.floats(0, 5), prep=st.floats(0.1, 5))
+@examples(15, None, count=st.integers(1, 6), read=st.floats(0, 5), prep=st.floats(0.1, 5))
 def test_workers_bound_the_loader(count, read, prep):
     """Closed form: with cores and disk to spare, *count* batches come per fetch + prep of one."""
     scene = Scene(workers(count), cost(read, prep, read_cap=1.0), steps=30 * count)
     assert scene.rate(5 * count) == pytest.approx(count / (read + prep), rel=0.05)
 
 
-@given(count=st.integers(9, 24), prep=st.floats(0.1, 5))
+@examples(12, None, count=st.integers(9, 24), prep=st.floats(0.1, 5))
 def test_cores_bound_the_loader(count, prep):
     """Closed form: more workers than cores share them; cores/prep batches a second."""
     scene = Scene(workers(count), cost(prep=prep), steps=30 * count)
     assert scene.rate(5 * count) == pytest.approx(CORES / prep, rel=0.05)
 
 
-@given(count=st.integers(1, 6), read=st.floats(10, 100))
+@examples(15, None, count=st.integers(1, 6), read=st.floats(10, 100))
 def test_the_disk_bounds_the_loader(count, read):
     """Closed form: readers that are not held by their own latency share the disk's bandwidth."""
     scene = Scene(workers(count), cost(read=read), steps=30 * count)
     assert scene.rate(5 * count) == pytest.approx(DISK / read, rel=0.05)
 
 
-@given(count=st.integers(1, 5), factor=st.integers(1, 4), prep=st.floats(0.1, 3), compute=st.floats(0.1, 3), pin=st.booleans())
+@examples(20, None, count=st.integers(1, 5), factor=st.integers(1, 4), prep=st.floats(0.1, 3), compute=st.floats(0.1, 3), pin=st.booleans())
 def test_at_most_so_many_batches_are_outstanding(count, factor, prep, compute, pin):
     """torch's rule: batch b is begun only when b - num_workers * prefetch_factor have been taken; and it is delivered in order."""
     scene = Scene(workers(count, factor, pin), cost(prep=prep, copy=1e6), compute)
@@ -93,7 +94,7 @@ def test_at_most_so_many_batches_are_outstanding(count, factor, prep, compute, p
     assert all(time >= ready[batch] for batch, time in enumerate(scene.taken))
 
 
-@given(count=st.integers(1, 5), prep=st.floats(0.1, 3), compute=st.floats(0, 3))
+@examples(20, None, count=st.integers(1, 5), prep=st.floats(0.1, 3), compute=st.floats(0, 3))
 def test_batches_are_dealt_round_robin(count, prep, compute):
     """torch's rule: worker w builds batches w, w + num_workers, and so on."""
     scene = Scene(workers(count), cost(prep=prep), compute)

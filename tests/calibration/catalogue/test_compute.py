@@ -100,6 +100,7 @@ def test_the_files_carry_the_values_of_the_fit() -> None:
     assert seen > 100
 
 
+@pytest.mark.nightly
 def test_known_gpus_models_and_stacks() -> None:
     """The simulator's own plan over the rows it was fitted to, and over the rows of the other role, which it was not.
 

@@ -29,6 +29,7 @@ def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch
     assert off == []
 
 
+@pytest.mark.nightly
 def test_a_stack_that_only_one_source_ran_falls_back_to_no_factor() -> None:
     workload = workload_named("resnet50", ("training.stack=oneflow-0.2",))
     stack = workload_without("dlperf", workload, ()).training.stack

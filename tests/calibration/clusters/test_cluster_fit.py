@@ -90,6 +90,7 @@ def test_runs_inside_a_socket_tell_nothing_of_copies_between_sockets() -> None:
     assert predict(across, 1.0, ((between, -0.7),)).step > 1.05 * predict(across, 1.0, ()).step
 
 
+@pytest.mark.nightly
 def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
     """The simulator made rows on a machine with a limit of 0.8 GB/s, which is described without one."""
     bare = SPLIT.replace("node.topology.socket_copy_bandwidth=2 GB/s;", "")
@@ -153,6 +154,7 @@ def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself
     assert replace(model, compute=measured_scale(with_sync, evaluator)).slowdown(together[0]) == 1.0
 
 
+@pytest.mark.nightly
 def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
     """The simulator made rows of two jobs on several GPUs, one with layer times 12% longer: the other is left nearly alone."""
     evaluator = Evaluator(processes=1)
@@ -250,7 +252,7 @@ def test_compute_nobody_measured_is_fitted_along() -> None:
     assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
 
 
-@pytest.mark.parametrize("truth", [AS_DESCRIBED, STAGED, pytest.param(LOOPBACK, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("truth", [AS_DESCRIBED, *(pytest.param(way, marks=pytest.mark.nightly) for way in (STAGED, LOOPBACK))])
 def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
     """A machine with NVLink whose GPUs may not see each other: no factor on NVLink's constants explains all placements as well."""
     runs = [

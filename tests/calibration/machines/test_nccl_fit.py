@@ -50,6 +50,7 @@ def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
     assert after.host_transport == before.host_transport  # which no ring crosses
 
 
+@pytest.mark.nightly
 def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     write_record(tmp_path / "r.json", record("p3.16xlarge", {}))
     found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits

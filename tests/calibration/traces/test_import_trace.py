@@ -435,6 +435,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_torch_s_own_trace_is_read(tmp_path: Path) -> None:
     """Oracle: torch.profiler. Without a GPU operators compute; with kernels added by hand, these do, steps and loader waits are torch's."""

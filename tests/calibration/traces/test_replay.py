@@ -43,10 +43,14 @@ JOBS: dict[str, tuple[str, str, int, int, tuple[str, ...], str | None]] = {
 }
 
 
-def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [["small buckets", "accumulation"], pytest.param(list(JOBS), marks=pytest.mark.nightly)], ids=["two", "all"]
+)
+def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(tmp_path: Path, names: list[str]) -> None:
     """Within 1 % where it ran, 3 % on 1 and 4 nodes and with buckets of 5 MiB."""
     wrong = []
-    for name, (hardware, workload, nodes, batch, overrides, stack) in JOBS.items():
+    for name in names:
+        hardware, workload, nodes, batch, overrides, stack = JOBS[name]
         truth = (*overrides, *HIDDEN)
         run = answer(Scenario(hardware, workload, (SYNTHETIC, *truth), nodes=nodes, batch=batch, stack=stack), keep_rates=True).run
         write_trace(run, tmp_path / "t.json.gz")

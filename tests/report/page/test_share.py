@@ -12,10 +12,20 @@ from tests.report.page.browser import browser
 from tests.report.page.reading import Page
 from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, tip, verdict, written
 
+JOBS = """
+name: three
+jobs:
+  - {workload: alexnet, placement: "2", epochs: 0.2}
+  - {workload: vgg11, placement: "4", epochs: 0.1}
+  - {workload: shufflenet_v2_x0_5, placement: "2", start: 40 s, epochs: 0.1}
+"""
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("share"), ["share", "p3.16xlarge", "four-on-eight-gpus", "--policy", "greedy"])
+    folder = tmp_path_factory.mktemp("share")
+    (folder / "jobs.yaml").write_text(JOBS, encoding="utf-8")
+    return written(folder, ["share", "p3.16xlarge", str(folder / "jobs.yaml"), "--policy", "greedy"])
 
 
 def test_figures_are_the_document_s(path: Path) -> None:

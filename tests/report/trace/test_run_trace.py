@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibration.traces.import_trace import import_traces
@@ -26,6 +25,7 @@ from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
 from tests import harness
+from tests.examples import examples
 from tests.harness import layer, machine, toy_workload
 
 Event = dict[str, Any]
@@ -92,7 +92,9 @@ def test_slices_of_a_track_nest_or_are_disjoint(case: str) -> None:
     assert_nested(trace_document(run, excerpt(run)))
 
 
-@given(
+@examples(
+    10,
+    25,
     compute=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3000)), min_size=1, max_size=4),
     workers=st.integers(0, 3),
     prep=st.integers(1, 90),
@@ -103,7 +105,6 @@ def test_slices_of_a_track_nest_or_are_disjoint(case: str) -> None:
     spread=st.sampled_from([0.0, 0.05]),
     steps=st.integers(1, 5),
 )
-@settings(max_examples=25)
 def test_any_job_s_trace_nests_and_imports_to_its_stalls(
     tmp_path_factory: pytest.TempPathFactory, compute: list[tuple[int, int]], workers: int, prep: int, prepared: int, accumulation: int,
     cores: int, launch: str, spread: float, steps: int,

@@ -129,6 +129,24 @@ COUNTED: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+LOOK_AT_THE_NEXT_COMMAND = (
+    "test_the_next_command_fits",
+    "test_what_no_usual_layout_holds_is_searched",
+    "test_nodes_of_a_script_are_those_of_the_next_command",
+    "test_a_script_asks_for_no_more_than_there_is",
+    "test_launch_files",
+    "test_settings_of_a_trainer_are_taken_over",
+    "test_the_line_that_starts_a_job_is_read_in_place_of_a_file",
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_a_search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which layout fits, for the command to run next, is searched for in tests of that command alone: it takes most of the time."""
+    if request.function.__name__ not in LOOK_AT_THE_NEXT_COMMAND:
+        monkeypatch.setattr("sim.study.new.workload.first_command", lambda name, *given: f"python -m sim run hgx-h100 {name}")
+
+
 def test_families_have_as_many_parameters_as_in_transformers() -> None:
     wrong = {}
     for kind, (parameters, more) in COUNTED.items():

@@ -112,6 +112,7 @@ def made() -> LayoutPlan:
     return plan(PlanQuestion(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2)))
 
 
+@pytest.mark.nightly
 def test_the_quickest_by_recurrence_is_what_bounding_every_layout_finds(made: LayoutPlan) -> None:
     """Oracle: the least bound of a search that simulates all that may win, which none of its layouts is below."""
     first = best_by_recurrence(made.ways, Limits(shown=1))

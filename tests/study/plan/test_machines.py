@@ -41,6 +41,7 @@ def _problem(name: str) -> str:
     return compare(Scenario("", "llama-3.1-8b"), [name], document)[0].problem
 
 
+@pytest.mark.nightly
 def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_finds() -> None:
     """Oracle: `plan` on that machine at the batch of its GPUs; one that can run the model keeps the figures of its own run."""
     names = ["hgx-h100", "nc40ads_h100_v5"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.mesh import layout_scene, prepare
@@ -13,6 +12,7 @@ from sim.training.layouts import steady
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily
+from tests.examples import examples
 from tests.harness import machine
 from tests.training.layouts.test_run import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
@@ -27,8 +27,7 @@ def assert_same(found: PlayedLayout, whole: PlayedLayout) -> None:
             assert all(mine.get(key, 0.0) == pytest.approx(theirs.get(key, 0.0), abs=within) for key in mine.keys() | theirs.keys())
 
 
-@settings(max_examples=12)
-@given(layouts(), stacks(), st.integers(8, 14))
+@examples(4, 12, layouts(), stacks(), st.integers(8, 14))
 def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], many: int) -> None:
     fields, each, nodes = drawn
     fields |= {"pipeline": 1, "virtual_stages": 1, "schedule": "1f1b", "shard": "parameters", "micro_batches": 3 * many}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.training.collectives.play.transfer import TransferExecutor
 from sim.training.collectives.price.recurrence import ring_steps, ring_time
+from tests.examples import examples
 from tests.harness import Rig, all_reduce_alone, carried, loads, machine
 
 sizes = st.floats(1e4, 1e9)
@@ -114,7 +115,15 @@ def test_agrees_beside_a_second_ring(gpus, nodes, nbytes, share, begin, latency)
     assert ends[0] == pytest.approx(ends[1], rel=bound)
 
 
-@given(gpus=st.integers(2, 5), nodes=st.integers(1, 2), nbytes=sizes, share=st.floats(0.1, 3), wiring=st.sampled_from(["nvswitch", "pcie"]))
+@examples(
+    20,
+    None,
+    gpus=st.integers(2, 5),
+    nodes=st.integers(1, 2),
+    nbytes=sizes,
+    share=st.floats(0.1, 3),
+    wiring=st.sampled_from(["nvswitch", "pcie"]),
+)
 def test_no_link_carries_more_than_it_can(gpus, nodes, nbytes, share, wiring):
     """Conservation: at no instant over capacity; and every byte of ring and copy crosses."""
     rig = Rig(machine(gpus, nodes, wiring=wiring, peer_to_peer="none", dram=20e9, hop_latency=1e-5), "transfer")

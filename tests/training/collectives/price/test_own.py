@@ -19,6 +19,7 @@ from sim.training.collectives.price.own import OwnSend, OwnSteps, transfers, ver
 from sim.training.collectives.price.plan import Tuning
 from sim.training.job import EXECUTORS
 from stallsim.protocols import CollectiveAlgorithm
+from tests.examples import examples
 from tests.harness import Rig, machine
 from tests.oracle.collectives.halving_doubling import halving_doubling_time
 from tests.oracle.collectives.ring import ring_all_reduce_time
@@ -94,7 +95,7 @@ def alone(toys: Any, executor: str, nbytes: float, algorithm: str) -> float:
 
 
 @executors
-@given(n=st.integers(2, 12), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+@examples(20, None, n=st.integers(2, 12), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_a_ring_between_nodes(executor: str, n: int, nbytes: float, nic: float, latency: float) -> None:
     """Closed form: 2(n-1)(S/(nB) + l)."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
@@ -102,7 +103,7 @@ def test_a_ring_between_nodes(executor: str, n: int, nbytes: float, nic: float, 
 
 
 @executors
-@given(power=st.integers(1, 4), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+@examples(15, None, power=st.integers(1, 4), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_halving_doubling_between_nodes(executor: str, power: int, nbytes: float, nic: float, latency: float) -> None:
     """Closed form: 2 log2(n) l + 2(n-1)/n S/B."""
     toys = machine(1, 2**power, nic=nic, network_latency=latency, pcie=1e15)
@@ -112,7 +113,7 @@ def test_halving_doubling_between_nodes(executor: str, power: int, nbytes: float
 
 
 @executors
-@given(n=st.integers(2, 9), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+@examples(20, None, n=st.integers(2, 9), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_what_all_send_to_one_waits_for_its_port(executor: str, n: int, nbytes: float, nic: float, latency: float) -> None:
     """Closed form: 2((n-1) S/B + l). Equal nodes are folded into one, of which the busiest stands for all."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)

@@ -6,13 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.training.collectives.price.plan import OPS, CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
+from tests.examples import examples
 
 CATALOGUE = sorted(
     path.stem for path in (Path(__file__).parents[4] / "hardware").glob("*.yaml") if path.stem != "256x-tpu-v2-v3"
@@ -36,8 +36,9 @@ def share_received(op: Op, ranks: int, those: int) -> float:
     return those * elsewhere if op == "all_to_all" else elsewhere
 
 
-@settings(max_examples=400, deadline=None)
-@given(
+@examples(
+    100,
+    400,
     st.sampled_from(CATALOGUE),
     st.sampled_from(OPS),
     st.sampled_from((1, 2, 3, 8, 64)),
