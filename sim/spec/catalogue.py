@@ -218,7 +218,7 @@ def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
 def nearest_or_all(name: str, candidates: list[str]) -> str:
     """Return which of *candidates* was meant by *name*, or all of them where none is like it."""
     near = suggestions(name, candidates, most=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(candidates)}"
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(candidates)}"
 
 
 def _orders(name: str) -> list[str]:

@@ -94,7 +94,9 @@ def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
     changes: list[Option | str] = []
     for option, key, value in layout:
         if not key.startswith("parallel."):
-            raise SpecError(f"{option} {value}: has no effect on which ranks form a group; leave it out")
+            raise SpecError(
+                f"{option}{'' if option.endswith('=') else ' '}{value}: has no effect on which ranks form a group; leave it out"
+            )
         changes.append(Option(option, key.removeprefix("parallel."), value))
     for text in overrides:
         if not text.startswith(_FIELDS):

@@ -25,7 +25,7 @@ def not_validated(run: LayoutRun) -> list[str]:
     parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
     sentences = []
     if run.layout.own is not None:
-        sentences.append(f"schedule {schedule} is your own: it is not validated, and the expected error is that of other schedules")
+        sentences.append(f"schedule {schedule} is user-defined and not validated; the expected error shown is that of other schedules")
     elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
         sentences.append(f"schedule {schedule} is not validated: no measured run in the records uses it")
     if parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:

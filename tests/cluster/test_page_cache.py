@@ -131,7 +131,7 @@ def test_capacity_and_fraction() -> None:
 
 @pytest.mark.parametrize(("fraction", "nodes", "epoch"), [(-0.1, 1, None), (1.1, 1, None), (0.5, 0, None), (0.5, 1, -1)])
 def test_impossible_questions_are_refused(fraction: float, nodes: int, epoch: int | None) -> None:
-    with pytest.raises(ValueError, match="due are"):
+    with pytest.raises(ValueError, match=r"expected 0\.\.1, 1 or more, 0 or more"):
         page_cache.lru_hit_ratio(fraction, nodes, epoch)
     with pytest.raises(ValueError, match="data set"):
         page_cache.cached_fraction(1e9, 0)

@@ -104,7 +104,7 @@ def test_the_figures_depend_on_the_schedule() -> None:
 
 def test_results_say_that_it_is_not_validated() -> None:
     run = stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"pp": 2, "schedule": Gpipe()}, micro_batches=2)
-    assert [text for text in run.document["warnings"] if text.startswith("schedule my_gpipe is your own: it is not validated")]
+    assert [text for text in run.document["warnings"] if text.startswith("schedule my_gpipe is user-defined and not validated")]
 
 
 def test_the_examples_are_of_the_protocol() -> None:
@@ -225,7 +225,7 @@ class Doubtful(Gpipe):
         (Doubtful(), "schedule my_gpipe: waits_for_sends is 'sometimes'; write True or False"),
         (
             "my_lost",
-            "--parallel schedule my_lost: found 'my_lost'; write one of gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv, dualpipev, or the",
+            "--parallel schedule=my_lost: found 'my_lost'; write one of gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv, dualpipev, or the",
         ),
     ],
 )

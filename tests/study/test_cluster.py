@@ -133,10 +133,8 @@ def test_dask_s_own_warnings_are_kept_back_while_it_works() -> None:
 
 _SWEEP = """
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from sim.analysis.whole_job import JobPlan
-from sim.documents import Renting, recommended, row
+from sim.documents import row
 from sim.study.sweep import sweep
 from tests.study.test_cluster import BASE, POINTS
 sweep(BASE, POINTS, row, journal=Path(sys.argv[2]), cluster=sys.argv[1], progress=lambda done: print(done.points, flush=True))

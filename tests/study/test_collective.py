@@ -55,7 +55,7 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
         ("p3.2xlarge", "all_reduce", {}, "a collective needs at least 2 ranks, not 1; --nodes 2 adds a node"),
         ("p3.16xlarge", "allreduce", {}, "--op allreduce: write one of all_reduce"),
         ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
-        ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: NCCL's protocols carry NCCL's"),
+        ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: protocols apply only to NCCL's"),
         ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: point-to-point transfers have no algorithm"),
         ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: point-to-point transfers have no algorithm"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree allows no way to run reduce"),

@@ -44,9 +44,11 @@ def test_where_chooses_from_the_catalogue() -> None:
         machines(["p3.2xlarge", "anything"], [])
     assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
     assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]
-    with pytest.raises(SpecError, match=r"^--where: no row meets gpus=3; gpus goes from 1 to 1,152; 'python -m sim list hardware' shows"):
+    with pytest.raises(
+        SpecError, match=r"^--where: no row matches gpus=3; gpus ranges from 1 to 1,152; 'python -m sim list hardware' shows"
+    ):
         machines([], ["gpus=3"])
-    with pytest.raises(SpecError, match="no row meets all of provider=aws and provider=gcp; provider=aws,gcp means any of them; "):
+    with pytest.raises(SpecError, match="no row matches all of provider=aws and provider=gcp; provider=aws,gcp means any of them; "):
         machines([], ["provider=aws", "provider=gcp"])
     with pytest.raises(SpecError, match=r"^--where gpus=8: none of the named machines matches"):
         machines(["p3.2xlarge", "p3.8xlarge"], ["gpus=8"])

@@ -168,7 +168,7 @@ def test_a_first_point_that_cannot_run_stops_no_other() -> None:
 _SWEEP = """
 import sys
 from pathlib import Path
-from sim.documents import compared, row
+from sim.documents import row
 from sim.study.sweep import sweep
 from tests.study.test_sweep import BASE, KILLED
 sweep(BASE, KILLED, row, journal=Path(sys.argv[1]), processes=2, progress=lambda done: print(done.points, flush=True))

@@ -136,7 +136,7 @@ def lacking(workload: Workload, space: Space) -> str:
     for key, value in fixed_of(fixed).items():
         option = next(f"--fix {name}={fixed[name]}" for name in fixed if FIXED.get(name, name) == key)
         if key in SPLIT_AXES and key not in options.axes and value != 1:
-            return f"{option}: {stack} has no {key} parallelism; leave it out, or name another --stack"
+            return f"{option}: {stack} does not support {key} parallelism; leave it out, or name another --stack"
         if key == "schedule" and value in SCHEDULES and value not in options.schedules:
             return f"{option}: {has}; write one of these, or name another --stack"
         if key == "shard" and value not in options.shards:

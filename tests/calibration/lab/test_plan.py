@@ -78,7 +78,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, was: str, now: str, said: str) ->
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("models:nothing", r"plan\.yaml:4:\d+: models\.mlp\.model: models:nothing: there is no module 'models' here"),
+        ("models:nothing", r"plan\.yaml:4:\d+: models\.mlp\.model: models:nothing: there is no module 'models'; install it"),
         ("calibration.lab.models:mpl", r"calibration\.lab\.models has no 'mpl'; did you mean 'mlp'\?"),
     ],
 )

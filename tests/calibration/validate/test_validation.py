@@ -146,7 +146,7 @@ CHANGES: list[tuple[dict[str, str], str | None]] = [
     ({"step_time_ms": "0"}, "step_time_s: '0' is not a number above 0"),
     ({"step_time_ms": "n/a"}, "give step_time_s or throughput_samples_per_s"),
     ({"num_nodes": "two"}, "nodes: 'two' is not a whole number"),
-    ({"gpus_per_node": "8"}, "8 ranks on node 0, which has 4 GPUs"),
+    ({"gpus_per_node": "8"}, "8 ranks on node 0, which has only 4 GPUs"),
     ({"machine": "nowhere"}, "nowhere is not in the catalog (hardware/)"),
     ({"machine": "broken"}, "broken.yaml:2:14: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?"),
     ({"machine": ""}, "hardware is blank"),

@@ -63,15 +63,18 @@ def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
             "--fix schedule=zb_h1: torchtitan-2.x has the schedules gpipe, 1f1b",
         ),
         (["--stack", "torchtitan-2.x", "--fix", "tp=2,sp=false"], "--fix sp=false: tensor ranks of torchtitan-2.x always split sequences"),
-        (["--stack", "llm-c", "--fix", "tp=8"], "--fix tp=8: llm-c has no tensor parallelism; leave it out, or name another --stack"),
+        (
+            ["--stack", "llm-c", "--fix", "tp=8"],
+            "--fix tp=8: llm-c does not support tensor parallelism; leave it out, or name another --stack",
+        ),
         (["--stack", "llm-c", "--fix", "shard=parameters"], "--fix shard=parameters: llm-c shards none, optimizer; write one of these"),
         (["--stack", "llm-c", "--fix", "recompute=blocks"], "--fix recompute=blocks: llm-c recomputes neither blocks nor attention"),
         (
             ["--stack", "llm-c", "--allow", "selective"],
             "--allow selective: llm-c recomputes neither blocks nor attention; leave it out",
         ),
-        (["--stack", "xla-fsdp", "--fix", "pp=2"], "--fix pp=2: xla-fsdp has no pipeline parallelism"),
-        (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 has no context parallelism"),
+        (["--stack", "xla-fsdp", "--fix", "pp=2"], "--fix pp=2: xla-fsdp does not support pipeline parallelism"),
+        (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 does not support context parallelism"),
     ],
 )
 def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +89,11 @@ def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], told:
         (
             "llm-c",
             ["--tp", "2"],
-            "training.stack: llm-c has no tensor parallelism; leave it out, or use --stack torchtitan-2.x or megatron",
+            "training.stack: llm-c does not support tensor parallelism; leave it out, or use --stack torchtitan-2.x or megatron",
         ),
-        ("torch-fsdp1", ["--pp", "2"], "torch-fsdp1 has no pipeline parallelism"),
-        ("xla-fsdp", ["--cp", "2"], "xla-fsdp has no context parallelism"),
-        ("llm-c", ["--shard", "parameters"], "llm-c has no sharding of parameters"),
+        ("torch-fsdp1", ["--pp", "2"], "torch-fsdp1 does not support pipeline parallelism"),
+        ("xla-fsdp", ["--cp", "2"], "xla-fsdp does not support context parallelism"),
+        ("llm-c", ["--shard", "parameters"], "llm-c does not support sharding of parameters"),
     ],
 )
 def test_a_run_that_asks_for_more_is_told(stack: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,8 +123,8 @@ def test_groups_inside_nodes_lie_alike_however_many_nodes_a_stage_has() -> None:
     """Elsewhere they load no link between switches."""
     hardware = cluster(toy_node(2, nvlink=NVLINK, nic=NIC), count=4, core_bandwidth=f"{NIC} B/s")
     one, two = (prices(hardware, tensor=2, pipeline=stages) for stages in (1, 2))
-    assert one.lying(0, "tensor") == two.lying(0, "tensor")
-    assert one.lying(0, "shard") != two.lying(0, "shard")
+    assert one.placement_key(0, "tensor") == two.placement_key(0, "tensor")
+    assert one.placement_key(0, "shard") != two.placement_key(0, "shard")
 
 
 def leaving(price: GroupPrice) -> dict[str, float]:

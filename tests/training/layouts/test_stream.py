@@ -95,4 +95,4 @@ def test_a_store_is_named_and_slips_are_told(capsys: pytest.CaptureFixture[str])
         assert main([*layout, "--set", f"input.stream={text}"]) == 2
         assert says in capsys.readouterr().err
     assert main(["run", "p3.16xlarge", "resnet50", "--set", "input.stream={store: object-store}"]) == 2
-    assert "streamed in layouts" in capsys.readouterr().err
+    assert "applies only to layouts" in capsys.readouterr().err
