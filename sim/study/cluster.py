@@ -282,7 +282,7 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
 
 @lru_cache(maxsize=8)
 def _check_same_program(version: str, catalogue: tuple[tuple[str, str], ...]) -> None:
-    """Raise Unlike unless this process has the same program and catalogue as the user."""
+    """Raise VersionMismatch unless this process has the same program and catalogue as the user."""
     if version != __version__:
         raise VersionMismatch(
             f"--cluster: a worker has stallsim {__version__}, this machine has {version}; install the same version on all"

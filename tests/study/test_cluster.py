@@ -181,7 +181,7 @@ def test_another_version_or_catalogue_is_refused(lasting: Machines) -> None:
     assert luggage.files == ()
     assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
     for wrong, said in (
-        (luggage._replace(version="0.0"), r"worker has stallsim .*, this is 0\.0"),
+        (luggage._replace(version="0.0"), r"worker has stallsim .*, this machine has 0\.0"),
         (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "differs on a worker"),
     ):
         with pytest.raises(SpecError, match=said):
@@ -219,7 +219,7 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
     found = sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all, notice=bring_another)
     assert found == sweep(BASE, POINTS, row, processes=1)
     (said,) = heard
-    assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for others", said)
+    assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for new ones", said)
     monkeypatch.setattr("sim.study.cluster._PATIENCE", 0.5)
     with pytest.raises(SpecError, match=r"no workers are left after \d of 8 runs; once some are back, the same command resumes from there"):
         sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all)
