@@ -269,7 +269,7 @@ def _case(row: LlmRow) -> Case:
 
 
 def _refuse_unsupported(row: LlmRow) -> None:
-    """Raise NoCase if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
+    """Raise CannotDescribe if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
     if offloads(row.text["offload"]):
         raise CannotDescribe(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
     if "qlora" in _trained(row):
@@ -302,7 +302,7 @@ def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 
 
 def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
-    """Return the number of tensor, pipeline, context and data ranks. Raise NoCase if they do not multiply out."""
+    """Return the number of tensor, pipeline, context and data ranks. Raise CannotDescribe if they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         raise CannotDescribe("dp, tp, pp and cp are blank: the layout is unknown")
     tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")

@@ -34,7 +34,7 @@ def count(row: LlmRow, name: str) -> int:
 
 
 def axis(row: LlmRow, name: str) -> int:
-    """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise NoCase if it is no number."""
+    """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise CannotDescribe if it is no number."""
     if name in row.unread:
         raise CannotDescribe(f"{name} is {row.unread[name]!r}, not a number")
     return max(1, count(row, name))
@@ -74,7 +74,7 @@ _SHAPE_COLUMNS: Final = {
 
 
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
-    """Return the family and the shape of the model of *row*; assumptions are added to *assumed*. Raise NoCase if a size is missing."""
+    """Return the family and the shape of the model of *row*; assumptions go into *assumed*. Raise CannotDescribe if a size is missing."""
     if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
         raise CannotDescribe("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
     family, values = _sizes(row, assumed)

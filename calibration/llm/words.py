@@ -53,7 +53,7 @@ _SCALED: Final[Mapping[str, Fp8Recipe]] = {
 def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
     """Return the precision of products that *text* names, and the FP8 recipe if it states one.
 
-    Raise NoCase if it names no precision that can be described.
+    Raise CannotDescribe if it names no precision that can be described.
     """
     plain = text.lower()
     if _NARROWEST.search(plain):
@@ -66,7 +66,7 @@ def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
 
 
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
-    """Return what software of *family* recomputes, and in how many blocks of a rank (0: all). Raise NoCase for unknown words."""
+    """Return what software of *family* recomputes, and in how many blocks of a rank (0: all). Raise CannotDescribe for unknown words."""
     plain = text.strip().lower()
     if plain in SAVED:
         return "full", 0
@@ -123,7 +123,7 @@ def offloads(text: str) -> bool:
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase if it names none."""
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise CannotDescribe if it names none."""
     stage = re.search(r"[0-3]", text)
     if stage is None:
         raise CannotDescribe(f"zero_stage is {text!r}, not a number")

@@ -79,7 +79,7 @@ class Refine(Protocol):
     """Answers tasks of a search."""
 
     def __call__(self, task: RefineTask, ahead: LookAhead) -> RefineResult:
-        """Return the result of *task*; *ahead* returns tasks that may come next. Raise NotKept if a journal fails."""
+        """Return the result of *task*; *ahead* returns tasks that may come next. Raise JournalError if a journal fails."""
 
 
 @dataclass(frozen=True)

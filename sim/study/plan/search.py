@@ -140,8 +140,8 @@ def search(
 ) -> Tally:
     """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends the search with the results so far.
 
-    *refine* refines each layout, by default in this process; *progress* gets the tally, with remaining time by *clock* (s). Raise NotKept
-    if the journal of *refine* fails.
+    *refine* refines each layout, by default in this process; *progress* gets the tally, with remaining time by *clock* (s). Raise
+    JournalError if the journal of *refine* fails.
     """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
     queue: list[_Entry] = []

@@ -39,7 +39,7 @@ class StepCache:
         return self._key(setting, candidate) in self._journal
 
     def played(self, setting: Setting, candidate: LayoutCandidate, play: Callable[[], PlayedLayout]) -> PlayedLayout:
-        """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept if the journal fails."""
+        """Return the step of *candidate*, from the journal or simulated by *play*. Raise JournalError if the journal fails."""
         try:
             if self.has(setting, candidate):
                 self.found += 1
@@ -51,7 +51,7 @@ class StepCache:
         return played
 
     def keep(self, setting: Setting, candidate: LayoutCandidate, played: PlayedLayout) -> None:
-        """Add the step of *candidate* to the journal. Raise NotKept if the journal fails."""
+        """Add the step of *candidate* to the journal. Raise JournalError if the journal fails."""
         try:
             self._journal.note(self._key(setting, candidate), figures_of(played))
         except SpecError as error:
