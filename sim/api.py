@@ -93,9 +93,9 @@ def simulate(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = RunExtras(**part(options, ExtrasOptions))
-    beside.checked(scenario.plan)
-    return Result(scenario, answer(scenario, thorough=thorough), beside)
+    extras = RunExtras(**part(options, ExtrasOptions))
+    extras.checked(scenario.plan)
+    return Result(scenario, answer(scenario, thorough=thorough), extras)
 
 
 @keywords(PlanOptions)

@@ -55,9 +55,9 @@ def simulate_layout(
         plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = RunExtras(**part(options, ExtrasOptions))
-    beside.checked(scenario.plan)
-    return LayoutResult(layout_answer(scenario), beside)
+    extras = RunExtras(**part(options, ExtrasOptions))
+    extras.checked(scenario.plan)
+    return LayoutResult(layout_answer(scenario), extras)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LayoutResult:
     """One simulated step of a layout; a notebook shows its text."""
 
     answer: LayoutAnswer
-    beside: RunExtras = field(default_factory=RunExtras)
+    extras: RunExtras = field(default_factory=RunExtras)
 
     @property
     def run(self) -> LayoutRun:
@@ -75,7 +75,7 @@ class LayoutResult:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints."""
-        return self.beside.added(layout_document(self.answer), self.run, self.answer.plan)
+        return self.extras.added(layout_document(self.answer), self.run, self.answer.plan)
 
     @property
     def step_time(self) -> float:

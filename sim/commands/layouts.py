@@ -27,9 +27,9 @@ def show_layouts(
     html: Path | None,
     trace: Path | None,
     chakra: Path | None,
-    beside: RunExtras,
+    extras: RunExtras,
 ) -> None:
-    """Simulate *scenario* for each number of *nodes* or *gpus* and print the results, with the requested additions of *beside*."""
+    """Simulate *scenario* for each number of *nodes* or *gpus* and print the results, with the requested additions of *extras*."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout import flat_figures, layout_document, layout_scaling_text, layout_text
@@ -54,7 +54,7 @@ def show_layouts(
     messages.progress("")
     one = len(scenarios) == 1
     if one:
-        documents[0] = beside.added(documents[0], answers[0].run, scenario.plan)
+        documents[0] = extras.added(documents[0], answers[0].run, scenario.plan)
     shown_document: dict[str, Any] = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(answers[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
     if "with_failures" in shown_document:

@@ -86,22 +86,22 @@ def run(
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: applies only to a Chakra trace, and {workload} is a workload; leave it out")
-    beside = RunExtras(**part(options, ExtrasOptions))
-    beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
+    extras = RunExtras(**part(options, ExtrasOptions))
+    extras.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, chakra, beside)
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, chakra, extras)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
     if chakra is not None:
         _write_chakra(scenarios, chakra)
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, beside)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, extras)
 
 
 def _show_runs(
-    scenarios: Sequence[Any], formats: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: RunExtras
+    scenarios: Sequence[Any], formats: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, extras: RunExtras
 ) -> None:
     as_json, as_csv, verbose = formats
     from sim.report.document import infeasible_document, run_document
@@ -122,7 +122,7 @@ def _show_runs(
     runs = [point.run for point in points if point.run is not None]
     if len(scenarios) == 1:
         if runs:
-            documents[0] = beside.added(documents[0], runs[0], scenarios[0].plan)
+            documents[0] = extras.added(documents[0], runs[0], scenarios[0].plan)
             rows = documents[0].get("jobs", documents)
         first_document, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
         if "with_failures" in first_document:

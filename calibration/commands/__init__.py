@@ -1,0 +1,1 @@
+"""Which commands does ``python -m calibration`` have? One file for each question that they answer."""

@@ -1,0 +1,135 @@
+"""How far off are predictions? A command for each kind of measurement but whole runs (`calibration.commands.validate`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibration.commands.app import app
+from sim.commands.options import JsonOption
+from sim.report.files import csv_due
+from sim.spec.yaml import SpecError
+from sim.terminal import messages, print_json, show_text
+
+
+@app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
+def collectives(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; default: the committed records")] = None,
+    write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict measured collectives, each system with constants fitted without it, and show the errors."""
+    from calibration.collectives.records import read_collectives
+    from calibration.collectives.scores import apart, error_rows, error_text, publish, score_all
+
+    if write and file:
+        raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), messages.counting("systems")))
+    messages.progress("")
+    print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
+
+
+@app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")
+def kernels(
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="also score each GPU with constants fitted to the others (takes minutes)")
+    ] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="refit the constants of each GPU and kernel type, and show them")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict published times of single kernels, and show the errors by GPU and kind of kernel."""
+    from calibration.kernels import records as kernel_records
+    from calibration.kernels import report
+
+    rows = kernel_records.read()
+    lines = report.refitted(rows) if refit else report.scored(rows, left_out)
+    shown = report.refitted_text if refit else report.text
+    print_json({"schema": 1, "rows": lines}) if as_json else show_text(shown(lines))
+
+
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration blind hgx-h200 -o predicted.csv\n"
+    "  python -m calibration blind predicted.csv --measure -o measured.csv"
+)
+def blind(
+    what: Annotated[str, typer.Argument(metavar="HW|FILE.csv", help="machine to predict, or table of predictions to measure or score")],
+    do_measure: Annotated[bool, typer.Option("--measure", help="measure the cases of the table on this machine's GPU")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.csv", callback=csv_due, help="file for the table")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict step times, memory, power and kernels of a GPU before it is measured; measure them; show the errors."""
+    from calibration.blind import rounds
+    from calibration.blind.table import read_table, scores, scores_text
+
+    table = what.endswith(".csv")
+    if output is None and (do_measure or not table):
+        raise SpecError("-o is missing: name the output file, such as -o predicted.csv")
+    if do_measure and not table:
+        raise SpecError(f"--measure {what}: expected the table written by 'python -m calibration blind {what} -o predicted.csv'")
+    if not table or do_measure:
+        assert output is not None
+        counting = messages.counting("questions")
+        count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
+        messages.progress("")
+        messages(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")
+        return
+    scored = scores(read_table(Path(what)))
+    print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
+
+
+@app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
+def longrun(as_json: JsonOption = False) -> None:
+    """Predict published failure counts, causes and effective shares of long runs from data of other fleets, and show the errors."""
+    from calibration.longrun import longrun_document, longrun_text
+
+    document = longrun_document()
+    print_json(document) if as_json else show_text(longrun_text(document))
+
+
+@app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
+def energy(
+    steps: Annotated[bool, typer.Option("--steps", help="also predict the power of an H100 in 39 training steps (takes a minute)")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict the measured power of nodes and GPUs and the slowdown under power limits, and show the errors."""
+    from calibration.blind.power import score_steps
+    from calibration.energy import energy_document, energy_text
+
+    document = energy_document(score_steps() if steps else ())
+    print_json(document) if as_json else show_text(energy_text(document))
+
+
+@app.command(epilog="Examples:\n  python -m calibration records my-runs.csv\n  python -m calibration records my-runs.csv --json")
+def records(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one per row")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check a file of measured runs, and count its rows by machine, workload and role."""
+    from calibration.run_records import read_table, require_valid
+
+    file_read = read_table(file)
+    for note in file_read.notes:
+        messages(note)
+    require_valid(file_read)
+    counts = Counter((record.hardware, record.workload, record.role) for record in file_read.records)
+    rows = [{"hardware": key[0], "workload": key[1], "role": key[2], "rows": count} for key, count in sorted(counts.items())]
+    if as_json:
+        print_json({"rows": rows})
+    else:
+        typer.echo("\n".join(f"{row['hardware']:24} {row['workload']:24} {row['role']:12} {row['rows']:6}" for row in rows))
+
+
+@app.command(epilog="Examples:\n  python -m calibration servers\n  python -m calibration servers calibration/records/cmdare.csv --json")
+def servers(
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; default: those of CM-DARE")] = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""
+    from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
+
+    fitted = fit_servers(files or [MEASURED])
+    print_json(server_document(fitted)) if as_json else show_text(server_table(fitted))

@@ -1,0 +1,150 @@
+"""Which validation does a table of runs get, data-parallel or transformer, and when does the command fail? The command ``validate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibration.commands.app import HardwareDir, WorkloadDir, app
+from sim.commands.options import JsonOption
+from sim.report.files import folder_due
+from sim.spec.yaml import SpecError
+from sim.terminal import messages, print_json, show_text
+
+
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'\n"
+    "  python -m calibration validate -o validated"
+)
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
+    hardware_dir: HardwareDir = None,
+    workload_dir: WorkloadDir = None,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="number of processes; 0: one per core")] = 0,
+    memory: Annotated[
+        Path | None,
+        typer.Option("--memory", metavar="FAILED.csv", help="transformer runs that ran out of memory, to test whether this is predicted"),
+    ] = None,
+    no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="also use constants fitted to the source of FILE")] = False,
+    by: Annotated[
+        str, typer.Option(metavar="KEY,...", help="also show errors, signed and absolute, by workload, nodes, gpus, stack or precision")
+    ] = "",
+    left_out: Annotated[
+        str,
+        typer.Option(
+            "--left-out",
+            metavar="KIND,...",
+            help="also score rows without constants based on their source (source), or calibrated only on up to two nodes (nodes) or on "
+            "the other half of the batches (large-batches, small-batches)",
+        ),
+    ] = "",
+    predictor: Annotated[
+        str,
+        typer.Option(
+            metavar="both|closed-form|simulator",
+            help="for transformer runs: fast formulas, a simulation of each step, or the geometric mean of the two",
+        ),
+    ] = "both",
+    fail_if: Annotated[
+        list[str],
+        typer.Option("--fail-if", metavar="COND", help="exit with code 1 if this holds, for example 'overall.calibrated.median>0.1'"),
+    ] = [],  # noqa: B006
+    as_json: JsonOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot to this folder"),
+    ] = None,
+) -> None:
+    """Calibrate on the measured runs whose role allows it, predict the others, and show the errors."""
+    from calibration.questions import Folders
+    from calibration.run_records import COMMITTED
+    from calibration.validate.carry_over import carried_over, kinds_of
+    from calibration.validate.condition import read_condition
+    from calibration.validate.groups import keys_of
+    from calibration.validate.validation import validate as validation
+    from calibration.validate.validation_report import explained, named_files, validation_document, validation_table
+
+    conditions = [read_condition(text) for text in fail_if]
+    keys, kinds = keys_of(by), kinds_of(left_out)
+    if _are_transformer_tables(files, memory, no_leave_out):
+        if keys or kinds:
+            raise SpecError(
+                "--by and --left-out are only for data-parallel runs; transformer runs are always grouped and scored without their source"
+            )
+        _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
+        return
+    folders = Folders(hardware_dir, workload_dir)
+    validated = validation(files or [COMMITTED], folders, jobs, messages, messages.counting("clusters"))
+    messages.progress("")
+    for note in validated.notes:
+        messages(note)
+    validated = carried_over(validated, folders, kinds, jobs, messages)
+    document = validation_document(validated, keys)
+    text = validation_table(validated, keys) + explained(validated)
+    _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
+
+
+def _are_transformer_tables(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
+    """Return whether *files* are tables of transformer runs. Raise SpecError if only some are, or if an option requires such tables."""
+    from calibration.llm.table import is_llm_table
+
+    tables = [is_llm_table(path) for path in files]
+    if any(tables) and not all(tables):
+        raise SpecError(
+            f"{files[tables.index(False)]}: is not a table of transformer runs, but other files are; validate each kind separately"
+        )
+    if not any(tables) and (memory or no_leave_out):
+        raise SpecError("--memory and --no-leave-out are only for tables of transformer runs; pass such a table as FILE.csv")
+    return any(tables)
+
+
+def _validate_llm(
+    files: Sequence[Path],
+    memory: Path | None,
+    leave_out: bool,
+    predictor: str,
+    jobs: int,
+    conditions: Sequence[Any],
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Predict the transformer runs in *files* and show the errors."""
+    from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
+    from sim.study.pool import process_count
+
+    validated = validate_tables(
+        files, memory, leave_out, predictor_named(predictor), messages.counting("runs"), process_count(jobs or None)
+    )
+    messages.progress("")
+    document = llm_document(validated)
+    _conclude(document, llm_table(validated), conditions, partial(named_files, validated), output, as_json)
+
+
+def _conclude(
+    document: dict[str, Any],
+    text: str,
+    conditions: Sequence[Any],
+    files: Callable[[str], Mapping[str, str | bytes]],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print *document* or its *text*, write the *files* built from its JSON, and exit with 1 if one of the *conditions* holds."""
+    from sim.spec.whole_file import write_files
+
+    failed = [condition.text for condition in conditions if condition.holds(document)]
+    if output is not None:
+        contents = files(json.dumps(document, indent=2) + "\n")
+        write_files(output, contents)
+        *names, last = contents
+        messages(f"wrote {output}/{', '.join(names)} and {last}")
+    print_json(document) if as_json else show_text(text)
+    for broken in failed:
+        messages(f"failed: {broken}")
+    if failed:
+        raise typer.Exit(1)
