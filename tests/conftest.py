@@ -14,7 +14,7 @@ from sim.study import pool
 # A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# And what asks for no number of processes starts none: they would import for a second each, beside tests that keep every core busy.
+# By default a study starts no processes here: each would import for a second while tests already keep every core busy.
 if "PYTEST_XDIST_WORKER" in os.environ:
     pool.cores = lambda: 1
 

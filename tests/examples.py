@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 def examples(
     now: int, nightly: int | None, *drawn: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a test of a property of what is *drawn*: of so many examples *now*, the first of those tried *nightly*.
+    """Return a decorator that tests a property on *now* drawn examples, and nightly on *nightly* (None: as many as the profile has).
 
-    Where *nightly* is None these are as many as the profile has. Parameters that are not drawn are fixtures.
+    *drawn* and *named* are the strategies of the property's last parameters; its other parameters are fixtures.
     """
 
     def of(holds: Callable[..., None]) -> Callable[..., None]:

@@ -18,7 +18,7 @@ from calibration.machines.machine_yaml import Block, Machine, Sources, device_bl
 from calibration.machines.nccl_fit import NCCL, nccl_fit
 from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import Written
-from calibration.machines.step_factors import FIELD, WHOLE, step_fit, step_ratios, tells, with_factor
+from calibration.machines.step_factors import FIELD, WHOLE, is_significant, step_fit, step_ratios, with_factor
 from sim.check import check_hardware, require
 from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
@@ -62,7 +62,7 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
         step_factor = step_fit(ratios)
         if step_factor is not None:
             fitted[WHOLE] = step_factor
-        if step_factor is not None and stack is not None and tells(step_factor):
+        if step_factor is not None and stack is not None and is_significant(step_factor):
             sources = Sources(measured)
             sources.fitted(
                 FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calibration.machines.machine_fit import FACTOR, Measured, is_disturbed
 from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
-from calibration.machines.step_factors import FIELD, step_fit, tells
+from calibration.machines.step_factors import FIELD, is_significant, step_fit
 from calibration.measure.division import Division
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
@@ -74,7 +74,7 @@ def _predictions(
     kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
     layers = predicted(row, written, stack={FIELD: 1.0})
     others = step_fit(ratios, but=row["model"])
-    return kernels, layers, predicted(row, written, stack={FIELD: others[FACTOR].value}) if others and tells(others) else layers
+    return kernels, layers, predicted(row, written, stack={FIELD: others[FACTOR].value}) if others and is_significant(others) else layers
 
 
 _WAYS = ("from kernels", "and layers", "and other steps")

@@ -22,8 +22,8 @@ from sim.spec.yaml import SpecError
 
 WHOLE: Final = "steps over their layers"
 FIELD: Final = "compute_factor"
-LEAST_MODELS: Final = 3
-"""With fewer, the variation between models is unknown."""
+LEAST_STEPS: Final = 3
+"""Measured steps, of one model or several: with fewer, their variation is unknown."""
 
 
 def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
@@ -55,9 +55,9 @@ def step_fit(ratios: Mapping[str, Sequence[float]], but: str | None = None) -> F
     return Fit(WHOLE, "steps", np.ones(len(values)), np.array(values), mean_of(FACTOR, values)) if values else None
 
 
-def tells(fit: Fit) -> bool:
-    """Return whether *fit* shows that steps differ from their layers: at least `LEAST_MODELS` measurements, and an interval without 1."""
-    return len(fit.times) >= LEAST_MODELS and not fit[FACTOR].low <= 1.0 <= fit[FACTOR].high
+def is_significant(fit: Fit) -> bool:
+    """Return whether *fit* shows that steps differ from their layers: at least `LEAST_STEPS` measurements, and an interval without 1."""
+    return len(fit.times) >= LEAST_STEPS and not fit[FACTOR].low <= 1.0 <= fit[FACTOR].high
 
 
 def with_factor(stack: Mapping[str, Any], fit: Fit, text: str) -> dict[str, Any]:

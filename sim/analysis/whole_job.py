@@ -90,8 +90,8 @@ def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
     """Return the number of epochs of each kind in order, and the time of each such epoch; the last kind has no end."""
     rested = max(1.0, pace.tired_from - 1.0)
     filling = pace.filling[: int(min(rested - 1.0, len(pace.filling)))]
-    alike = [(1.0, pace.first_epoch), *((1.0, epoch) for epoch in filling)]
-    return [*alike, (rested - len(alike), pace.warm_epoch), (inf, pace.tired_epoch)]
+    cold = [(1.0, pace.first_epoch), *((1.0, epoch) for epoch in filling)]
+    return [*cold, (rested - len(cold), pace.warm_epoch), (inf, pace.tired_epoch)]
 
 
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:

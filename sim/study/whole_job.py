@@ -69,7 +69,7 @@ def token_count(text: str | float) -> float:
 
 
 _FULL: Final = 0.99
-"""Share of the final hit ratio from which on an epoch counts as warm."""
+"""Share of the final hit ratio from which on an epoch counts as warm (estimate)."""
 _MOST_FILLING: Final = 1000
 """Limit of such epochs: caches of hundreds of nodes take longer to fill, but then the first epochs decide the sum."""
 
@@ -111,8 +111,8 @@ def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) ->
 def filling(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> tuple[float, ...]:
     """Return the seconds of each epoch after the first in which the page caches of several nodes still fill, given the run's *document*.
 
-    Each epoch gives a node samples that only others have read before. Such an epoch takes as long as its share of misses in the first
-    epoch, and at least as long as a warm one.
+    Each epoch gives a node samples that only others have read before. Such an epoch takes the first one's time multiplied by
+    its share of cache misses, but at least as long as a warm one.
     """
     first, warm, nodes = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"], document["nodes"]
     node, size = machine.groups[0].node, workload.dataset.samples * workload.dataset.sample

@@ -17,7 +17,7 @@ from calibration.machines.machine_yaml import device_block, with_layers
 from calibration.machines.posterior import mean_of
 from calibration.machines.predicted_steps import measured_step, predicted_step
 from calibration.machines.step_comparison import compare, comparison_table, is_disturbed
-from calibration.machines.step_factors import step_fit, tells, with_factor
+from calibration.machines.step_factors import is_significant, step_fit, with_factor
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu
@@ -87,7 +87,7 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
     row = record.rows("steps")[1]
     assert predicted_step(row, fitted.written, stack={"compute_factor": ratio}) == pytest.approx(3.0, rel=1e-6)
     assert load(Stack, tmp_path / "r-stack.yaml").spec.compute_factor == 1.0  # one model does not say it of all
-    monkeypatch.setattr(step_factors, "LEAST_MODELS", 1)
+    monkeypatch.setattr(step_factors, "LEAST_STEPS", 1)
     fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     stack = load(Stack, tmp_path / "r-stack.yaml").spec
     assert stack.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
@@ -96,9 +96,9 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
     """Three models agree on 1.3 but for 1%: the fourth is predicted with it. Models that scatter about 1 say nothing."""
     sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, but="d")
-    assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and tells(sure)
-    assert not tells(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))
-    assert not tells(step_fit({"a": [1.3], "b": [1.3]})) and step_fit({"a": [2.0]}, but="a") is None
+    assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and is_significant(sure)
+    assert not is_significant(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))
+    assert not is_significant(step_fit({"a": [1.3], "b": [1.3]})) and step_fit({"a": [2.0]}, but="a") is None
     assert with_factor({"name": "x", "source": {"name": "y"}}, sure, "z")["source"] == {"name": "y", "compute_factor": "z"}
 
 
