@@ -375,7 +375,8 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
     found = simulate_weeks(job, Weeks(days=54.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
     assert found.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
     assert found.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
-    assert set(found.spreads) == {*OTHERS, "cause software", "cause hang", "cause silent"}
+    assert found.spreads["cause gpu"] == pytest.approx((0.422 / 0.48, 0.542 / 0.48))
+    assert set(found.spreads) == {*OTHERS, *(f"cause {cause.name}" for cause in level.causes)}
     before = {"share": 0.0, "interruptions": 0.0, "stops": 0.0}
     for power in (0.0, 1.0, 2.0):
         wide = replace(found, spreads={name: (low**power, high**power) for name, (low, high) in found.spreads.items()})
@@ -683,7 +684,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         levels.append(tmp_path / f"edited{number}.yaml")
         levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
-        "edited0.yaml:35:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
+        "edited0.yaml:36:5: causes.0.detection: the shorter time must come first": {"level": str(levels[0])},
         "edited1.yaml:9:1: repeats: with a share of 1, every fault would be followed by another one without end": {"level": str(levels[1])},
         "slow: a slow node makes steps longer, which a factor of 0.5 does not": {"level": str(levels[2])},
         "new_fleet: early failures need a time above zero": {"level": str(levels[3])},
