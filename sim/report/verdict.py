@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
+from sim.check import copied_prices
 from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
@@ -228,7 +229,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
-    sentences += price_unknown(run.hardware)
+    sentences += price_assumed(run.hardware)
     sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples per epoch"
@@ -287,8 +288,10 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     ]
 
 
-def price_unknown(hardware: Hardware) -> list[str]:
-    """Return a sentence if a provider's machine has no price, for example because its GPUs were replaced by others."""
+def price_assumed(hardware: Hardware) -> list[str]:
+    """Return a sentence if a machine has a copy of another's price, or if a provider's machine has none, as with other GPUs."""
+    if copied := copied_prices(hardware):
+        return copied
     if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
     return [f"no price for {hardware.name} as described, so no cost (--set price.on_demand='10 USD/h')"]

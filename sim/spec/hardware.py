@@ -394,7 +394,10 @@ class Prices(Spec):
     spot_date: str | None = None
     """Day or month of the spot price, if it differs from ``date``; empty if unknown. None: ``date``."""
     region: str = ""
-    """The provider's region to which the prices apply."""
+    """The provider's region to which the prices apply; it also decides the carbon intensity of the electricity."""
+    copied_from: str = ""
+    """The machine that has these prices, if this one extends it and changes its node; empty: they are this machine's own. Set for files
+    that extend a machine without a price of their own."""
     source: Source = "as given, without a source"
 
     @property

@@ -23,7 +23,7 @@ from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernels_assumed, price_unknown
+from sim.report.verdict import kernels_assumed, price_assumed
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -208,7 +208,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         _loading(run),
         "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
-        *price_unknown(run.hardware),
+        *price_assumed(run.hardware),
     ]
     if (wraps := wraps_text(run)) is not None:
         sentences.append(wraps)
