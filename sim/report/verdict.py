@@ -21,6 +21,7 @@ from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.units import pluralized, show
 
 NOTEWORTHY = 0.04
@@ -191,11 +192,14 @@ def _rate(job: JobRun, step_time: float) -> str:
 
 def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:
     """Return how *resource* limits the job; *bottleneck* provides the rate that the GPUs could reach."""
-    where = next((row.resource for row in job.warm.resources if row.cause in _CAUSES[resource]), "")  # largest first
+    also = STORAGE_NETWORK if resource == "network" else ""
+    rows = job.warm.resources  # largest first
+    where = next((row.resource for row in rows if row.cause in _CAUSES[resource] or row.resource == also), "")
     if resource in ("cpu", "decode"):
         return _prep(resource, where, job, bottleneck)
-    if resource == "disk":
-        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
+    if resource == "disk" or where == STORAGE_NETWORK:
+        limit = where or "disk"
+        return f"Disk fetch: the {limit}, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
     copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} per step)"
     if resource == "copy":
         return f"{copy} is not overlapped"

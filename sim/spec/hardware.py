@@ -286,6 +286,9 @@ class Volume(Spec):
     """Latency of one read."""
     count: Count = 1
     """Number of volumes striped together."""
+    over_network: bool = False
+    """Whether reads arrive through the node's NICs and compete with gradients there, as from a file server (NFS) or an object store.
+    Volumes with a connection of their own (Amazon EBS) do not."""
     assumed: bool = False
     """True if the machine comes without a volume and this one is a placeholder for the user's."""
     source: Source
