@@ -21,6 +21,7 @@ from sim.spec.fields import (
     Factor,
     Fraction,
     Frequency,
+    Latency,
     OperatorClass,
     Peak,
     Power,
@@ -89,7 +90,7 @@ class Gpu(Spec):
     """The same ratio for convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0
     """The same ratio for matrix products and attention on tensor cores."""
-    kernel_time: Seconds
+    kernel_time: Latency
     """Minimum time of one kernel on the device, added to each kernel."""
     kernels: Kernels | None = None
     """Kernel model for layers that specify their shapes; without it, ``efficiency`` is used for all layers."""
@@ -246,7 +247,7 @@ class Nic(Spec):
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     """Most distant path between a GPU and a NIC on which GPUDirect is used, as in NCCL_NET_GDR_LEVEL; NCCL's default is PXB
     (NVIDIA/nccl src/graph/paths.cc)."""
-    nccl_plugin_latency: Seconds = 0.0
+    nccl_plugin_latency: Latency = 0.0
     """Latency that the network plugin reports to NCCL, which NCCL uses to choose algorithms; it is not part of any simulated time."""
     source: Source
 
@@ -425,7 +426,7 @@ class Group(Spec):
 class Fabric(Spec):
     """The network between nodes. It is non-blocking beyond the NICs, unless a structure or ``core_bandwidth`` is given."""
 
-    latency: Seconds = 0.0
+    latency: Latency = 0.0
     """Latency that the switches add to each message, in addition to the transport's own."""
     core_bandwidth: Bandwidth | None = None
     """Upper limit of the total traffic between nodes; none: limited only by the NICs."""
