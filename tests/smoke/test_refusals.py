@@ -74,6 +74,20 @@ def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], case: str) 
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "options", [
+        ["--precision", "nf4"], ["--set", "model.lora={rank: 16, weights: nf4}"], ["--set", "model.lora={rank: 16, load_in_4bit: true}"],
+        ["--set", "model.quantization=nf4"], ["--set", "training.precision=QLoRA"],
+    ],
+)  # fmt: skip
+def test_weights_of_four_bits_are_refused_with_what_to_do_instead(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    said = refusal(capsys, "run", "hgx-h100", "llama-3.2-1b", *options)
+    assert "weights of 4 bits (NF4, QLoRA) are not simulated; write precision: bf16 and model.lora: {rank: 16}" in said
+    assert said.count("\n") == 1 and "nvfp4" not in said and main(
+        ["run", "hgx-h100", "llama-3.2-1b", "--fast", "--precision", "bf16", "--set", "model.lora={rank: 16}"]
+    ) == 0  # fmt: skip
+
+
 BOMB = b"a: &a [1, 1]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (letter, letter, letter - 1, letter - 1) for letter in range(98, 122))
 FILES = {
     "binary": (b"\x00\xff\xfe", "not a text file"),
