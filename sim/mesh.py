@@ -227,6 +227,23 @@ def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[
 
 
 def mesh_options(workload: Workload) -> MeshOptions:
+    """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one, with what else the model lacks."""
+    try:
+        return _options_of_stack(workload)
+    except SpecError as error:
+        raise SpecError([*error.problems, *_lacks(workload.model, workload.training.parallel)]) from None
+
+
+def _lacks(model: Model, parallel: Parallel) -> list[str]:
+    """Return why *model* cannot be divided as in *parallel*, whatever its stack runs."""
+    try:
+        stages_of(split(model, parallel), parallel)
+    except SpecError as error:
+        return error.problems
+    return []
+
+
+def _options_of_stack(workload: Workload) -> MeshOptions:
     """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one."""
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:

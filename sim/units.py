@@ -45,7 +45,7 @@ UNITS: Final[dict[str, dict[str, float]]] = {
 """Accepted units of each dimension, with the factor to SI."""
 
 _EXAMPLE: Final = {
-    "time": "30 us",
+    "time": "20 ms",
     "size": "16 GiB",
     "bandwidth": "25 Gbps",
     "work": "4.1 GFLOP",
@@ -79,28 +79,28 @@ class UnitError(ValueError):
     """Text that is not a quantity of the wanted dimension."""
 
 
-def accepted(dimension: str) -> str:
-    """Return how to write a quantity of *dimension*, for error messages."""
-    return f"write for example {example(dimension)}"
+def accepted(dimension: str, usual: str = "") -> str:
+    """Return how to write a quantity of *dimension*, for error messages; see `example`."""
+    return f"write for example {example(dimension, usual)}"
 
 
-def example(dimension: str) -> str:
-    """Return an example of a quantity of *dimension*, and its units."""
+def example(dimension: str, usual: str = "") -> str:
+    """Return an example of a quantity of *dimension*, and its units: a *usual* value if given."""
     shown = _COMMON.get(dimension) or ", ".join(unit for unit in UNITS[dimension] if unit.isascii())
-    return f"'{_EXAMPLE[dimension]}' (units: {shown})"
+    return f"'{usual or _EXAMPLE[dimension]}' (units: {shown})"
 
 
-def parse(value: object, dimension: str) -> float:
-    """Return *value*, text such as ``25 Gbps``, in SI units of *dimension*.
+def parse(value: object, dimension: str, usual: str = "") -> float:
+    """Return *value*, text such as ``25 Gbps``, in SI units of *dimension*; *usual* is an example for messages.
 
     A fraction may also be a bare number. Raise UnitError for a missing, unknown or wrong unit, for nan and for infinity.
     """
     if isinstance(value, str):
-        return _parse_text(value, dimension)
+        return _parse_text(value, dimension, usual)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnitError(f"expected a {dimension}, not {shorten(value)}; {accepted(dimension)}")
+        raise UnitError(f"expected a {dimension}, not {shorten(value)}; {accepted(dimension, usual)}")
     if dimension != "fraction":
-        raise UnitError(f"the number {shorten(value)} has no unit; {accepted(dimension)}")
+        raise UnitError(f"the number {shorten(value)} has no unit; {accepted(dimension, usual)}")
     try:
         return _finite(float(value), value)
     except OverflowError:
@@ -108,22 +108,22 @@ def parse(value: object, dimension: str) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _parse_text(text: str, dimension: str) -> float:
+def _parse_text(text: str, dimension: str, usual: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted(dimension)}")
+        raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted(dimension, usual)}")
     number, unit = match.groups()
     if unit is None and dimension == "fraction":
         return _finite(float(number), text)
     if unit is None:
-        raise UnitError(f"{shorten(text)} has no unit; {accepted(dimension)}")
+        raise UnitError(f"{shorten(text)} has no unit; {accepted(dimension, usual)}")
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
         similar = _in_bits(str(unit), dimension) or _other_spelling(str(unit), UNITS[dimension])
         hint = f" (did you mean {similar}?)" if similar else ""
         reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{hint}"
-        raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
+        raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension, usual)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
 

@@ -84,7 +84,7 @@ COMPLAINTS = [
     (math.nan, "fraction", "nan is not a finite number"),
     (10**400, "fraction", "1000000000000000000000000000000000000... is too large for a fraction"),
     (10**5000, "fraction", "an enormous number is too large for a fraction"),
-    ("x" * 100, "time", f"'{'x' * 36}... is not a time; write for example '30 us' (units: s, ms, us, ns, min, h, d)"),
+    ("x" * 100, "time", f"'{'x' * 36}... is not a time; write for example '20 ms' (units: s, ms, us, ns, min, h, d)"),
 ]
 
 

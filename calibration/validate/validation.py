@@ -31,6 +31,10 @@ Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 MOST_REASONS: Final = 20
 """Most reasons shown why rows cannot be predicted; the rest are counted."""
+IMPOSSIBLE: Final = 100.0
+"""Measured over predicted step time that no slow machine or software explains, but a wrong unit does."""
+NEARLY_ALL: Final = 0.9
+"""Share of rows with impossible times from which a wrong unit is suspected."""
 LITTLE: Final = 0.03
 """Share of a step spent waiting for the exchange below which a row shows the slowdown of compute by other GPUs."""
 
@@ -89,7 +93,7 @@ def validate(
         missing += unplayed
         questions, contradictions = _consistent(_require_rows(told, missing))
         clusters = validate_clusters(questions, folders, processes, say, progress=progress)
-    notes = (*(note for one in read for note in one.notes), *contradictions, *_likely_mistakes(questions))
+    notes = (*(note for one in read for note in one.notes), *contradictions, *_likely_mistakes(questions), *_other_unit(clusters))
     return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
 
 
@@ -256,6 +260,18 @@ def _scored(
             )
         )
     return rows_scored
+
+
+def _other_unit(clusters: Sequence[ClusterOutcome]) -> list[str]:
+    """Return a note if nearly all measured steps are so long that they must be in another unit than seconds."""
+    rows = [row for cluster in clusters for row in (*cluster.scored, *cluster.fitted) if row.asked.record.step_time is not None]
+    too_long = sum(row.asked.step_time > IMPOSSIBLE * row.said["as_described"] for row in rows)
+    if not rows or too_long < NEARLY_ALL * len(rows):
+        return []
+    return [
+        f"{too_long:,} of {len(rows):,} measured steps are over {IMPOSSIBLE:g} times as long as the machine's description predicts; "
+        "step_time_s is in seconds: if these are milliseconds, name the column step_time_ms"
+    ]
 
 
 def _likely_mistakes(questions: Sequence[RunQuestion]) -> list[str]:

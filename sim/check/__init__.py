@@ -10,6 +10,7 @@ from sim.check.checks import check_hardware, check_jobs, check_part, check_workl
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
 from sim.check.job import check_job, check_run, job_warnings, recipe_warnings, user_part_warnings
+from sim.check.prices import copied_prices
 
 __all__ = [
     "Estimate",
@@ -20,6 +21,7 @@ __all__ = [
     "check_part",
     "check_run",
     "check_workload",
+    "copied_prices",
     "count_estimates",
     "job_warnings",
     "recipe_warnings",

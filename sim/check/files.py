@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload
 from sim.check.estimates import Estimate, count_estimates
+from sim.check.prices import copied_prices
 from sim.spec import catalogue, library, schema
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
@@ -28,6 +29,8 @@ class Verdict:
     problems: list[str]
     estimates: list[Estimate] = field(default_factory=list)
     spec: Any = field(default=None, repr=False)
+    notes: list[str] = field(default_factory=list)
+    """What is assumed about the file, such as a price copied from another machine."""
 
 
 def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = lambda done, of: None) -> list[Verdict]:
@@ -101,7 +104,8 @@ def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
     problems = _check_spec(loaded.spec, loaded.document)
-    return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec)
+    notes = copied_prices(loaded.spec) if isinstance(loaded.spec, Hardware) else []
+    return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec, notes)
 
 
 def _own_estimates(verdict: Verdict) -> Verdict:

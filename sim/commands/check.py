@@ -33,6 +33,8 @@ def check(
     for verdict in verdicts:
         for problem in verdict.problems:
             typer.echo(problem, err=True)
+        for note in verdict.notes:
+            typer.echo(f"{in_library(verdict.file)}: {note}")
         if verbose:
             for estimate in verdict.estimates:
                 typer.echo(f"{in_library(verdict.file)}: {estimate}")

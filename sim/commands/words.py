@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
+
+from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 _SEQUENCE: Final = "--sequence N, tokens per sample"
 _SHARD: Final = "--shard parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
@@ -37,23 +40,29 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
 """Options of other programs, and how to write the same here."""
 
 
-_MESSAGES: Final = (
+_MESSAGES: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
     (r"Input should be a valid integer.*", "write a whole number"),
     (r"Input should be a valid number.*", "write a number"),
     (r"Input should be a finite number", "write a finite number"),
     (r"Input should be greater than or equal to (\S+)", r"write \1 or more"),
     (r"Input should be less than or equal to (\S+)", r"write \1 or less"),
+    (r"Value error, '.*' is not one of (.*)\.", lambda match: "write " + any_of(re.findall(r"'([^']+)'", match[1]))),
     (r"Value error, (.*)", r"\1"),
 )
 """Messages of the parser about a value, and their replacements in the style of all other messages."""
 
 
 def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
-    """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs."""
+    """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs.
+
+    A value that cannot be read is a SpecError, one sentence like all others.
+    """
     if isinstance(message := getattr(error, "message", None), str):
         error.message = next((re.sub(pattern, words, message) for pattern, words in _MESSAGES if re.fullmatch(pattern, message)), message)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
         error.message = f"{error.message}; for several values, write --vary batch=16,32"
+    if (value := _value_of(error, command, context, typed)) is not None:
+        return SpecError(f"{value}: {error.message}")
     if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
         return _explain_flag_value(error, command, context, typed)
     name = getattr(error, "option_name", None)
@@ -68,6 +77,18 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
         return _with_words(error, f"{which} {suggestion or 'it'}")
     return error
+
+
+def _value_of(error: Any, command: Any, context: Any, typed: Sequence[str]) -> str | None:
+    """Return the value that caused *error*, after its option if it has one; None if another mistake did, such as a missing argument."""
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        return None
+    values, _, _ = command.make_parser(context).parse_args(list(typed))
+    value = values.get(parameter.name)
+    if not isinstance(value, str):
+        return None
+    return f"{max(parameter.opts, key=len)} {value}" if parameter.param_type_name == "option" else value
 
 
 def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:

@@ -209,11 +209,10 @@ def _check(model: Model, parallel: Parallel) -> None:
                 "training.parallel.sequence: experts with tensor parallelism need sequence parallelism (Megatron-LM); write sequence: "
                 "true, or expert: 1"
             )
-        bare = next((layer.name for layer in model.layers if not layer.share and (layer.gradients or layer.forward)), None)
-        if bare is not None:
+        if any(not layer.share and (layer.gradients or layer.forward) for layer in model.layers):
             raise SpecError(
-                f"training.parallel.tensor: layer {bare} of {model.name} has no tensor plan; write its share (colwise, rowwise, ...) "
-                "in model.tensor_plan, or use tensor: 1"
+                f"training.parallel.tensor: {model.name} has no tensor plan, which says what each rank holds of a layer; write one, "
+                "model.tensor_plan={NAME: colwise, NAME: rowwise}, and sequence: false unless it splits tokens, or use tensor: 1"
             )
         wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
         if wrong is not None:

@@ -39,9 +39,10 @@ def date_of(prices: Prices, market: Market) -> str:
 
 
 def source_of(prices: Prices, market: Market) -> str:
-    """Return the source of the price on *market*."""
+    """Return the source of the price on *market*, and the machine from which it was copied, if any."""
     source = prices.source
-    return str(source.get(market, source.get("*", ""))) if isinstance(source, Mapping) else str(source)
+    text = str(source.get(market, source.get("*", ""))) if isinstance(source, Mapping) else str(source)
+    return f"price of {prices.copied_from}: {text}" if prices.copied_from else text
 
 
 def day_cell(written: str) -> str:

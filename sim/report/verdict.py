@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
+from sim.check import copied_prices
 from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
@@ -20,6 +21,7 @@ from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.units import pluralized, show
 
 NOTEWORTHY = 0.04
@@ -190,11 +192,14 @@ def _rate(job: JobRun, step_time: float) -> str:
 
 def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:
     """Return how *resource* limits the job; *bottleneck* provides the rate that the GPUs could reach."""
-    where = next((row.resource for row in job.warm.resources if row.cause in _CAUSES[resource]), "")  # largest first
+    also = STORAGE_NETWORK if resource == "network" else ""
+    rows = job.warm.resources  # largest first
+    where = next((row.resource for row in rows if row.cause in _CAUSES[resource] or row.resource == also), "")
     if resource in ("cpu", "decode"):
         return _prep(resource, where, job, bottleneck)
-    if resource == "disk":
-        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
+    if resource == "disk" or where == STORAGE_NETWORK:
+        limit = where or "disk"
+        return f"Disk fetch: the {limit}, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
     copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} per step)"
     if resource == "copy":
         return f"{copy} is not overlapped"
@@ -228,7 +233,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
-    sentences += price_unknown(run.hardware)
+    sentences += price_assumed(run.hardware)
     sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples per epoch"
@@ -287,8 +292,10 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     ]
 
 
-def price_unknown(hardware: Hardware) -> list[str]:
-    """Return a sentence if a provider's machine has no price, for example because its GPUs were replaced by others."""
+def price_assumed(hardware: Hardware) -> list[str]:
+    """Return a sentence if a machine has a copy of another's price, or if a provider's machine has none, as with other GPUs."""
+    if copied := copied_prices(hardware):
+        return copied
     if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
     return [f"no price for {hardware.name} as described, so no cost (--set price.on_demand='10 USD/h')"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from sim.spec import elsewhere, memo, yaml
+from sim.spec.defaults import REPLICATED_STACK
 from sim.spec.extensions import STACKS, extension, names
 from sim.spec.yaml import Document, SpecError
 from sim.units import any_of, shorten
@@ -138,17 +139,22 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
+    listing = f"'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
+    if folder == STACKS_FOLDER and re.sub(r"[-_ ]", "", name.lower()) in _TORCH:
+        return f"; did you mean {REPLICATED_STACK}? {listing}"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout} with any stack that uses NCCL"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    if near := suggestions(name, all_names):
+    if near := suggestions(name, list(catalogue(folder))) or suggestions(name, all_names):
         return f"; did you mean {any_of(near)}?"
     if len(all_names) <= MOST_NAMED:
         return f"; known: {', '.join(all_names) or 'none'}"
-    return f"; 'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
+    return f"; {listing}"
 
 
+_TORCH: Final = frozenset({"torch", "pytorch", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"})
+"""Names by which users look for the default stack."""
 _LAYOUTS: Final = {
     **dict.fromkeys(("fsdp", "fullysharded", "zero"), "--shard parameters"),
     **dict.fromkeys(("tp", "tensorparallel", "megatron", "megatronlm"), "--tp N"),

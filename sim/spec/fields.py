@@ -88,10 +88,10 @@ def _read(reader: Callable[[object], Any], schema: dict[str, Any]) -> tuple[Befo
     return (BeforeValidator(reader), WithJsonSchema(schema))
 
 
-def _quantity(dimension: str, fits: Callable[[float], bool], rule: str) -> Any:
+def _quantity(dimension: str, fits: Callable[[float], bool], rule: str, usual: str = "") -> Any:
     def read(value: object) -> float:
         try:
-            number = units.parse(value, dimension)
+            number = units.parse(value, dimension, usual)
         except units.UnitError as error:
             raise ValueError(str(error)) from None
         if not fits(number):
@@ -99,7 +99,10 @@ def _quantity(dimension: str, fits: Callable[[float], bool], rule: str) -> Any:
         return number
 
     kind: dict[str, Any] = {"type": ["number", "string"]} if dimension == "fraction" else {"type": "string", "pattern": "^ *[-+.0-9]"}
-    return (*_read(read, kind | {"description": f"a {dimension} {rule}, for example {units.example(dimension)}"}), Dimension(dimension))
+    return (
+        *_read(read, kind | {"description": f"a {dimension} {rule}, for example {units.example(dimension, usual)}"}),
+        Dimension(dimension),
+    )
 
 
 def _above_zero(value: float) -> bool:
@@ -130,7 +133,12 @@ def _whole(least: int, most: int = _MOST) -> Any:
     return _read(read, {"type": "integer", "minimum": least, "description": f"a whole number, {rule}"})
 
 
-Seconds = Annotated[float, *_quantity("time", _not_negative, "zero or more")]
+Latency = Annotated[float, *_quantity("time", _not_negative, "zero or more", "30 us")]
+"""Time of a kernel, a launch or a message."""
+Seconds = Annotated[float, *_quantity("time", _not_negative, "zero or more", "20 ms")]
+"""Time of a sample, a step, or the start of something."""
+Duration = Annotated[float, *_quantity("time", _not_negative, "zero or more", "1 h")]
+"""Time of a stop, a repair or a machine's life."""
 
 
 def _least_first(span: tuple[float, float]) -> tuple[float, float]:
@@ -140,7 +148,7 @@ def _least_first(span: tuple[float, float]) -> tuple[float, float]:
 
 
 Span = Annotated[
-    tuple[Seconds, Seconds],
+    tuple[Duration, Duration],
     Field(description="the shortest and the longest time, for example [30 s, 10 min]"),
     AfterValidator(_least_first),
 ]

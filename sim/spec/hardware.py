@@ -21,6 +21,7 @@ from sim.spec.fields import (
     Factor,
     Fraction,
     Frequency,
+    Latency,
     OperatorClass,
     Peak,
     Power,
@@ -89,7 +90,7 @@ class Gpu(Spec):
     """The same ratio for convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0
     """The same ratio for matrix products and attention on tensor cores."""
-    kernel_time: Seconds
+    kernel_time: Latency
     """Minimum time of one kernel on the device, added to each kernel."""
     kernels: Kernels | None = None
     """Kernel model for layers that specify their shapes; without it, ``efficiency`` is used for all layers."""
@@ -246,7 +247,7 @@ class Nic(Spec):
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     """Most distant path between a GPU and a NIC on which GPUDirect is used, as in NCCL_NET_GDR_LEVEL; NCCL's default is PXB
     (NVIDIA/nccl src/graph/paths.cc)."""
-    nccl_plugin_latency: Seconds = 0.0
+    nccl_plugin_latency: Latency = 0.0
     """Latency that the network plugin reports to NCCL, which NCCL uses to choose algorithms; it is not part of any simulated time."""
     source: Source
 
@@ -286,6 +287,9 @@ class Volume(Spec):
     """Latency of one read."""
     count: Count = 1
     """Number of volumes striped together."""
+    over_network: bool = False
+    """Whether reads arrive through the node's NICs and compete with gradients there, as from a file server (NFS) or an object store.
+    Volumes with a connection of their own (Amazon EBS) do not."""
     assumed: bool = False
     """True if the machine comes without a volume and this one is a placeholder for the user's."""
     source: Source
@@ -394,7 +398,10 @@ class Prices(Spec):
     spot_date: str | None = None
     """Day or month of the spot price, if it differs from ``date``; empty if unknown. None: ``date``."""
     region: str = ""
-    """The provider's region to which the prices apply."""
+    """The provider's region to which the prices apply; it also decides the carbon intensity of the electricity."""
+    copied_from: str = ""
+    """The machine that has these prices, if this one extends it and changes its node; empty: they are this machine's own. Set for files
+    that extend a machine without a price of their own."""
     source: Source = "as given, without a source"
 
     @property
@@ -419,7 +426,7 @@ class Group(Spec):
 class Fabric(Spec):
     """The network between nodes. It is non-blocking beyond the NICs, unless a structure or ``core_bandwidth`` is given."""
 
-    latency: Seconds = 0.0
+    latency: Latency = 0.0
     """Latency that the switches add to each message, in addition to the transport's own."""
     core_bandwidth: Bandwidth | None = None
     """Upper limit of the total traffic between nodes; none: limited only by the NICs."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Bytes, Count, Factor, Fp8Recipe, Fraction, Peak, Seconds, Share, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fp8Recipe, Fraction, Latency, Peak, Share, Source, Spec, Whole
 
 
 class AttentionRate(Spec):
@@ -72,7 +72,7 @@ class Kernels(Spec):
     """Fraction of the multiprocessors that must be reading to reach this bandwidth."""
     split_traffic: Factor
     """For products split along k: memory traffic of the partial sums, relative to one write and one read of each in FP32."""
-    split_time: Seconds
+    split_time: Latency
     """For products split along k: time to add up the partial sums, in addition to their traffic."""
     pass_share: Share
     """Fraction of the memory bandwidth that large element-wise passes reach."""

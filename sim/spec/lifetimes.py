@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sim.spec.fields import Seconds, Source, Spec, Whole
+from sim.spec.fields import Duration, Source, Spec, Whole
 
 
 class Phases(Spec):
     """Phases of a machine's start-up, from the request to its first process; only booting is billed."""
 
-    provisioning: Seconds
+    provisioning: Duration
     """Time until a machine is found."""
-    staging: Seconds
+    staging: Duration
     """Time from then until the machine is prepared."""
-    booting: Seconds
+    booting: Duration
     """Time from then until its first process runs."""
 
     @property
@@ -37,9 +37,9 @@ class Lifetimes(Spec):
     """Provider of the machines."""
     date: str
     """When the lifetimes were observed."""
-    cap: Seconds
+    cap: Duration
     """Maximum lifetime: the provider revokes every machine after this time."""
-    revoked: tuple[Seconds, ...]
+    revoked: tuple[Duration, ...]
     """Time to revocation of each machine that was revoked before ``cap``."""
     survived: Whole
     """Number of machines that lived until ``cap``."""
@@ -47,6 +47,6 @@ class Lifetimes(Spec):
     """Start-up of a transient machine."""
     on_demand_start_up: Phases
     """Start-up of an on-demand machine."""
-    replacement: Seconds
+    replacement: Duration
     """Time from the request for a replacement, right after a revocation, until it runs."""
     source: Source

@@ -101,6 +101,8 @@ def _with_user_source(price: MarkedValue, amounts: Set[str], dated: bool) -> Mar
         block["spot_date"] = ""
     if "on_demand" in sources and (day := block.pop("date", "")) and "spot" in block:
         block.setdefault("spot_date", day)
+    if "on_demand" in sources:
+        block.pop("copied_from", None)
     return price._replace(value=block)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Source, Spec, Whole
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -301,13 +301,13 @@ class MeshOptions(Spec):
     """Whether the host waits for the token count of each expert before it launches the experts. With ``pad_to_capacity`` it never does."""
     host_waits: Literal["nothing", "reductions", "everything"] = "nothing"
     """Collectives for which the host itself waits before it continues, as with Gloo, which has no device stream to hold them."""
-    expert_host: Seconds = 0.0
+    expert_host: Latency = 0.0
     """Host time of the experts in one block's forward (router, dispatch, combine), in addition to launching the layer table's kernels."""
-    block_host: Seconds = 0.0
+    block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     one_copy: bool = False
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
-    collective_check: Seconds = 0.0
+    collective_check: Latency = 0.0
     """Host time of one socket message when torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0: it does
     not."""
     fused_accumulation: bool = False

@@ -82,8 +82,6 @@ class Resolver:
             raise SpecError(f"{piece.mark}: this is a list or a single value; write a block of keys, such as 'name: ...'")
         if "name" not in document.value and ("extends" in document.value or _is_named(kind)):
             piece = put(piece, "name", MarkedValue(path.stem, piece.mark))
-        if kind is Hardware and "price" in piece.value and _has_own_gpus(document.value):
-            piece = without(piece, "price")
         if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
             piece = self._grouped(piece)
         return Document(piece.value, piece.mark, self._implied)
@@ -148,7 +146,7 @@ class Resolver:
         if kind is Reliability:
             self._with_own_sources(own, reference.value)
         part = without(part, "aliases")
-        return _merged_hardware(part, own) if kind is Hardware else _merged(part, own)
+        return _merged_hardware(part, own, reference.value) if kind is Hardware else _merged(part, own)
 
     def _with_own_sources(self, own: MarkedValue, part: str) -> None:
         """Record a problem for each block of rates in *own* that changes numbers of *part* but has no source of its own."""
@@ -238,15 +236,17 @@ class Resolver:
         return put(rest, "groups", MarkedValue([group.value], piece.mark.holding({0: group.mark})))
 
     def priced(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
-        """Return *group*; if it has no price, add the price of the hardware file that its node names or extends."""
+        """Return *group*; if it has no price, add the price of the hardware file that its node names or extends, if it applies."""
         if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group
         node = child(group, "node")
-        reference = child(node, "extends") if isinstance(node.value, dict) and "extends" in node.value else node
+        extends = isinstance(node.value, dict) and "extends" in node.value
+        reference, changes = (child(node, "extends"), without(node, "extends").value) if extends else (node, {})
         with suppress(SpecError):  # a node without a price, or one that was not found, which has been recorded
             if isinstance(reference.value, str):
                 path = self._locate(reference, Node, chain)
-                return put(group, "price", self._from_hardware(path, "price", reference, (*chain, path)))
+                price = self._from_hardware(path, "price", reference, (*chain, path))
+                return _with_copied_price(put(group, "price", price), changes, reference.value)
         return group
 
 
@@ -255,10 +255,21 @@ def _is_named(kind: SpecKind) -> bool:
     return "name" in kind.model_fields and kind.model_fields["name"].is_required()
 
 
-def _has_own_gpus(written: dict[str, Any]) -> bool:
-    """Return whether a file extends a machine and changes its GPUs without a new price, so that the machine's price no longer applies."""
-    node = written.get("node")
-    return "extends" in written and "price" not in written and isinstance(node, dict) and not {"gpu", "gpu_count"}.isdisjoint(node)
+_ANOTHER_MACHINE: Final = frozenset({"extends", "gpu", "gpu_count"})
+"""Keys of a changed node to which the price of the original machine does not apply."""
+
+
+def _with_copied_price(group: MarkedValue, changes: Any, origin: str) -> MarkedValue:
+    """Return *group* of the machine *origin*, whose node gets *changes*, with the price that still applies: none with other GPUs.
+
+    The price of a machine that is changed otherwise gets the name of *origin* (`Prices.copied_from`).
+    """
+    if not isinstance(changes, dict) or not _ANOTHER_MACHINE.isdisjoint(changes):
+        return without(group, "price")
+    price = group.value.get("price")
+    if not changes or not isinstance(price, dict) or "copied_from" in price:
+        return group
+    return put(group, "price", put(child(group, "price"), "copied_from", MarkedValue(origin, group.mark)))
 
 
 def _has_all(own: Any, added: Any) -> bool:
@@ -287,21 +298,34 @@ def _folded(piece: MarkedValue) -> MarkedValue:
     return group
 
 
-def _merged_hardware(part: MarkedValue, own: MarkedValue) -> MarkedValue:
-    """Return the hardware *own* merged over *part*; a partial group of *own* is merged over the group at the same index of *part*."""
+def _merged_hardware(part: MarkedValue, own: MarkedValue, origin: str) -> MarkedValue:
+    """Return the hardware *own* merged over *part*, the machine *origin*.
+
+    A partial group of *own* is merged over the group at the same index of *part*.
+    """
     if "groups" in own.value:
         groups = child(own, "groups")
         part_groups = _groups(part)
         for index, group in enumerate(groups.value if isinstance(groups.value, list) else ()):
             if index < len(part_groups) and _is_partial(group):
-                groups = put(groups, index, _merged(part_groups[index], child(groups, index)))
+                groups = put(groups, index, _merged_group(part_groups[index], child(groups, index), origin))
         return _merged(without(part, *schema.UNFOLDED), put(own, "groups", groups))
     if not any(name in own.value for name in schema.UNFOLDED):
         return _merged(part, own)
     part = _unfolded(part)
     if len(part_groups := _groups(part)) == 1 and "groups" in part.value:
-        group = _merged(part_groups[0], _folded(own))
+        group = _merged_group(part_groups[0], _folded(own), origin)
         own = put(without(own, *schema.UNFOLDED), "groups", MarkedValue([group.value], group.mark.holding({0: group.mark})))
+        return _merged(part, own)
+    return _merged_group(part, own, origin)
+
+
+def _merged_group(part: MarkedValue, own: MarkedValue, origin: str) -> MarkedValue:
+    """Return the group *own* merged over *part*, the same group of the machine *origin*; an own price replaces the other entirely."""
+    if "price" in own.value:
+        part = without(part, "price")
+    elif "node" in own.value:
+        part = _with_copied_price(part, own.value["node"], origin)
     return _merged(part, own)
 
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Source, Span, Spec
+from sim.spec.fields import Count, Duration, Factor, FailureRate, Fraction, Source, Span, Spec
 
 
 class Interval(Spec):
@@ -77,7 +77,7 @@ class FaultCause(ShareOfFleets):
     """Time from then until the faulty node is identified."""
     replaces: Fraction
     """Share of these faults after which the node leaves the job."""
-    silent_for: Seconds = 0.0
+    silent_for: Duration = 0.0
     """For silent corruption: work done in this time before the detection is lost, so an older checkpoint is loaded. 0: not silent."""
     source: Source
 
@@ -87,7 +87,7 @@ class Repeats(ShareOfFleets):
 
     share: Fraction
     """Share of faults that recur on the node after it has returned."""
-    after: Seconds
+    after: Duration
     """Mean time until the fault recurs."""
     source: Source
 
@@ -115,7 +115,7 @@ class NewFleet(ShareOfFleets):
 
     share: Fraction
     """Share of the GPUs that fail early."""
-    within: Seconds
+    within: Duration
     """Mean time until an early failure."""
     source: Source
 
@@ -133,7 +133,7 @@ class SlowNodes(RateOfFleets):
     """Rate of episodes per node."""
     factor: Factor
     """Step time of the job during an episode, relative to the normal step time; at least 1."""
-    duration: Seconds
+    duration: Duration
     """Mean time until an episode ends or is noticed."""
     source: Source
 
@@ -149,7 +149,7 @@ class Planned(RateOfFleets):
 
     rate: FailureRate
     """Rate of stops per job, whatever its size."""
-    duration: Seconds
+    duration: Duration
     """Duration of one stop, before the restart."""
     source: Source
 
@@ -159,18 +159,18 @@ class Quantile(Spec):
 
     share: Fraction
     """Share of repairs."""
-    time: Seconds
+    time: Duration
     """Time within which they are done."""
 
 
 class Restart(Spec):
     """Time from the placement of a job to its first process: a constant for each doubling of its GPUs, with a minimum."""
 
-    base: Seconds
+    base: Duration
     """Time at 2048 GPUs."""
-    per_doubling: Seconds
+    per_doubling: Duration
     """Additional time for each doubling of the GPUs (less for each halving)."""
-    least: Seconds
+    least: Duration
     """Minimum time, for any number of GPUs."""
     source: Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sim.spec.fields import Bytes, Count, Seconds, Source, Spec, TimePerByte
+from sim.spec.fields import Bytes, Count, Latency, Source, Spec, TimePerByte
 
 
 class Servers(Spec):
@@ -18,7 +18,7 @@ class Servers(Spec):
     """variables: whole variables are assigned round-robin in the order of their creation; chunks: all servers have equal shares."""
     chunk: Bytes = 32.0 * 2**10
     """Size of one chunk."""
-    update_cpu: Seconds = 0.0
+    update_cpu: Latency = 0.0
     """Core time to receive and apply one worker's gradient of one variable (or chunk) and to send the new value back."""
     byte_cpu: TimePerByte = 0.0
     """Core time per byte received or sent, including the transport's work on the server."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Seconds, Source, Spec, TimePerByte
+from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Latency, Source, Spec, TimePerByte
 
 CHANNEL_RATES: Final = ("channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
 """Fields of a transport that are rates of one channel's thread block."""
@@ -14,17 +14,17 @@ class Transport(Spec):
     """The constants of one transport class (``hardware/parts/transports``): how collective traffic crosses one hop."""
 
     name: str
-    hop_latency: Seconds
+    hop_latency: Latency
     """Latency of one hop: time from the start of one rank's send to the start of the next rank's, in addition to bytes over bandwidth."""
-    hop_latency_ll: Seconds | None = None
+    hop_latency_ll: Latency | None = None
     """Latency of one hop under NCCL's LL protocol; none: ``hop_latency`` times the LL-to-Simple ratio in NCCL's tuning tables."""
-    launch: Seconds
+    launch: Latency
     """Fixed cost of one collective on this transport."""
-    simple_start: Seconds = 0.0
+    simple_start: Latency = 0.0
     """Additional one-time cost of a ring under NCCL's Simple protocol: its thread blocks synchronize before the first slice."""
     eager: Bytes | None = None
     """Largest message between nodes, including the protocol's flags, that is sent eagerly, without a rendezvous; none: all messages are."""
-    rendezvous: Seconds = 0.0
+    rendezvous: Latency = 0.0
     """Additional time of each hop between nodes for messages above ``eager``: sender and receiver first exchange a handshake."""
     efficiency: Curve
     """Fraction of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, if given) that is reached, as a function of the bytes per

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sim.spec import memo, schema
+from sim.spec.adapters import FOUR_BITS, NOT_QUANTIZED
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key
 from sim.spec.hardware import Node
@@ -142,6 +143,8 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         listed = _PART.search(due)
         shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
         return missing, f"is missing; write {due}{shows}"
+    if any(isinstance(word, str) and _plain(word) in FOUR_BITS for word in (key[-1], error["input"])):
+        return key, NOT_QUANTIZED
     if error["type"] == "extra_forbidden":
         return key, _unknown(kind, key)
     if error["type"] == _RAISED:
@@ -179,9 +182,13 @@ def _suggestion(value: object, due: str) -> str:
     if not isinstance(value, str) or not due.startswith("one of "):
         return ""
     words = due.removeprefix("one of ").split(", ")
-    plain = re.sub(r"[^a-z0-9]", "", value.lower())
-    near = [word for word in _SYNONYMS.get(plain, ()) if word in words] or suggestions(value, words, most=1)
+    near = [word for word in _SYNONYMS.get(_plain(value), ()) if word in words] or suggestions(value, words, most=1)
     return f" did you mean {any_of(near)}?" if near else ""
+
+
+def _plain(word: str) -> str:
+    """Return *word* in small letters and digits only."""
+    return re.sub(r"[^a-z0-9]", "", word.lower())
 
 
 _SYNONYMS: Final = {

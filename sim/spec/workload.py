@@ -12,6 +12,7 @@ from sim.spec.fields import (
     Bytes,
     Count,
     Counts,
+    Duration,
     Factor,
     Fp8Recipe,
     Fraction,
@@ -466,7 +467,7 @@ class JobSpec(Spec):
     """Number of free GPUs that it takes on each node in turn, 0 for none; with *nodes*, a single number applies to each of them."""
     gpus: tuple[Whole, ...] = ()
     """Numbers of its GPUs on each of its nodes."""
-    start: Seconds = 0.0
+    start: Duration = 0.0
     """Time at which it begins."""
     epochs: Factor = 1.0
     """Number of epochs after which it ends, for jobs that come and go and share loader workers (``sim share``)."""

@@ -11,7 +11,7 @@ from sim.spec.own_prices import prices_from_options
 from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
-from sim.units import parse
+from sim.units import UnitError, parse
 
 Name = str | PathLike[str]
 """Name of a catalogue entry, or the path of a file."""
@@ -101,6 +101,30 @@ def counts(nodes: object) -> list[int]:
         if number is None or number < 1:
             raise SpecError(f"nodes={nodes!r}: expected whole numbers of 1 or more")
     return list(nodes)
+
+
+def quantity(text: str, dimension: str, option: str, zero: bool = False, usual: str = "") -> float:
+    """Return *text*, the value of *option*, in SI units. Raise SpecError unless it is a *dimension* above 0, or 0 if *zero* allows it.
+
+    *usual* is an example for messages; by default that of the dimension.
+    """
+    try:
+        value = parse(text, dimension, usual)
+    except UnitError as error:
+        raise SpecError(f"{option} {text}: {error}") from None
+    if value < 0 or (value == 0 and not zero):
+        raise SpecError(f"{option} {text}: write {'0 or more' if zero else 'more than 0'}")
+    return value
+
+
+def mean_lifetime_of(text: str) -> float:
+    """Return the mean lifetime *text* of a machine in seconds. Raise SpecError unless it is a time above 0."""
+    return quantity(text, "time", "--mean-lifetime", usual="20 h")
+
+
+def checkpoint_interval_of(text: str) -> float:
+    """Return the interval *text* between checkpoints in seconds. Raise SpecError unless it is a time above 0."""
+    return quantity(text, "time", "--checkpoint-interval", usual="30 min")
 
 
 def size_of(size: float | str | None, option: str) -> float | None:

@@ -14,6 +14,7 @@ from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
 from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
+from sim.training.input_pipeline import STORAGE_NETWORK
 
 _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.FETCH: ("disk",),
@@ -160,8 +161,8 @@ def _waited_for(job: JobRun) -> set[Resource]:
     workload = job.job.workload
     if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so blame on one may hide another
         resources |= {"disk", "cpu", "copy"}
-    if any(row.resource == CORES_COPY for row in job.warm.resources):
-        resources.add("cpu")
+    limits = {row.resource for row in job.warm.resources}
+    resources |= ({"cpu"} if CORES_COPY in limits else set()) | ({"network"} if STORAGE_NETWORK in limits else set())
     if workload.input.loader != "dali_gpu":
         resources.discard("decode")
     else:

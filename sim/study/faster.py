@@ -20,6 +20,7 @@ from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.transport import CHANNEL_RATES
 from sim.spec.workload import Workload
 from sim.training.collectives.price.plan import CORES_COPY
+from sim.training.input_pipeline import STORAGE_NETWORK
 from sim.training.job import Job
 
 INFINITE = 1e6
@@ -253,6 +254,7 @@ _SPED: dict[Cause, tuple[Resource, ...]] = {
 }
 _SPED_AT: dict[str, tuple[Resource, ...]] = {
     "memory of other nodes": ("network",),
+    STORAGE_NETWORK: ("network",),
     "pin thread": ("copy",),
     "GPU decode": ("decode", "gpu"),
     "loader": (),

@@ -30,6 +30,7 @@ from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
+from sim.study.arguments import checkpoint_interval_of
 from sim.study.power_cap import Limited, limited
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
@@ -38,7 +39,6 @@ from sim.study.weeks import (
     Steps,
     Weeks,
     long_run,
-    quantity,
     reliability_of,
     rents_another,
     revocations,
@@ -186,7 +186,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
 
 def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
     """Return the interval that the user specified, in whole steps."""
-    requested = quantity(weeks.interval, "time", "--checkpoint-interval")
+    requested = checkpoint_interval_of(weeks.interval)
     if requested + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} to complete, and the next would begin "

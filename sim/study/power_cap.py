@@ -12,7 +12,8 @@ from sim.mesh import LayoutRun
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.weeks import Steps, quantity, steps_of
+from sim.study.arguments import quantity
+from sim.study.weeks import Steps, steps_of
 from sim.training.layer_times import mix_of
 from sim.units import show
 

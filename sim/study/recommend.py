@@ -25,11 +25,12 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.arguments import mean_lifetime_of
 from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
 from sim.study.one_batch import GPUS, usual_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.spot import expected, mean_seconds
+from sim.study.spot import expected
 from sim.study.whole_job import course
 from sim.units import pluralized, rounded, show
 
@@ -124,7 +125,7 @@ def recommend(
     *global_batch* is that of all *rows*; None if each GPU has the same batch instead, so that more GPUs take larger steps.
     """
     require_one_budget(plan, budget)
-    mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
+    mean = None if mean_lifetime is None else mean_lifetime_of(mean_lifetime)
     gathered = _gathered(scenario, rows, plan, markets, mean, with_failures)
     allowed = sorted(filter(budget.allows, gathered.candidates), key=budget.prefers)
     others = sorted((candidate for candidate in gathered.candidates if not budget.allows(candidate)), key=budget.excess)
@@ -194,7 +195,7 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
         machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
     except SpecError:
         return ""
-    priced = _usable_markets(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
+    priced = _usable_markets(machine, markets, None if mean_lifetime is None else mean_lifetime_of(mean_lifetime))
     if machine.hypothetical or all(price(machine, market) is None for market in priced):
         return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""

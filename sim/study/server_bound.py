@@ -10,12 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
-from sim.spec.yaml import SpecError
+from sim.study.arguments import quantity
 
 ServerPlacement = Literal["NCS", "NCC", "CC", "CS"]
 """PHub's names: (non-)colocated and sharded over as many servers as workers, or one central server."""
@@ -56,12 +55,7 @@ def bound_table(
     hardware: str, sizes: Sequence[int], compute_time: str, *, nodes: int | None = None, overrides: Sequence[str] = ()
 ) -> BoundTable:
     """Return the bandwidth that hosts need for models of *sizes* (bytes) that compute for *compute_time* on each of *nodes* workers."""
-    try:
-        time = units.parse(compute_time, "time")
-    except units.UnitError as error:
-        raise SpecError(f"--compute-time {compute_time}: {error}") from None
-    if time <= 0:
-        raise SpecError(f"--compute-time {compute_time}: write a time above 0, for example 100 ms")
+    time = quantity(compute_time, "time", "--compute-time", usual="100 ms")
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))

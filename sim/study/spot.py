@@ -21,12 +21,12 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.arguments import checkpoint_interval_of, mean_lifetime_of
 from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.computing import Computing
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
 from sim.study.whole_job import checkpoint_bytes
-from sim.units import UnitError, parse
 
 ALL_SPEEDS = 8
 """Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
@@ -136,7 +136,7 @@ def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
 def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
     measured = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
-        return ExponentialLives(mean_seconds(wanted.mean_lifetime)), measured, ["revocations occur at random, with the specified mean"]
+        return ExponentialLives(mean_lifetime_of(wanted.mean_lifetime)), measured, ["revocations occur at random, with the specified mean"]
     if measured is None:
         raise SpecError(
             f"{machine.name}: no interruption data for spot machines with {group.node.gpu.name}; add a mean, for example "
@@ -182,22 +182,7 @@ def _interval(wanted: Wanted, job: SpotJob, seed: int) -> float:
         return best_interval(job, min(wanted.trials, SEARCH_TRIALS), seed)
     if wanted.interval == "none":
         return inf
-    return _seconds(wanted.interval, "--checkpoint-interval") * job.speeds[-1]
-
-
-def mean_seconds(text: str) -> float:
-    """Return the mean lifetime *text* in seconds. Raise SpecError unless it is a time above 0."""
-    return _seconds(text, "--mean-lifetime")
-
-
-def _seconds(text: str, option: str) -> float:
-    try:
-        time: float = parse(text, "time")
-    except UnitError as error:
-        raise SpecError(f"{option} {text}: {error}") from None
-    if not 0 < time < inf:
-        raise SpecError(f"{option} {text}: write more than 0")
-    return time
+    return checkpoint_interval_of(wanted.interval) * job.speeds[-1]
 
 
 def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> tuple[float, float | None]:

@@ -26,10 +26,17 @@ from sim.spec.stack import Stack
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import require_flag, require_number, require_text, require_whole
+from sim.study.arguments import (
+    checkpoint_interval_of,
+    mean_lifetime_of,
+    quantity,
+    require_flag,
+    require_number,
+    require_text,
+    require_whole,
+)
 from sim.study.options import OptionTerms, PowerOptions, options_of
 from sim.study.whole_job import filling
-from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
 """Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
@@ -219,9 +226,9 @@ class Weeks:
         if self.rate is not None:
             quantity(self.rate, "failure rate", "--failure-rate", zero=True)
         if self.interval != "auto":
-            quantity(self.interval, "time", "--checkpoint-interval")
+            checkpoint_interval_of(self.interval)
         if self.mean_lifetime is not None:
-            quantity(self.mean_lifetime, "time", "--mean-lifetime")
+            mean_lifetime_of(self.mean_lifetime)
         if self.power_cap is not None:
             quantity(self.power_cap, "power", "--power-cap")
         if self.region is not None:
@@ -379,7 +386,7 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
     Raise SpecError if the lifetimes of machines with this GPU are needed, but unmeasured.
     """
     if weeks.mean_lifetime is not None:
-        return steps.nodes / quantity(weeks.mean_lifetime, "time", "--mean-lifetime")
+        return steps.nodes / mean_lifetime_of(weeks.mean_lifetime)
     if steps.market != "spot":
         return 0.0
     lives = lifetimes_of(steps.node.gpu)
@@ -404,17 +411,6 @@ def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | 
     if lives is None:
         return None
     return survival(lives), revoked
-
-
-def quantity(text: str, dimension: str, option: str, zero: bool = False) -> float:
-    """Return *text*, the value of *option*, in SI units. Raise SpecError unless it is a *dimension* above 0, or 0 if *zero* allows it."""
-    try:
-        value = parse(text, dimension)
-    except UnitError as error:
-        raise SpecError(f"{option} {text}: {error}") from None
-    if value < 0 or (value == 0 and not zero):
-        raise SpecError(f"{option} {text}: write {'0 or more' if zero else 'more than 0'}")
-    return value
 
 
 def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:

@@ -35,6 +35,9 @@ DALI_PREFETCH = 2
 """DALI's default prefetch_queue_depth."""
 
 OTHERS = "memory of other nodes"
+DISK = "disk"
+STORAGE_NETWORK = "network to the storage"
+"""What limits reads from a disk, by their binding resource: the disk itself, or the NICs through which they arrive."""
 
 Usage = Mapping[str, float]
 
@@ -66,6 +69,8 @@ class LoaderSite:
     copy: Usage
     gpu: Usage
     cost: BatchCost
+    nics: frozenset[str] = frozenset()
+    """The links in *disk* that are NICs."""
     crowd: float = 1.0
     """Ranks on the node that read from the disk, per rank of this class."""
     bytes_read: float = 0.0
@@ -99,6 +104,10 @@ class LoaderSite:
         self.bytes_read += self.cost.read
         return self.network.start("read", self.cost.read, self.disk, cap=self.cost.read_cap * readers)
 
+    def read_limit(self, read: Activity) -> str:
+        """Return what limited *read* last: the disk, or the NICs between it and the node."""
+        return STORAGE_NETWORK if read.history and read.history[-1][1] in self.nics else DISK
+
     def start_remote(self) -> Activity:
         """Begin to fetch the part of one batch that other nodes hold in memory."""
         return self.network.start("read from other nodes", self.cost.remote, self.peers, cap=self.peer_cap)
@@ -112,8 +121,8 @@ class LoaderSite:
         self.begun[batch] = [self.network.env.now]
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
-            full = yield from self._read()
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
+            full, limit = yield from self._read()
+            self.log.did(self.rank, stream, "read", Cause.FETCH, start, limit + FULL * full, batch, self.cost.read)
             self.begun[batch].append(self.network.env.now)
             del self.building[batch]
         if self.cost.remote > 0:
@@ -130,8 +139,8 @@ class LoaderSite:
         self.begun[batch].append(self.network.env.now)
         del self.building[batch]
 
-    def _read(self) -> Generator[simpy.Event, object, bool]:
-        """Read one batch when it is this worker's turn, first come, first served; return whether the disk was saturated.
+    def _read(self) -> Generator[simpy.Event, object, tuple[bool, str]]:
+        """Read one batch when it is this worker's turn, first come, first served; return whether a limit was saturated, and which.
 
         Equally fast workers that share a disk would stay bunched forever, and leave it idle between bunches. Real workers drift
         apart. Taking turns spreads them out and costs no throughput.
@@ -149,7 +158,7 @@ class LoaderSite:
             self._turns.popleft().succeed()
         else:
             self._reading -= 1
-        return waits or _shared(read)
+        return waits or _shared(read), self.read_limit(read)
 
     def take_reads(self) -> dict[str, float]:
         """Return the work that the reads begun since the last call put on each resource of the disk."""
@@ -355,7 +364,7 @@ class DaliPipeline(Queue):
             prep, read = site.start_prep(self._threads), site.start_read(self._threads)
             remote = site.start_remote() if site.cost.remote > 0 else read
             yield prep.done
-            late = [name for fetch, name in ((read, "disk"), (remote, OTHERS)) if not fetch.done.triggered]
+            late = [name for fetch, name in ((read, site.read_limit(read)), (remote, OTHERS)) if not fetch.done.triggered]
             cause, resource = (Cause.FETCH, late[0]) if late else (Cause.PREP, "cpu cores")
             yield read.done
             yield remote.done

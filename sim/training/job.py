@@ -298,33 +298,41 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         disk_rate = read_rate(node.storage, dataset, stage.burst[rank_class.slot.name])
         ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
         disk = {rank_class.disk: members, iops_link(rank_class.slot.name): members * ios}
+    live = stage.built.live[rank_class.slot.name]
+    through_nics = _over_nics(rank_class, live, ARRIVING) if disk and node.storage and node.storage.volume.over_network else {}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
     return LoaderSite(
         network=stage.network,
         log=stage.log,
         rank=index,
-        disk=disk,
+        disk=disk | through_nics,
+        nics=frozenset(through_nics) - {rank_class.cores},
         cores={rank_class.cores: members},
         pin={rank_class.memory: 2.0 * rank_class.memory_load},  # read and written
         copy={link: load * slowdown for link, load in rank_class.copy.items()},
         gpu={_gpu_link(rank_class): 1.0},
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
-        peers=_peers(rank_class, stage.built.live[rank_class.slot.name]) if remote else {},
+        peers=_over_nics(rank_class, live, ARRIVING, LEAVING) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         lag=stage.lag,
         crowd=sum(other.members for other in stage.built.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
     )
 
 
-def _peers(rank_class: RankClass, live: Mapping[str, str]) -> dict[str, float]:
-    """Return the load here of one byte from another node's memory: it arrives through any NIC, and another byte leaves for other nodes.
+ARRIVING, LEAVING = "net>nic{}", "nic{}>net"
+"""Links of a NIC, by direction."""
 
-    Cores copy both through sockets, because this node's cores do for others what other nodes' cores do for it. No disk is read, because
-    only data in memory are requested. Links between switches are not modeled here, nor is DRAM, which carries several times the NICs' rate.
+
+def _over_nics(rank_class: RankClass, live: Mapping[str, str], *directions: str) -> dict[str, float]:
+    """Return the load of one byte that passes the NICs of a node in each of *directions*, evenly over all NICs.
+
+    Storage over the network: bytes arrive. Memory of other nodes: one arrives, and another leaves for other nodes, from memory, so no disk
+    is read. Cores copy all of them through sockets; this node's cores do for others what other nodes' cores do for it. Links between
+    switches are not modeled here, nor is DRAM, which carries several times the NICs' rate.
     """
     nic = rank_class.slot.node.nic
-    load = {live[link]: rank_class.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
-    copies = {rank_class.cores: 2.0 * rank_class.members * nic.transport.cpu_time_per_byte}
+    load = {live[link.format(port)]: rank_class.members / nic.count for port in range(nic.count) for link in directions}
+    copies = {rank_class.cores: len(directions) * rank_class.members * nic.transport.cpu_time_per_byte}
     return load | {name: amount for name, amount in copies.items() if amount}
 
 

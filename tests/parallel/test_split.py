@@ -169,7 +169,7 @@ def test_shares_that_cannot_be(shape: dict[str, Any], fields: dict[str, Any], me
 
 def test_a_plan_and_attention_are_needed() -> None:
     plain = block_model({"stem": (10,), "body.0.conv": (10,), "body.1.conv": (10,)})
-    with pytest.raises(SpecError, match="layer stem of toy has no tensor plan; write its share"):
+    with pytest.raises(SpecError, match="toy has no tensor plan, which says"):
         split(plain, parallel(tensor=2))
     with pytest.raises(SpecError, match="toy has no attention to split by sequence; use context: 1"):
         split(plain, parallel(context=2))

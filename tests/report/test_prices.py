@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,20 @@ def test_rows_are_those_of_the_description() -> None:
     assert (on_demand["date"], spot["date"]) == (known.date, known.spot_date) and known.date != known.spot_date
     assert (on_demand["source"], spot["source"]) == (known.source["*"], known.source["spot"])
     assert on_demand["region"] == spot["region"] == known.region
+
+
+def test_a_price_copied_from_another_machine_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the answer, in what check says and in the source; not if it has been replaced."""
+    path = tmp_path / "ours.yaml"
+    path.write_text("extends: p3.8xlarge\nnode: {nic: {bandwidth: 5 Gbps}}\n")
+    told = "price and region are copied from p3.8xlarge (us-east-1), which ours changes (--set price.on_demand='10 USD/h')"
+    run = ["run", str(path), "resnet50", "--batch", "4", "--fast"]
+    assert main(["check", str(path)]) == 0 and f"ours.yaml: {told}\n" in capsys.readouterr().out
+    assert main(run) == 0 and f"    - {told}\n" in capsys.readouterr().out
+    assert main([*run, "--set", "price.on_demand=10 USD/h"]) == 0 and "copied" not in capsys.readouterr().out
+    (row,) = price_rows(load_hardware(str(path)).spec)
+    assert row["source"].startswith("price of p3.8xlarge: aws/")
+    assert main(["check", "p3.8xlarge", "2x-p3.8xlarge"]) == 0 and "copied" not in capsys.readouterr().out
 
 
 def test_a_machine_without_a_price_has_no_row() -> None:

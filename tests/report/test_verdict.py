@@ -44,6 +44,16 @@ def test_copies_and_exchange_may_share_pcie() -> None:
     assert "and gradient exchange wait on PCIe" in verdict(found, 0, bottlenecks(found)[0])
 
 
+def test_a_store_behind_a_slow_nic_is_not_a_slow_disk() -> None:
+    """A sample in 1 s through the NIC, and in a millisecond from the disk behind it: a faster disk would save nothing."""
+    stored = machine(1, nic=1e6, disk=volume(1e9, over_network=True))
+    found = run(stored, toy_workload(sample=1e6, loader="pytorch", inputs={"num_workers": 2}))
+    text = "Disk fetch: the network to the storage, with 0% of the reads cached, feeds 1 samples/s"
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.first == "network" and bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
+    assert verdict(found, 0, bottleneck).startswith(text) and verdict(found).startswith(text)
+
+
 def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
     """Closed form: three hops of 50 ms before each step of 1 s, and an all-reduce of six that hides behind backward, or does not."""
     for backward, exposed in ((0.6, 0.0), (0.2, 0.1)):

@@ -164,7 +164,7 @@ WRONG = {
     "recommennd vgg16": "Did you mean 'recommend'",
     "recommend vgg16": "--budget-hours or --budget-usd",
     "recommend vgg16 p3.2xlrge --budget-hours 3": "did you mean p3.2xlarge",
-    "recommend vgg16 --budget-usd ten": "Invalid value for '--budget-usd'",
+    "recommend vgg16 --budget-usd ten": "--budget-usd ten: write a number",
     "extract unet.py --input 3x64x64": "such as unet.py:UNet",
     "new workload table.yaml": "is a layer table",
     "new workload job.yaml": "is already a workload",

@@ -33,6 +33,9 @@ OPTIONS = {
     "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 1000"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
     "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalog (workloads/stacks/); {STACKS}"),
+    "stack of torch": (["--stack", "PyTorch"], f"PyTorch is not in the catalog (workloads/stacks/); did you mean torch-2.x-ddp? {STACKS}"),
+    "stack of DDP": (["--stack", "ddp"], f"ddp is not in the catalog (workloads/stacks/); did you mean torch-2.x-ddp? {STACKS}"),
+    "stack of a framework": (["--stack", "tensorflow"], "; did you mean tensorflow-2.3 or tensorflow-2.3-xla?\n"),
     "stack empty": (["--stack", ""], f"--stack '': '' is not in the catalog (workloads/stacks/); {STACKS}"),
     "precision unknown": (["--precision", "fp99"], "--precision fp99: found 'fp99'; write one of fp32"),
     "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
@@ -69,6 +72,20 @@ def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], case: str) 
     said = refusal(capsys, *RUN, *options)
     assert says in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [
+        ["--precision", "nf4"], ["--set", "model.lora={rank: 16, weights: nf4}"], ["--set", "model.lora={rank: 16, load_in_4bit: true}"],
+        ["--set", "model.quantization=nf4"], ["--set", "training.precision=QLoRA"],
+    ],
+)  # fmt: skip
+def test_weights_of_four_bits_are_refused_with_what_to_do_instead(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    said = refusal(capsys, "run", "hgx-h100", "llama-3.2-1b", *options)
+    assert "weights of 4 bits (NF4, QLoRA) are not simulated; write precision: bf16 and model.lora: {rank: 16}" in said
+    assert said.count("\n") == 1 and "nvfp4" not in said and main(
+        ["run", "hgx-h100", "llama-3.2-1b", "--fast", "--precision", "bf16", "--set", "model.lora={rank: 16}"]
+    ) == 0  # fmt: skip
 
 
 BOMB = b"a: &a [1, 1]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (letter, letter, letter - 1, letter - 1) for letter in range(98, 122))

@@ -89,9 +89,9 @@ def test_aliases_are_not_inherited(library: Path) -> None:
 
 
 def test_a_cluster_takes_node_and_price_of_a_machine(library: Path) -> None:
-    text = "name: mine\ngroups: [{node: toy, count: 4}, {node: {extends: toy, gpu_count: 1}}, {node: toy, price: null}]"
+    text = "name: mine\ngroups: [{node: toy, count: 4}, {node: {extends: toy, nic: {count: 1}}}, {node: toy, price: null}]"
     groups = [group(library, text, index) for index in range(3)]
-    assert [found["node"]["gpu_count"] for found in groups] == [2, 1, 2]
+    assert [found["node"]["gpu_count"] for found in groups] == [2, 2, 2]
     assert [found["price"] and found["price"]["on_demand"] for found in groups] == ["3 USD/h", "3 USD/h", None]
     assert groups[0]["count"] == 4
 
@@ -133,14 +133,14 @@ def test_references_that_lead_nowhere(text: str, library: Path) -> None:
 def test_a_part_of_a_group_may_be_overridden(library: Path) -> None:
     """A group that leaves out its node, or a part of it, takes that from the same group; a node of its own, or a name, replaces it."""
     (library / "hardware/four.yaml").write_text("name: four\ngroups: [{node: toy, count: 4}]\n")
-    base = group(library, "extends: four")
+    base = {key: value for key, value in group(library, "extends: four").items() if key != "price"}  # which other GPUs do not keep
     for text in ("node: {gpu_count: 1}", "groups: [{node: {gpu_count: 1}}]"):
         assert group(library, f"extends: four\n{text}") == {**base, "node": {**base["node"], "gpu_count": 1}}
     assert group(library, "extends: toy\ngroups: [{node: {gpu_count: 1}, count: 3}]")["count"] == 3
     (library / "hardware/pair.yaml").write_text("name: pair\ngroups: [{node: toy, count: 4}, {node: toy, count: 2}]\n")
     kept = resolved(library, "extends: pair\ngroups: [{}, {node: {gpu_count: 1}}]").value["groups"]
     before = resolved(library, "extends: pair").value["groups"]
-    assert kept == [before[0], {**before[1], "node": {**before[1]["node"], "gpu_count": 1}}]
+    assert kept == [before[0], {"node": {**before[1]["node"], "gpu_count": 1}, "count": 2}]
     assert "count" not in group(library, "extends: four\ngroups: [{node: toy}]")  # a whole node: a group of its own
 
 
@@ -189,11 +189,37 @@ def test_only_the_head_of_a_model_is_read_to_list_it(library: Path) -> None:
         load_workload("toy-job")
 
 
-def test_a_file_with_other_gpus_does_not_keep_the_price(library: Path) -> None:
+def test_a_machine_with_other_gpus_does_not_keep_the_price(library: Path) -> None:
     """What a cloud asks for a machine says nothing of another one: by hand."""
-    assert "price" in group(library, "extends: toy\nnode: {nic: {bandwidth: 1 Gbps}}")
-    assert "price" not in group(library, "extends: toy\nnode: {gpu_count: 1}")
+    for changed in ("extends: toy\nnode: {gpu_count: 1}", "name: mine\ngroups: [{node: {extends: toy, gpu_count: 1}}]"):
+        assert "price" not in group(library, changed)
     assert group(library, "extends: toy\nnode: {gpu_count: 1}\nprice: {on_demand: 1 USD/h, date: 2026-01-01, source: x}")["price"]
+
+
+def test_a_changed_machine_says_from_which_it_copied_its_price(library: Path) -> None:
+    """By hand: an unchanged machine has a price of its own, one with another NIC that of the machine it was changed from."""
+    toy = group(library, "extends: toy")["price"]
+    for same in ("name: mine\nnode: toy", "name: mine\ngroups: [{node: {extends: toy}}]", "extends: toy\nfabric: {latency: 1 us}"):
+        assert group(library, same)["price"] == toy
+    copied = {**toy, "copied_from": "toy"}
+    nic = "{nic: {bandwidth: 1 Gbps}}"
+    for changed in (
+        f"extends: toy\nnode: {nic}",
+        f"extends: toy\ngroups: [{{node: {nic}, count: 2}}]",
+        "name: mine\ngroups: [{node: {extends: toy, nic: {bandwidth: 1 Gbps}}}]",
+    ):
+        assert group(library, changed)["price"] == copied
+    (library / "hardware/ours.yaml").write_text(f"extends: toy\nnode: {nic}\n")
+    for again in ("extends: ours", "extends: ours\nnode: {storage: null}", "name: mine\nnode: ours"):
+        assert group(library, again)["price"] == copied
+
+
+def test_an_own_price_replaces_the_one_of_the_extended_machine(library: Path) -> None:
+    """By hand: nothing of a cloud's price (its date, its spot price, its region) applies to a price of one's own."""
+    own = "price: {on_demand: 1 USD/h, source: our contract}"
+    for changed in (f"extends: toy\n{own}", f"extends: toy\nnode: {{nic: {{count: 4}}}}\n{own}", f"extends: toy\ngroups: [{{{own}}}]"):
+        assert group(library, changed)["price"] == {"on_demand": "1 USD/h", "source": "our contract"}
+    assert "price" not in group(library, "extends: toy\nprice: null")
 
 
 def test_a_file_without_a_name_has_that_of_the_file(library: Path) -> None:

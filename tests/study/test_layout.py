@@ -78,7 +78,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
     ),
     (
         scenario("resnet50", tp=2),
-        r"training.parallel.tensor: layer \S+ of resnet50 has no tensor plan; .*or use tensor: 1",
+        r"training.parallel.tensor: resnet50 has no tensor plan, which says .*, or use tensor: 1",
         scenario("resnet50", tp=1, shard="parameters"),
     ),
     (
@@ -174,6 +174,18 @@ def test_bad_layouts_are_refused_with_a_suggestion_that_works() -> None:
             except Infeasible as error:
                 wrong.append(f"{mended.layout}: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_first_refusal_names_all_that_is_missing() -> None:
+    """Oracle: a stack without layouts and a model without a plan or blocks; once all that is asked for is there, the job runs."""
+    plain = load_workload("vgg16").spec.training.stack.name
+    stack = rf"^training.stack: {plain} supports plain data parallelism only; .*--stack torchtitan-2.x"
+    plan = r"\ntraining.parallel.tensor: vgg16 has no tensor plan, .*model.tensor_plan={NAME: colwise, NAME: rowwise}.*sequence: false"
+    split = scenario("vgg16", stack=None, tp=2, sequence="false")
+    assert re.search(stack + ".*" + plan, refused(split))
+    assert re.search(stack + r".*\ntraining.parallel.pipeline: .*cuts: \[features.15\]", refused(scenario("vgg16", stack=None, pp=2)))
+    written = replace(split, stack=TITAN, overrides=("model.tensor_plan={classifier.0: colwise, classifier.3: rowwise}",))
+    assert layout_answer(written).run.mesh.parallel.tensor == 2
 
 
 def test_memory_that_is_short_names_what_helps() -> None:

@@ -158,6 +158,24 @@ def test_servers_read_from_each_others_memory(loader, nic):
     assert found.first.step_time == pytest.approx(8e6 / 2e6, rel=0.02)
 
 
+@pytest.mark.parametrize("loader", ["pytorch", "dali_cpu"])
+@pytest.mark.parametrize("nic", [1e6, 4e6, 1e9])
+def test_storage_over_the_network_loads_the_nics(loader, nic):
+    """Closed form: 8 MB a step arrive through a NIC, and in a ring of two nodes as many bytes of gradients as a node has.
+
+    Storage with a connection of its own, as Amazon EBS, does not meet the gradients.
+    """
+    gradients = 2_000_000  # of 4 bytes: as many bytes as samples
+    for nodes, exchanged in ((1, 0.0), (2, 4.0 * gradients)):
+        for over_network, through_nic in ((True, 8e6 + exchanged), (False, exchanged)):
+            node = toy_node(1, disk=volume(8e6, over_network=over_network), nic=nic, pcie=1e15)
+            workload = toy_workload(
+                [layer(1e-6, 1e-6, gradients)], loader=loader, batch=8, inputs={"num_workers": 8, "num_threads": 8}
+            )  # fmt: skip
+            found = run(cluster(node, count=nodes), workload).jobs[0]
+            assert found.warm.step_time == pytest.approx(max(through_nic / nic, 8e6 / 8e6), rel=0.02)
+
+
 def test_a_partitioned_cache_gains_what_coordl_gained():
     """Direction: up to 15 times against DALI on servers whose disks rotate (arXiv 2007.06775v1, abstract); here 15 MB/s, 65% each."""
     workload = toy_workload([layer(1e-4, 2e-4, 10)], loader="pytorch", batch=32, samples=6400, sample=1e5, inputs={"num_workers": 8})

@@ -23,7 +23,7 @@ from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernels_assumed, price_unknown
+from sim.report.verdict import kernels_assumed, price_assumed
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -208,7 +208,8 @@ def _assumptions(run: LayoutRun) -> list[str]:
         _loading(run),
         "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
-        *price_unknown(run.hardware),
+        *price_assumed(run.hardware),
+        *_reads_apart(run),
     ]
     if (wraps := wraps_text(run)) is not None:
         sentences.append(wraps)
@@ -259,6 +260,14 @@ def _loading(run: LayoutRun) -> str:
         named = f"{options.stream.library} from {options.stream.store.name}"
         return f"samples are streamed ({named}): {pluralized(options.num_workers, 'worker')} per rank; first micro-batch after {first}"
     return f"the loader of each rank: {pluralized(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
+
+
+def _reads_apart(run: LayoutRun) -> list[str]:
+    """Return the assumption that samples which arrive through the NICs do not delay messages between nodes."""
+    storage, options = run.node.storage, run.workload.input
+    if run.nodes == 1 or options.loader == "synthetic" or storage is None or not (options.stream or storage.volume.over_network):
+        return []
+    return ["samples that arrive through the NICs do not slow messages between nodes"]
 
 
 def first_batch(run: LayoutRun) -> float:

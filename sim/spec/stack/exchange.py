@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Seconds, Source, Spec, Whole
 from sim.spec.servers import Servers
 from sim.spec.stack.contradictions import Contradiction, refuse
 
@@ -24,9 +24,9 @@ class Fusion(Spec):
     """HOROVOD_CYCLE_TIME: interval at which the background thread wakes."""
     response_cache: Whole = 1024
     """HOROVOD_CACHE_CAPACITY: number of tensors on which ranks agree with one bit each; 0: the cache is off."""
-    control_latency: Seconds
+    control_latency: Latency
     """Time of one small message between the controllers of two hosts."""
-    request_time: Seconds
+    request_time: Latency
     """Time that the first rank needs to read one rank's request for one tensor that is not in the response cache."""
     source: Source
 

@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Factor, Fp8Recipe, Seconds, Span, Spec
+from sim.spec.fields import Factor, Fp8Recipe, Latency, Span, Spec
 
 
 class StackKernels(Spec):
     """How forward and backward run on one GPU, relative to the layer model."""
 
-    launch_cpu: Seconds
+    launch_cpu: Latency
     """Host time to launch one kernel."""
     cuda_graphs: bool = False
     """Whether a whole step is captured once and replayed, so that all its kernels cost the host only one launch."""

@@ -99,7 +99,8 @@ def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, rea
         fraction = page_cache.cached_fraction(page_cache.capacity(host.memory, node.page_cache), dataset.samples * dataset.sample)
         hits = page_cache.hit_ratio(node.page_cache, fraction, math.ceil(mesh.gpus / mesh.gpus_per_node))
     iops = min(baseline_iops(storage.volume), storage.iops or math.inf)
-    rate = min(most_bandwidth(storage), iops * dataset.sample / ios_per_sample(storage.volume, dataset))
+    nics = node.nic.count * node.nic.bandwidth if storage.volume.over_network else math.inf
+    rate = min(most_bandwidth(storage), iops * dataset.sample / ios_per_sample(storage.volume, dataset), nics)
     cost = batch_cost(workload, node, rate, hits)
     return Feed(
         readers * cost.read / rate,

@@ -67,6 +67,28 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     assert "tau: Kendall's rank correlation" in text and "that change nothing" not in text
 
 
+@pytest.mark.parametrize(
+    ("column", "factor", "suspected"), [("step_time_s", 1.0, False), ("step_time_s", 1e3, True), ("step_time_ms", 1e3, False)]
+)
+def test_steps_in_milliseconds_are_suspected_once(
+    column: str, factor: float, suspected: bool, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Times a thousand times as long as predicted, although they also calibrate the compute."""
+    rows = [row for row in csv.DictReader(io.StringIO(runs.read_text())) if row["role"] != "network"][1:4]
+    path = tmp_path / "made.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*COLUMNS[:6], column, "role"])
+        writer.writerows([*(row[name] for name in COLUMNS[:6]), factor * float(row["step_time_s"]), row["role"]] for row in rows)
+    assert main(["validate", str(path), "-j", "1"]) == 0
+    told = (
+        "2 of 2 measured steps are over 100 times as long as the machine's description predicts; step_time_s is in seconds: if these are "
+        "milliseconds, name the column step_time_ms"
+    )
+    shown = capsys.readouterr()
+    assert (shown.err + shown.out).count(told) == suspected
+
+
 def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Constants move where left-out rows confirm them; one row has no other."""
     rows = list(csv.DictReader(io.StringIO(runs.read_text())))

@@ -53,6 +53,15 @@ def document(precision: str = "bf16", **sizes: int) -> dict[str, Any]:
     return {**layout_document(answer), "text": layout_text(answer.run, layout_document(answer))}
 
 
+def test_reads_through_the_nics_are_said_not_to_slow_messages() -> None:
+    """Only if samples come that way, and if there are messages between nodes."""
+    told = "samples that arrive through the NICs do not slow messages between nodes"
+    over = ("node.storage.volume.over_network=true",)
+    for overrides, nodes in ((over, 2), (over, 1), ((), 2), ((*over, "input.loader=synthetic"), 2)):
+        scenario = Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=nodes, layout=(("--shard", "parallel.shard", "parameters"),))
+        assert (told in layout_document(layout_answer(scenario))["assumptions"]) == ((overrides, nodes) == (over, 2))
+
+
 def test_an_epoch_of_a_stream_says_its_tokens() -> None:
     """Oracle: the data set of tokens has 100 billion."""
     assert "CO2 per epoch of 100 billion tokens (" in document()["text"]

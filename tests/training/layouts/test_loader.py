@@ -51,6 +51,14 @@ def test_a_step_that_the_disk_bounds_is_bytes_over_bandwidth(micro_batches: int,
     assert stalled(found) == pytest.approx(found.step_time - found.stalls[Cause.COMPUTE], rel=1e-3)
 
 
+def test_storage_over_the_network_is_no_faster_than_the_nics() -> None:
+    given_ = fed(workload(blocks(1), shard="parameters", micro_batches=4))
+    rate = given_.training.batch * SAMPLE / (4 * SLOT)
+    for over_network in (False, True):
+        found = run(machine(1, nvlink=1e18, nic=rate, pcie=1e18, dram=1e19, disk=volume(2 * rate, over_network=over_network)), given_)
+        assert found.step_time == pytest.approx(4 * 4 * SLOT / (1 if over_network else 2), rel=1e-4)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_step_that_workers_bound_is_their_time(workers: int) -> None:
     given_ = fed(workload(blocks(1), shard="parameters", micro_batches=8), prep=workers * 4 * SLOT, num_workers=workers)
