@@ -184,15 +184,15 @@ def import_trace(
 ) -> None:
     """Show where the time of a profiled job went, with the same breakdown as for a simulated job."""
     from calibration.questions import Folders
-    from calibration.traces.agreement import agreed
-    from calibration.traces.asked import JobDescription
+    from calibration.traces.agreement import complete_description
     from calibration.traces.import_trace import import_traces
+    from calibration.traces.job_description import JobDescription
     from calibration.traces.replay import write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
     imported = import_traces(files)
     job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
-    for doubt in agreed(imported, job)[1]:
+    for doubt in complete_description(imported, job)[1]:
         messages(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:

@@ -20,7 +20,7 @@ from calibration.lab.plan import WORKLOADS
 from calibration.lab.records import RecordLine, read_lines
 from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
-from calibration.traces.divided import optimizer_factor, timed_layers
+from calibration.traces.layout_passes import optimizer_factor, with_unit_times
 from calibration.traces.profiled_job import with_stack
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
@@ -154,7 +154,7 @@ def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: Reco
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
-    layers = timed_layers(base, gpu, _unit_times(base, layout, alone))
+    layers = with_unit_times(base, gpu, _unit_times(base, layout, alone))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
