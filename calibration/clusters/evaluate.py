@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from calibration.clusters.network_parameters import NetworkFactors, with_factors
-from calibration.questions import Folders, RunQuestion, question, scaled
+from calibration.questions import Folders, RunQuestion, question, scale_job
 from calibration.run_records import RunRecord
 from sim.epoch import Epoch
 from sim.events import Cause
@@ -51,7 +51,7 @@ class SimulatedCase(NamedTuple):
 
 def predict(question: RunQuestion, compute_scale: float = 1.0, factors: NetworkFactors = ()) -> Prediction:
     """Simulate *question* and return its warm steady state."""
-    return _outcome(simulate(with_factors(question, factors), [scaled(question, compute_scale)], cold=False).jobs[0].warm)
+    return _outcome(simulate(with_factors(question, factors), [scale_job(question, compute_scale)], cold=False).jobs[0].warm)
 
 
 def _outcome(epoch: Epoch) -> Prediction:
@@ -119,7 +119,9 @@ def _predict_all(cases: Sequence[SimulatedCase], folders: Folders, study: str) -
         question = _question(case.record, folders)
         moved = (id(question.hardware), question.nodes == 2, case.factors)
         machine = machines[moved] = machines.get(moved) or with_factors(question, case.factors)
-        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scaled(question, case.compute_scale)
+        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scale_job(
+            question, case.compute_scale
+        )
         with caching(study):
             predicted.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
     return predicted

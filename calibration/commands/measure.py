@@ -136,10 +136,10 @@ def lab(
     from calibration.lab.run import run_plan
 
     if score and layouts:
-        laid_out = layout_score.score_layouts(file or layout_score.COMMITTED)
+        laid_out = layout_score.score_layouts(file or layout_score.COMMITTED_POINTS)
         return print_json(layout_score.layout_document(laid_out)) if as_json else show_text(layout_score.layout_table(laid_out))
     if score:
-        scored = scoring.score(file or scoring.COMMITTED)
+        scored = scoring.score(file or scoring.COMMITTED_ROWS)
         return print_json(scoring.score_document(scored)) if as_json else show_text(scoring.score_table(scored))
     plan = read_plan(file or (layout_score.PLAN if layouts else scoring.PLAN))
     if only_list:

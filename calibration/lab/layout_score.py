@@ -35,7 +35,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-COMMITTED: Final = RECORDS / "lab-layouts.jsonl"
+COMMITTED_POINTS: Final = RECORDS / "lab-layouts.jsonl"
 PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
 HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"
@@ -74,7 +74,7 @@ class LayoutPoint(NamedTuple):
         return f"{self.layout.text}, batch {point['batch']}, {8e-6 * point['rate_bytes_per_s']:g} Mbps{delay}"
 
 
-def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
+def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError if one has no ranks measured in isolation."""
     lines = measured_lines(path)
     alone = {_key(line): line for line in lines if line["role"] == "compute"}
@@ -89,7 +89,7 @@ def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     return points
 
 
-def launch_of(path: Path = COMMITTED) -> float:
+def launch_of(path: Path = COMMITTED_POINTS) -> float:
     """Return the seconds that an operation over Gloo costs beyond its bytes, from the one point of role network in *path*.
 
     The step time is linear in this cost, because each operation is waited for. Raise SpecError unless there is exactly one such point.
@@ -107,7 +107,7 @@ def launch_of(path: Path = COMMITTED) -> float:
     return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
 
 
-def measured_lines(path: Path = COMMITTED) -> list[RecordLine]:
+def measured_lines(path: Path = COMMITTED_POINTS) -> list[RecordLine]:
     """Return the measured points of *path* whose ranks divide the model."""
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from calibration.questions import Folders, question
 from calibration.run_columns import COLUMNS
-from calibration.run_records import record
+from calibration.run_records import parse_record
 from calibration.traces.import_trace import ImportedJob, kernel_times
 from calibration.traces.kineto import CPU
 from sim.events import STALLS, Cause
@@ -145,7 +145,7 @@ def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -
     """Raise SpecError if the row *cells* names something that does not exist, or cannot have run as described."""
     where = f"--record {path}"
     try:
-        question(record(where, 0, columns, cells), folders)
+        question(parse_record(where, 0, columns, cells), folders)
     except SpecError as error:
         raise SpecError(str(error).replace(f"{where}:0: ", f"{where}: ")) from None
 

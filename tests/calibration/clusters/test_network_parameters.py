@@ -13,7 +13,7 @@ from calibration.clusters.compute_scale import measured_scale
 from calibration.clusters.evaluate import Evaluator
 from calibration.clusters.network_parameters import USUAL_LOSS
 from calibration.questions import Folders, questions
-from calibration.run_records import COMMITTED, read_records
+from calibration.run_records import COMMITTED_RUNS, read_records
 
 SOURCES = ("lambda", "tf2017", "dlperf")
 """Those with rows on one GPU and ``network`` rows on several."""
@@ -22,7 +22,7 @@ SOURCES = ("lambda", "tf2017", "dlperf")
 @pytest.mark.nightly
 def test_the_usual_loss_beside_others_is_the_median_of_clusters() -> None:
     """Steps that hardly wait for the exchange, over what one GPU by itself takes, against the prior's centre."""
-    records = [row for row in read_records(COMMITTED).records if row.source in SOURCES]
+    records = [row for row in read_records(COMMITTED_RUNS).records if row.source in SOURCES]
     asked = questions([row for row in records if row.role != "prediction"], Folders())
     evaluator, losses = Evaluator(processes=1), defaultdict(list)
     for name in dict.fromkeys(row.record.hardware for row in asked):

@@ -9,7 +9,7 @@ import pytest
 from calibration.lab.constants import constants
 from calibration.lab.plan import WORKLOADS, read_plan
 from calibration.lab.records import raw_file, read_lines
-from calibration.lab.score import COMMITTED, PLAN
+from calibration.lab.score import COMMITTED_ROWS, PLAN
 from sim.spec.library import load
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -35,7 +35,7 @@ def test_without_a_calibrating_point_nothing_is_said() -> None:
 
 def test_the_committed_stack_holds_what_the_committed_point_says() -> None:
     plan = read_plan(PLAN)
-    lines = read_lines(raw_file(COMMITTED))
+    lines = read_lines(raw_file(COMMITTED_ROWS))
     (model,) = {entry["point"]["model"] for entry in lines if entry["role"] == "network"}
     workload = load(Workload, WORKLOADS / f"{plan.models[model].workload}.yaml", (), WORKLOADS).spec
     found = constants(lines, 4.0 * workload.model.parameters)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.lab.layout_score import COMMITTED, HARDWARE, described
+from calibration.lab.layout_score import COMMITTED_POINTS, HARDWARE, described
 from calibration.lab.plan import WORKLOADS
 from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
@@ -145,7 +145,7 @@ def test_layers_take_what_was_seen_together() -> None:
 
 def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     """On a network that costs next to nothing the step is the ranks' own work; on a slower one it is longer."""
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     asked = JobDescription(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
     mine.write_text(replay_text(imported(trace(0), trace(1)), asked, mine))
@@ -161,7 +161,7 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
 
 def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     described_by = written(tmp_path, "{pipeline: 2}", "gradient_accumulation_steps: 4, ")
     asked = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
@@ -186,7 +186,7 @@ def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, 
     wanted = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
     spawn(wanted, 2, program=("calibration.measure.layout_steps", LaidOut(layout, 2).text()))
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
     mine = tmp_path / "mine.yaml"
     mine.write_text(replay_text(found, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
