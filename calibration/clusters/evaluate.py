@@ -20,10 +20,10 @@ from sim.spec.memo import caching
 from sim.study.pool import suppress_replacement_warning
 from sim.training.job import Job
 
-SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
+SYNC_CAUSES: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
 """Causes of waiting in the gradient exchange."""
-INPUT: Final = (Cause.FETCH, Cause.PREP)
-FEW: Final = 24
+INPUT_CAUSES: Final = (Cause.FETCH, Cause.PREP)
+FEW_CASES: Final = 24
 """Up to this number, simulations are faster in this process than in several."""
 
 
@@ -55,8 +55,8 @@ def predict(question: RunQuestion, compute_scale: float = 1.0, factors: NetworkF
 
 
 def _outcome(epoch: Epoch) -> Prediction:
-    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
-    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC, INPUT))
+    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC_CAUSES, *INPUT_CAUSES)}
+    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC_CAUSES, INPUT_CAUSES))
     return Prediction(epoch.step_time, exposed, missing, waits[Cause.STRAGGLER])
 
 
@@ -71,11 +71,11 @@ class Evaluator:
     _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
     """Name under which its processes cache what cases share (`sim.spec.memo`)."""
 
-    def one(self, case: SimulatedCase) -> Prediction:
+    def predict(self, case: SimulatedCase) -> Prediction:
         """Return the prediction of *case*."""
-        return self.all([case])[0]
+        return self.predict_all([case])[0]
 
-    def all(self, cases: Sequence[SimulatedCase]) -> list[Prediction]:
+    def predict_all(self, cases: Sequence[SimulatedCase]) -> list[Prediction]:
         """Return the predictions of *cases*, in order."""
         keys = [_key(case) for case in cases]
         place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
@@ -86,7 +86,7 @@ class Evaluator:
 
     def _simulate(self, cases: list[SimulatedCase]) -> list[Prediction]:
         processes = self.processes or os.cpu_count() or 1
-        if processes == 1 or len(cases) <= FEW:
+        if processes == 1 or len(cases) <= FEW_CASES:
             return _predict_all(cases, self.folders, self._study)
         from joblib import Parallel, delayed
 

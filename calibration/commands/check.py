@@ -129,7 +129,7 @@ def servers(
     as_json: JsonOption = False,
 ) -> None:
     """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""
-    from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
+    from calibration.clusters.servers import SERVER_RUNS, fit_servers, server_document, server_table
 
-    fitted = fit_servers(files or [MEASURED])
+    fitted = fit_servers(files or [SERVER_RUNS])
     print_json(server_document(fitted)) if as_json else show_text(server_table(fitted))

@@ -1,7 +1,7 @@
 """Does calibration carry over to new runs? Predict the rows of each source without that source, and large scales from small ones.
 
 *source*: every constant that rests on several sources is refitted without the scored source, or reset to its prior
-(`calibration.catalogue.left_out`, `Carried`). The source's own calibrating rows still calibrate its clusters, as a user's rows would.
+(`calibration.catalogue.left_out`, `SharedConstants`). The source's own calibrating rows still calibrate its clusters, as a user's would.
 *nodes*: up to two nodes calibrate, three or more are scored. *large-batches* and *small-batches*: this half of each job's batches is
 scored, and the other half calibrates.
 """
@@ -17,8 +17,8 @@ from statistics import median
 from typing import Final
 
 from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
-from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
-from calibration.clusters.cluster_fit import Carried
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS as ALL_KNOWN
+from calibration.clusters.cluster_fit import SharedConstants
 from calibration.questions import Folders, RunQuestion, questions
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import SPLITS, near_rows, split_rows
@@ -104,25 +104,27 @@ NEAR: Final = "within"
 """The side of a split that a row is on."""
 
 
-def constants_without(validation: Validation, source: str) -> Carried:
+def constants_without(validation: Validation, source: str) -> SharedConstants:
     """Return the constants that clusters share, from rows of all sources except *source*: usual loss, widths of intervals and of priors."""
     others = [row for row in validation.scored_rows if row.question.record.source != source]
-    carried = Carried(widths=tuple((name, SINGLE_SOURCE_WIDTH) for name in PRIORS_OF_ONE.get(source, ())))
+    shared = SharedConstants(widths=tuple((name, SINGLE_SOURCE_WIDTH) for name in PRIORS_OF_ONE.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
     for row in validation.network_rows:
         if row.log_slowdown is not None and row.question.record.source != source:
             losses[row.cluster].append(row.log_slowdown)
     if losses:
-        carried = carried._replace(usual_loss=median(map(median, losses.values())))
+        shared = shared._replace(usual_slowdown=median(map(median, losses.values())))
     unseen = [row for row in others if row.is_unseen_job]
     if not others:
-        return carried
-    form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
-    narrow = carried._replace(form=form)
+        return shared
+    form = next((width for width in _GRID if _covered(others, width, shared.unseen_job_deviation) >= _COVERED), shared.exchange_deviation)
+    narrow = shared._replace(exchange_deviation=form)
     unseen_width = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
     if unseen_width is not None:
-        narrow = narrow._replace(unseen=unseen_width * few_sources_factor(len({row.question.record.source for row in unseen})))
-    return narrow._replace(widening=widening(others, narrow.form, narrow.unseen))
+        narrow = narrow._replace(
+            unseen_job_deviation=unseen_width * few_sources_factor(len({row.question.record.source for row in unseen}))
+        )
+    return narrow._replace(widening=widening(others, narrow.exchange_deviation, narrow.unseen_job_deviation))
 
 
 def few_sources_factor(sources: int) -> float:
@@ -136,7 +138,9 @@ def few_sources_factor(sources: int) -> float:
     return float(t.ppf(tail, max(1, sources - 1)) / norm.ppf(tail))
 
 
-def widening(rows: Sequence[ScoredRow], form: float = ALL_KNOWN.form, unseen: float = ALL_KNOWN.unseen) -> float:
+def widening(
+    rows: Sequence[ScoredRow], form: float = ALL_KNOWN.exchange_deviation, unseen: float = ALL_KNOWN.unseen_job_deviation
+) -> float:
     """Return the factor, at least 1, on calibrated standard deviations with which 95% intervals cover 95% of the rows of a new cluster.
 
     Clusters are exchangeable, so each of n clusters has weight 1 / (n + 1), and the new one has the rest, beyond all errors (split
@@ -162,8 +166,8 @@ def _relative_errors(rows: Sequence[ScoredRow], form: float, unseen: float) -> M
     """Return, by cluster, errors of calibrated predictions over half the 95% interval, with these widths and without widening."""
     usual, by_cluster = ALL_KNOWN, defaultdict[str, list[float]](list)
     for row in rows:
-        rest = (row.deviations["calibrated"] / row.widening) ** 2 - (usual.form * row.wait_share) ** 2
-        rest -= (usual.unseen * (1.0 - row.wait_share)) ** 2 if row.is_unseen_job else 0.0
+        rest = (row.deviations["calibrated"] / row.widening) ** 2 - (usual.exchange_deviation * row.wait_share) ** 2
+        rest -= (usual.unseen_job_deviation * (1.0 - row.wait_share)) ** 2 if row.is_unseen_job else 0.0
         of_compute = (unseen * (1.0 - row.wait_share)) ** 2 if row.is_unseen_job else 0.0
         spread = math.sqrt(max(0.0, rest) + (form * row.wait_share) ** 2 + of_compute)
         by_cluster[row.cluster].append(abs(math.log(row.predictions["calibrated"] / row.question.step_time)) / (1.96 * spread))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from calibration.clusters.cluster_fit import KNOWN, Carried, ClusterModel, fit_model, predictions, prior_model
-from calibration.clusters.compute_scale import Solved, measured_scale, solved
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS, ClusterModel, SharedConstants, fit_model, predictions, prior_model
+from calibration.clusters.compute_scale import FactorByRecord, measured_scale, solve_factors
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.questions import Folders, RunQuestion, describe_runs
 from calibration.run_records import SkippedRun, read_table, row_name
@@ -109,7 +109,7 @@ def split_playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[
     evaluator, played, refused = Evaluator(folders, 1), [], []
     for row in questions:
         try:
-            evaluator.one(SimulatedCase(row.record, 1.0, ()))
+            evaluator.predict(SimulatedCase(row.record, 1.0, ()))
         except SpecError as error:
             refused.append(SkippedRun(row.record.where, row_name(row.record.hardware, row.record.workload), str(error)))
         else:
@@ -147,7 +147,7 @@ def validate_clusters(
     folders: Folders,
     processes: int,
     notify: Notify,
-    carried: Carried = KNOWN,
+    shared: SharedConstants = SHARED_CONSTANTS,
     names: Sequence[str] = (),
     progress: Progress = lambda done, of: None,
 ) -> list[ClusterOutcome]:
@@ -159,13 +159,13 @@ def validate_clusters(
     rows = {name: [row for row in questions if row.record.hardware == name] for name in names}
     near = {name: compute_rows_of_gpus(rows[name], questions) for name in names}
     wanted = {id(row) for same in near.values() for row in same}
-    solved_scales = solved([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
+    solved_scales = solve_factors([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
     if processes == 1 or len(names) < 2 * processes:
         clusters = []
         progress(0, len(names))
         for name in names:
             notify(f"{name}: {pluralized(len(rows[name]), 'row')}")
-            clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), carried))
+            clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), shared))
             progress(len(clusters), len(names))
     else:
         from joblib import Parallel, delayed
@@ -174,7 +174,7 @@ def validate_clusters(
         longest_first = sorted(names, key=lambda name: -len(rows[name]))
         tasks = (
             delayed(_validate_cluster)(
-                name, rows[name], near[name], {row.record: solved_scales[row.record] for row in near[name]}, Evaluator(folders, 1), carried
+                name, rows[name], near[name], {row.record: solved_scales[row.record] for row in near[name]}, Evaluator(folders, 1), shared
             )
             for name in longest_first
         )
@@ -197,7 +197,12 @@ def compute_rows_of_gpus(rows: Sequence[RunQuestion], questions: Sequence[RunQue
 
 
 def _validate_cluster(
-    name: str, rows: Sequence[RunQuestion], compute: Sequence[RunQuestion], solved_scales: Solved, evaluator: Evaluator, carried: Carried
+    name: str,
+    rows: Sequence[RunQuestion],
+    compute: Sequence[RunQuestion],
+    solved_scales: FactorByRecord,
+    evaluator: Evaluator,
+    shared: SharedConstants,
 ) -> ClusterOutcome:
     """Return the outcome for one cluster; *compute* are the compute rows of this and other clusters with the same GPU.
 
@@ -206,8 +211,8 @@ def _validate_cluster(
     network = [row for row in rows if row.record.role == "network"]
     predicted = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
-    zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, carried=carried)
-    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, carried)
+    zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, shared=shared)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, shared)
     calibration = _with_compute(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.question.record.role == "network"])
     # predict both kinds in one call, so that the relevant directions of the covariance are determined only once
@@ -216,7 +221,7 @@ def _validate_cluster(
 
 
 def _with_compute(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[RunCompute]:
-    predictions = evaluator.all([model.case(row) for row in rows])
+    predictions = evaluator.predict_all([model.simulated_case(row) for row in rows])
     return [RunCompute(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
 
@@ -231,7 +236,7 @@ def _scored(
     import numpy as np
 
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
-    described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
+    described = evaluator.predict_all([SimulatedCase(row.record, 1.0, ()) for row in rows])
     fitted = sum(row.question.record.role == "network" for row in calibration)
     rows_scored = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
@@ -244,7 +249,7 @@ def _scored(
             "closed_form": closed_form(measured, constants) if constants else None,
             "copy_row": copy_row(measured, calibration),
         }
-        joins = zero_shot.compute.joins_others(row)
+        joins = zero_shot.compute.needs_slowdown(row)
         rows_scored.append(
             ScoredRow(
                 row,
@@ -253,11 +258,11 @@ def _scored(
                 {"zero_shot": early_spread, "calibrated": late_spread},
                 fitted,
                 max(0.0, late.exposed) / late.step,
-                calibrated.compute.joins_others(row) and not calibrated.has_own(row),
+                calibrated.compute.needs_slowdown(row) and not calibrated.has_job_parameter(row),
                 math.log(row.step_time * zero_shot.slowdown(row) / early.step)
                 if joins and early.exposed < NEGLIGIBLE_WAIT * early.step
                 else None,
-                math.log(late.step / row.step_time) / float(calibrated.noise.of(np.array([row.step_time]))[0]),
+                math.log(late.step / row.step_time) / float(calibrated.noise.deviations(np.array([row.step_time]))[0]),
                 calibrated.widening,
             )
         )

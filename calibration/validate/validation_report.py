@@ -95,7 +95,7 @@ def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
         "network_rows": len(cluster.network_rows),
         "noise": model.noise.relative,
         "noise_s": model.noise.seconds,
-        "traffic_in_node": model.way or "as described",
+        "traffic_in_node": model.path or "as described",
         "beyond_noise": [
             {"record": row.question.record.where, "error": row.error("calibrated"), "noise_widths": row.noise_widths}
             for row in beyond_noise(cluster)
@@ -213,7 +213,7 @@ def _novelty_lines(validation: Validation) -> list[str]:
 
 def _traffic_lines(validation: Validation) -> list[str]:
     """Return lines on fitted traffic paths that differ from the descriptions, and on network rows that the fits do not explain."""
-    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in validation.clusters if cluster.calibrated.way]
+    ways = [f"  {cluster.name}: {cluster.calibrated.path}" for cluster in validation.clusters if cluster.calibrated.path]
     rows = [row for cluster in validation.clusters for row in beyond_noise(cluster)]
     rows.sort(key=lambda row: -abs(row.noise_widths))
     left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.clusters.cluster_fit import FORM, UNSEEN
+from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
 from calibration.validate.carry_over import constants_without, few_sources_factor, parse_kinds, widening
 from calibration.validate.scores import ScoredRow
@@ -20,7 +20,7 @@ from tests.calibration.runs import record
 def row(source: str, cluster: str, log_error: float, loss: float | None = None) -> ScoredRow:
     asked = question(record(placement="2", source=source))
     asked = replace(asked, record=replace(asked.record, hardware=cluster))
-    spread = math.hypot(0.01, FORM * 0.4)  # 40% of the step waits for others
+    spread = math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)  # 40% of the step waits for others
     names = ("zero_shot", "calibrated", "free_communication")
     return ScoredRow(
         asked, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), wait_share=0.4, log_slowdown=loss
@@ -35,10 +35,12 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
     rows = [row("mine", "a", 0.5)] * 20 + [row("other", "b", 0.08)] * 20
     fitted = [row("mine", "a", 0.0, 0.09), row("other", "b", 0.0, 0.01), row("other", "b", 0.0, 0.03), row("third", "c", 0.0, 0.04)]
     without = constants_without(validation(rows, fitted), "mine")
-    assert without.usual_loss == pytest.approx(0.03)  # of two clusters: 2% and 4%
+    assert without.usual_slowdown == pytest.approx(0.03)  # of two clusters: 2% and 4%
     # the least on the grid with 1.96 hypot(0.01, form 0.4) above 0.08
-    assert without.form == pytest.approx(0.1) and without.unseen == UNSEEN
-    assert constants_without(validation(rows, fitted), "other").form == FORM  # none on the grid covers errors of 50%
+    assert without.exchange_deviation == pytest.approx(0.1) and without.unseen_job_deviation == UNSEEN_JOB_DEVIATION
+    assert (
+        constants_without(validation(rows, fitted), "other").exchange_deviation == EXCHANGE_DEVIATION
+    )  # none on the grid covers errors of 50%
 
 
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
@@ -59,7 +61,7 @@ def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_ope
 
 def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:
     """Oracle: clusters in turn left out of 40 that miss differently; 95% of their rows lie inside. Few clusters say the largest miss."""
-    half = 1.96 * math.hypot(0.01, FORM * 0.4)
+    half = 1.96 * math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)
     every = {f"c{number}": [row("s", f"c{number}", half * (0.05 * number + 0.01 * place)) for place in range(5)] for number in range(40)}
     inside = []
     for name, mine in every.items():
