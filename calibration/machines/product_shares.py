@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from calibration.kernels.fit import errors, fit_share, with_kernels
+from calibration.kernels.fit import fit_share, log_errors, with_kernels
 from calibration.kernels.records import PEAKS, KernelRow
 from calibration.machines.machine_fit import Measured, typical
 from sim.cluster.kernels import ProductShape, described
@@ -68,4 +68,4 @@ def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
 
 def _mean_error(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
     changed_gpu = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
-    return float(np.mean(np.abs(errors(rows, {gpu.name: changed_gpu}))))
+    return float(np.mean(np.abs(log_errors(rows, {gpu.name: changed_gpu}))))

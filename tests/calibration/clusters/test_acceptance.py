@@ -24,9 +24,7 @@ def rows(count: int, truth: list[float], noise: float, seed: int) -> LinearizedF
 def at_fit(fit: LinearizedFit) -> LinearizedFit:
     """The same rows seen from their most probable constants."""
     precision = np.diag(fit.sigma**-2.0)
-    found = np.linalg.solve(
-        fit.slopes.T @ precision @ fit.slopes + np.diag(fit.widths**-2.0), fit.slopes.T @ precision @ -fit.errors
-    )
+    found = np.linalg.solve(fit.slopes.T @ precision @ fit.slopes + np.diag(fit.widths**-2.0), fit.slopes.T @ precision @ -fit.errors)
     return LinearizedFit(
         fit.errors + fit.slopes @ found, fit.slopes, found, fit.widths, fit.sigma, fit.weights, fit.counts, fit.prior_errors
     )
