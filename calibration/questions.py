@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from calibration import HARDWARE
-from calibration.catalogue.left_out import machine_without, workload_without
+from calibration.catalogue.without_source import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
@@ -43,7 +43,7 @@ class Folders:
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.left_out`)."""
+    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.without_source`)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Does calibration carry over to new runs? Predict the rows of each source without that source, and large scales from small ones.
 
 *source*: every constant that rests on several sources is refitted without the scored source, or reset to its prior
-(`calibration.catalogue.left_out`, `SharedConstants`). The source's own calibrating rows still calibrate its clusters, as a user's would.
+(`calibration.catalogue.without_source`, `SharedConstants`). The source's calibrating rows still calibrate its clusters, as a user's would.
 *nodes*: up to two nodes calibrate, three or more are scored. *large-batches* and *small-batches*: this half of each job's batches is
 scored, and the other half calibrates.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
+from calibration.catalogue.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS as ALL_KNOWN
 from calibration.clusters.cluster_fit import SharedConstants
 from calibration.questions import Folders, RunQuestion, questions
@@ -65,7 +65,7 @@ def _without_sources(validation: Validation, folders: Folders, processes: int, n
     all_rows = validation.questions
     rows: dict[tuple[str, int], ScoredRow] = {}
     for source in dict.fromkeys(row.question.record.source for row in validation.scored_rows):
-        if source not in KNOWN:
+        if source not in RUN_SOURCES:
             rows |= {_row_key(row): row for row in validation.scored_rows if row.question.record.source == source}
             continue
         names = list(dict.fromkeys(row.cluster for row in validation.scored_rows if row.question.record.source == source))
@@ -107,7 +107,7 @@ NEAR: Final = "within"
 def constants_without(validation: Validation, source: str) -> SharedConstants:
     """Return the constants that clusters share, from rows of all sources except *source*: usual loss, widths of intervals and of priors."""
     others = [row for row in validation.scored_rows if row.question.record.source != source]
-    shared = SharedConstants(widths=tuple((name, SINGLE_SOURCE_WIDTH) for name in PRIORS_OF_ONE.get(source, ())))
+    shared = SharedConstants(widths=tuple((name, SINGLE_SOURCE_WIDTH) for name in SINGLE_SOURCE_PRIORS.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
     for row in validation.network_rows:
         if row.log_slowdown is not None and row.question.record.source != source:
