@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from calibration.collectives.records import COLLECTIVE_TIMES, read_collectives
 from calibration.lab.plan import read_plan
 from calibration.lab.records import read_lines, rows_text
-from calibration.machines.machine_fit import fits, together
+from calibration.machines.machine_fit import fits, merge_records
 from calibration.measure.machine_record import record_text
 from calibration.run_records import read_records, read_table
 from calibration.traces.import_trace import import_traces
@@ -141,7 +141,7 @@ def _imported(path: Path) -> None:
 
 
 def _fitted(path: Path) -> None:
-    fits(together([path]))
+    fits(merge_records([path]))
 
 
 def _laboratory(path: Path) -> None:

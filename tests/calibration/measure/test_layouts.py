@@ -109,13 +109,13 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     rows = []
     for factor, layout in zip((1.0, 2.0, 1.0, 2.0), divisions(2), strict=True):
-        seconds = factor * predicted_layout(asked(layout), fitted.written)
+        seconds = factor * predicted_layout(asked(layout), fitted.files)
         rows.append(asked(layout) | {"cpu_s": [0.1, 0.1], "times_by_rank_s": [[seconds] * 3, [seconds / 2] * 3]})
     record = cpu_record()
     record.probes["layouts"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
     write_record(tmp_path / "r.json", record)
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
-    found, notes = compare(fitted.measured, fitted.written, fitted.ratios)
+    found, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert not any("decoder" in note for note in notes)
     assert [row.error for row in found] == pytest.approx([0.0, -0.5, 0.0, -0.5], abs=1e-3)
     assert "decoder, tensor 2 + sequence" in comparison_table(found)
@@ -124,7 +124,7 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
 def test_what_ranks_compute_and_send_is_what_is_predicted(tmp_path: Path) -> None:
     """A step takes longer than its share of the products; a pipeline's bubble, and messages that tensor ranks wait for, come on top."""
     write_record(tmp_path / "r.json", cpu_record())
-    written = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml").written
+    written = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml").files
     sharded, split, sequence, staged = (predicted_layout(asked(layout), written) for layout in divisions(2))
     elements = 256 * 2048 * 2 + 4 * (12 * 256 * 256)
     products = 6 * 8 * 64 * (elements - 256 * 2048) / 80e9  # the record's GFLOP/s
