@@ -48,16 +48,16 @@ def profile(
     from calibration.measure.probes.probe import JobModel
 
     if list_probes:
-        typer.echo(profile_run.listing())
+        typer.echo(profile_run.probe_list())
         return
     if bool(inputs) != bool(model):
         raise SpecError("--model and --input must be used together: write --model MODULE:CALLABLE --input 3x224x224")
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
-    wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
+    options = profile_run.ProfileOptions(output, only, again, quick, device, ranks, folder, name, job)
     try:
-        measured = profile_run.profile(wishes, messages)
+        measured = profile_run.profile(options, messages)
     except KeyboardInterrupt:
-        messages(profile_run.kept(output))
+        messages(profile_run.interruption_text(output))
         raise typer.Exit(130) from None
     if measured is not None:
         typer.echo(profile_run.summary(output, measured))

@@ -20,9 +20,9 @@ from calibration.lab.disk import Disk
 from calibration.lab.network import INTERFACE, LabHosts, joined_hosts, on_cores, remove_orphans, shared_cores
 from calibration.lab.plan import LabModel, LabPlan, LabPoint
 from calibration.lab.probe import SocketRates, probed
-from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.measure.ddp_steps import RankSteps, StepRequest, spawn
 from calibration.measure.division import Division
-from calibration.measure.layout_steps import LaidOut
+from calibration.measure.layout_steps import LayoutRequest
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
@@ -67,7 +67,7 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
     """Return the results of *point*. Raise SpecError if it cannot be measured. Its network is removed in any case."""
     model = plan.models[point.model]
     threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
-    wanted = StepsWanted(
+    request = StepRequest(
         model.model,
         model.inputs,
         point.batch,
@@ -79,21 +79,21 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         device="cpu",  # hosts are shares of processors
     )
     if point.layout is not None:
-        return _measure_layout(plan, point, point.layout, wanted)
+        return _measure_layout(plan, point, point.layout, request)
     program = (
         ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     )
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
-            ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)
+            ranks = spawn(request, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)
             return MeasuredPoint(tuple(ranks), None, "", cores)
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
+        ranks = spawn(request, point.hosts, hosts.inside, meeting, program=program)
         return MeasuredPoint(tuple(ranks), carried, hosts.delayed_by, cores)
 
 
-def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
+def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, request: StepRequest) -> MeasuredPoint:
     """Return the results of *point*, whose ranks divide the model: all ranks over its network, or each distinct one in isolation."""
     program = "calibration.measure.layout_steps"
     if point.alone:
@@ -101,14 +101,16 @@ def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: St
         cores = shared_cores(1, used_cores(plan, point.hosts)[:1])
         ranks: list[RankSteps] = []
         for number in range(layout.pipeline):
-            text = LaidOut(layout, point.hosts, number).text()
-            (steps,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
+            text = LayoutRequest(layout, point.hosts, number).text()
+            (steps,) = spawn(request, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
             ranks.append(replace(steps, rank=number))
         return MeasuredPoint(tuple(ranks), None, "", cores)
     with joined_hosts(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        network_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
+        network_ranks = spawn(
+            request, point.hosts, hosts.inside, meeting, program=(program, LayoutRequest(layout, point.hosts).text(), INTERFACE)
+        )
         return MeasuredPoint(tuple(network_ranks), carried, hosts.delayed_by, hosts.cores)
 
 

@@ -10,7 +10,7 @@ from calibration.lab.measure import MeasuredPoint, machine, measure, overcommitt
 from calibration.lab.network import remove_orphans, require_laboratory
 from calibration.lab.plan import LabPlan, LabPoint, points
 from calibration.lab.records import RecordLine, is_measured, keep, line_of, raw_file, read_lines
-from calibration.measure.processor_use import Used
+from calibration.measure.processor_use import ProcessorUse
 from sim.spec.yaml import SpecError
 from sim.units import pluralized, show
 
@@ -41,9 +41,9 @@ def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) ->
         if end is not None and time.monotonic() > end:
             say(f"time limit reached with {pluralized(len(todo) - number + 1, 'point')} left; repeat the command to continue")
             break
-        before = Used.now()
+        before = ProcessorUse.now()
         outcome = _outcome(plan, point)
-        others = Used.now().others_since(before)
+        others = ProcessorUse.now().others_since(before)
         lines = keep(rows, plan, lines, line_of(plan, point, wanted[point], here, outcome, others))
         say(f"{number}/{len(todo)}  {point.text}: {_outcome_text(outcome)}")
     return lines

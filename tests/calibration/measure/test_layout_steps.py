@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from calibration.lab.layout_score import described
-from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.measure.ddp_steps import RankSteps, StepRequest, spawn
 from calibration.measure.division import Division
-from calibration.measure.layout_steps import LaidOut
+from calibration.measure.layout_steps import LayoutRequest
 from sim.parallel.units import units
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.nightly]
 
-WANTED = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
+WANTED = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
 
 
 def alone(layout: Division, rank: int) -> RankSteps:
     """The steps of one of two ranks."""
-    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LaidOut(layout, 2, rank).text()))
+    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2, rank).text()))
     return found
 
 

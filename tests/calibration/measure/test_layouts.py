@@ -56,7 +56,7 @@ def test_ranks_divide_what_is_asked_of_them(ranks: int, tmp_path: Path) -> None:
         said = {name: int(value) for name, value in (text.split("=") for text in each["arguments"])}
         assert [said["width"] % (64 * ranks), said["depth"] % ranks, said["vocabulary"] % ranks] == [0, 0, 0]
         assert int(each["inputs"][0].split(":")[0]) % ranks == 0
-    assert LAYOUTS.skipped(bench(tmp_path, 1)) and not LAYOUTS.skipped(bench(tmp_path, 2))
+    assert LAYOUTS.skip_reason(bench(tmp_path, 1)) and not LAYOUTS.skip_reason(bench(tmp_path, 2))
 
 
 def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -65,7 +65,7 @@ def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeyp
     monkeypatch.setattr(ddp_steps, "time", SimpleNamespace(perf_counter=cuda.perf_counter, process_time=cuda.perf_counter))
 
     class Kernels:
-        alone = False
+        is_isolated = False
         parameters = ()
 
         def __init__(self, *_: Any) -> None: ...

@@ -93,7 +93,7 @@ def test_every_collective_is_asked_of_two_ranks_and_all(tmp_path: Path) -> None:
     assert [(row["op"], row["ranks"], row["bytes"]) for row in asked] == [
         (op, ranks, size) for op in OPERATIONS for ranks in (2, 8) for size in SIZES
     ]
-    assert COLLECTIVES.skipped(bench(tmp_path)) == "one rank: no other rank to exchange with"
+    assert COLLECTIVES.skip_reason(bench(tmp_path)) == "one rank: no other rank to exchange with"
 
 
 @pytest.mark.nightly

@@ -180,11 +180,11 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", [Division(pipeline=2, micro_batches=4), Division(pipeline=2, micro_batches=4, schedule="gpipe")])
 def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, tmp_path: Path) -> None:
     """Oracle: torch.distributed.pipelining under torch.profiler, between two processes that no network slows."""
-    from calibration.measure.ddp_steps import StepsWanted, spawn
-    from calibration.measure.layout_steps import LaidOut
+    from calibration.measure.ddp_steps import StepRequest, spawn
+    from calibration.measure.layout_steps import LayoutRequest
 
-    wanted = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
-    spawn(wanted, 2, program=("calibration.measure.layout_steps", LaidOut(layout, 2).text()))
+    wanted = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
+    spawn(wanted, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")

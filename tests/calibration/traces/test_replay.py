@@ -217,9 +217,9 @@ def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
 @pytest.mark.needs("torch")
 def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None:
     """Oracle: torch.profiler under DistributedDataParallel: every gradient in its place, and compute as long as the trace has it."""
-    from calibration.measure.ddp_steps import StepsWanted, spawn
+    from calibration.measure.ddp_steps import StepRequest, spawn
 
-    wanted = StepsWanted("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
+    wanted = StepRequest("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
     parameters = spawn(wanted, 2)[0].parameters
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
     mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
