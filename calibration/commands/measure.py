@@ -132,7 +132,7 @@ def lab(
     """Measure training over networks of a specified rate and delay, with network namespaces of this machine as hosts (needs root)."""
     from calibration.lab import layout_score
     from calibration.lab import score as scoring
-    from calibration.lab.plan import points, read_plan
+    from calibration.lab.plan import plan_points, read_plan
     from calibration.lab.run import run_plan
 
     if score and layouts:
@@ -143,7 +143,7 @@ def lab(
         return print_json(scoring.score_document(scored)) if as_json else show_text(scoring.score_table(scored))
     plan = read_plan(file or (layout_score.PLAN if layouts else scoring.PLAN))
     if only_list:
-        return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
+        return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in plan_points(plan).items()))
     try:
         lines = run_plan(plan, output, messages, limit)
     except KeyboardInterrupt:

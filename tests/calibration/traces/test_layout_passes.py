@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.lab.layout_score import COMMITTED_POINTS, HARDWARE, described
+from calibration.lab.layout_score import COMMITTED_POINTS, HARDWARE, layout_workload
 from calibration.lab.plan import WORKLOADS
 from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
@@ -135,7 +135,7 @@ def test_passes_of_a_pipeline_are_told_apart() -> None:
 
 
 def test_layers_take_what_was_seen_together() -> None:
-    base = described(Division(tensor=2), 8)
+    base = layout_workload(Division(tensor=2), 8)
     gpu = machine_named(HARDWARE).groups[0].node.gpu
     layers = with_unit_times(base, gpu, [(range(6), {"F": 0.3, "B": 0.7})])
     times = [layer.measured for layer in layers if layer.measured is not None]
