@@ -7,7 +7,7 @@ from calibration.cli import main
 if __name__ == "__main__":
     code = main()
     if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
-        from calibration.measure.ddp_steps import leave
+        from calibration.measure.ddp_steps import exit_now
 
-        leave(code)
+        exit_now(code)
     sys.exit(code)

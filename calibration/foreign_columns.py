@@ -50,7 +50,7 @@ _SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len",
 Cells = Sequence[str]
 
 
-def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
     """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name."""
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
@@ -72,7 +72,7 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
     return columns, fitting, notes
 
 
-def is_read(name: str) -> bool:
+def is_recognized(name: str) -> bool:
     """Return whether the column *name*, which records do not have, is read because it specifies a layout or a sequence length."""
     return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE
 

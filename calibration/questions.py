@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from calibration import HARDWARE
-from calibration.catalogue.left_out import machine_without, workload_without
-from calibration.run_records import TOO_MANY_PROBLEMS, LeftOut, RunRecord, named
+from calibration.catalogue.without_source import machine_without, workload_without
+from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
@@ -43,7 +43,7 @@ class Folders:
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.left_out`)."""
+    """A source of measured runs; descriptions are taken as if it had never been measured (`calibration.catalogue.without_source`)."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestio
     return described
 
 
-def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
+def describe_runs(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[SkippedRun]]:
     """Return the questions of those *records* that can be simulated, and the reasons why the others cannot."""
     questions, refused = _try_questions(records, folders)
-    return questions, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
+    return questions, [SkippedRun(record.where, row_name(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
 def _try_questions(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
@@ -304,7 +304,7 @@ def _check_placement(record: RunRecord, pattern: str) -> None:
             )
 
 
-def scaled(question: RunQuestion, compute_scale: float) -> Job:
+def scale_job(question: RunQuestion, compute_scale: float) -> Job:
     """Return the job of *question* with all layer times, on the GPU and on the host that launches them, multiplied by *compute_scale*."""
     if compute_scale == 1.0:
         return question.job

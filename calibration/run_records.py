@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, is_read, layout_of, read_as, sequence_of
+from calibration.foreign_columns import Cells, is_recognized, layout_of, sequence_of, translate_header
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
@@ -23,7 +23,7 @@ from sim.units import shorten
 
 Role = Literal["compute", "network", "prediction"]
 
-COMMITTED: Final = RECORDS / "runs.csv"
+COMMITTED_RUNS: Final = RECORDS / "runs.csv"
 """The measured runs that come with the package."""
 TOO_MANY_PROBLEMS: Final = 20
 """Problems shown for one file; further ones are only counted."""
@@ -71,7 +71,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedRun:
     """A row that cannot be predicted, and the reason in words."""
 
     where: str
@@ -86,7 +86,7 @@ class RecordFile:
 
     records: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    skipped: tuple[SkippedRun, ...] = ()
 
 
 def read_records(path: Path) -> RecordFile:
@@ -96,9 +96,9 @@ def read_records(path: Path) -> RecordFile:
 
 def require_valid(file: RecordFile) -> RecordFile:
     """Return *file*. Raise SpecError with the problems of its rows, if there are any."""
-    if file.left_out:
-        path = file.left_out[0].where.rpartition(":")[0]
-        problems = [f"{one.where}: {one.reason}" for one in file.left_out]
+    if file.skipped:
+        path = file.skipped[0].where.rpartition(":")[0]
+        problems = [f"{one.where}: {one.reason}" for one in file.skipped]
         more = len(problems) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
     return file
@@ -116,7 +116,7 @@ _Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]]
 
 
 def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    columns, fitting, notes = read_as(header)
+    columns, fitting, notes = translate_header(header)
     if "role" in columns:
         return columns, fitting, notes
     notes = [*notes, "no column 'role': all rows are predicted, and none is used for calibration"]
@@ -130,20 +130,22 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     _, header = next(csv_rows(lines[:1], str(path)))
     columns, fitting, header_notes = reads(header)
     line, text = lines[0]
-    notes = [f"{path}:{line}: {note}" for note in header_notes] + check_header(path, line, columns, text, is_read)
-    left_out: list[LeftOut] = []
+    notes = [f"{path}:{line}: {note}" for note in header_notes] + check_header(path, line, columns, text, is_recognized)
+    skipped: list[SkippedRun] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
         try:
-            records.append(_with_sequence(record(str(path), number, columns, fitted), columns, fitted))
+            records.append(_with_sequence(parse_record(str(path), number, columns, fitted), columns, fitted))
         except SpecError as error:
             where = f"{path}:{number}"
             row = dict(zip(columns, fitted, strict=False))
-            left_out.append(LeftOut(where, named(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: ")))
-    if not records and not left_out:
+            skipped.append(
+                SkippedRun(where, row_name(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: "))
+            )
+    if not records and not skipped:
         raise SpecError(f"{path}: has no rows below its header")
-    return RecordFile(tuple(records), tuple(notes), tuple(left_out))
+    return RecordFile(tuple(records), tuple(notes), tuple(skipped))
 
 
 def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
@@ -160,12 +162,12 @@ def _with_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> R
     return replace(record, sequence=length) if tokens else record
 
 
-def named(hardware: str, workload: str) -> str:
+def row_name(hardware: str, workload: str) -> str:
     """Return the name of a row in lists."""
     return f"{workload or '?'} on {hardware or '?'}"
 
 
-def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
+def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
     """Return the record in the *cells* of one row under *header*. Raise SpecError, with *file* and *line*, if they are invalid."""
     where = f"{file}:{line}"
     if len(cells) > len(header):

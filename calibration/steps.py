@@ -21,13 +21,13 @@ from typing import Any, Final, TypeVar
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
 from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, write_record
-from calibration.measure.profiling import now, opened_record
+from calibration.measure.profiling import now, open_record
 from sim.spec.yaml import SpecError
 
 Batch = TypeVar("Batch")
 PROBE: Final = "script"
 """Name of the probe under which a record keeps the steps."""
-MOST: Final = 500
+MOST_STEPS: Final = 500
 """Maximum number of steps that are kept; later ones are not recorded."""
 
 
@@ -65,7 +65,7 @@ class StepTimes:
             yield batch
             _synchronize()
             seen += 1
-            if seen > self._warmup and len(self._times) < MOST:
+            if seen > self._warmup and len(self._times) < MOST_STEPS:
                 self._waits.append(waited)
                 self._times.append(time.perf_counter() - start)
 
@@ -82,7 +82,7 @@ class StepTimes:
     def _record(self) -> MachineRecord:
         device = "cuda" if _cuda() else "cpu"
         facts = machine_facts(device, _ranks(), "none" if _ranks() == 1 else "nccl" if device == "cuda" else "gloo")
-        return opened_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), but=("ranks", "backend"))
+        return open_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), ignored=("ranks", "backend"))
 
     def _probe_record(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
         row: AnswerRow = self._request | {

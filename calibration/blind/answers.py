@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from calibration.blind.questions import TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
-from calibration.measure.ddp_steps import StepsWanted, run_rank, timed
+from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.attention import attention_answer
 from calibration.measure.probes.copies import copy_answer
@@ -124,16 +124,16 @@ def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], 
     import torch
 
     if run.model.startswith(TITAN):
-        wanted = StepsWanted(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
+        request = StepRequest(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
         step = titan_step(run)
-        times, _ = timed(step, wanted, torch.device("cuda", torch.cuda.current_device()))
+        times, _ = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
         afterwards(step)
         return statistics.median(times)
     assert run.precision != "fp8"
-    wanted = StepsWanted(
+    request = StepRequest(
         run.model, run.inputs, run.batch, 8, 3, False, run.precision, run.arguments, seconds=STEP_SECONDS, optimizer=run.optimizer
     )
-    return run_rank(wanted, afterwards=afterwards).median
+    return run_rank(request, afterwards=afterwards).median
 
 
 def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTime]:

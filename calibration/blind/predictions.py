@@ -51,7 +51,7 @@ def _node(machine: str) -> Node:
 @lru_cache(maxsize=64)
 def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*: synthetic input, one GPU."""
-    from calibration.machines.layer_factors import traced
+    from calibration.machines.layer_factors import trace_model
     from sim.api import simulate
     from sim.extract.table import write
 
@@ -68,7 +68,7 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     if run.workload:
         overrides |= {"model.sequence": run.sequence} if run.sequence else {}
         return simulate(machine, run.workload, overrides=overrides, **options).document
-    table = traced(TRACED.get(run.model, run.model), run.inputs, run.arguments)
+    table = trace_model(TRACED.get(run.model, run.model), run.inputs, run.arguments)
     with tempfile.TemporaryDirectory() as folder:
         layers, workload = Path(folder) / "layers.yaml", Path(folder) / "workload.yaml"
         write(table, layers)
@@ -135,9 +135,9 @@ def _convolution(row: AnswerRow, node: Node) -> float:
 
 def _layer(gpu: Gpu, precision: StepPrecision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
     """Return the seconds of the forward pass of one layer."""
-    from calibration.machines.layer_factors import full_precision, traced
+    from calibration.machines.layer_factors import full_precision, trace_model
 
-    model = traced(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
+    model = trace_model(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
     layer = next(layer for layer in model.layers if layer.forward)
     stack = full_precision(load_part(Stack, STACK, "workloads/stacks"))
     return layer_time(layer, gpu, precision, stack, batch).time

@@ -14,50 +14,50 @@ from typing import Final
 import yaml
 
 from calibration.catalogue.compute import Factors, fit
-from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, rows
-from calibration.catalogue.left_out import gpu_factors, stack_factors
+from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, read_rows
+from calibration.catalogue.without_source import gpu_factors, stack_factors
 from sim.spec.catalogue import every
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 from sim.spec.whole_file import write_file
 
-FITTED: Final = "fitted to the rows of role compute on GPUs of compute capability"
-SHARED: Final = "estimate (mean of the architectures with rows in calibration/records/single_gpu.csv"
-OF_STACKS: Final = re.compile(r"fitted to the \d+ rows of this stack and role compute")
+FITTED_SOURCE: Final = "fitted to the rows of role compute on GPUs of compute capability"
+SHARED_SOURCE: Final = "estimate (mean of the architectures with rows in calibration/records/single_gpu.csv"
+STACK_SOURCE: Final = re.compile(r"fitted to the \d+ rows of this stack and role compute")
 
 
-def renewed(text: str, values: dict[str, str]) -> str:
+def replace_values(text: str, values: dict[str, str]) -> str:
     """Return the YAML *text* with *values* in place of the values of top-level keys."""
     for key, value in values.items():
         text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
     return text
 
 
-def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
+def gpu_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the GPU's file *path* itself sets."""
     gpu = load_part(Gpu, path.stem, "hardware/parts/gpus")
     own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
     shared = gpu_factors("", factors)
     sources = _sources(path)
-    values = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
-    return values | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
+    values = {key: f"{value:.3g}" for key, value in own.items() if FITTED_SOURCE in sources.get(key, "")}
+    return values | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED_SOURCE)}
 
 
-def of_stack(path: Path, factors: Factors) -> dict[str, str]:
+def stack_values(path: Path, factors: Factors) -> dict[str, str]:
     """Return new values for the fitted fields that the stack's file *path* itself sets."""
     values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
     sources = _sources(path)
     return {
         key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"
         for key, value in values.items()
-        if OF_STACKS.match(sources.get(key, ""))
+        if STACK_SOURCE.match(sources.get(key, ""))
     }
 
 
-OF: Final[tuple[tuple[str, Callable[[Path, Factors], dict[str, str]]], ...]] = (
-    ("hardware/parts/gpus", of_gpu),
-    ("workloads/stacks", of_stack),
+FITTED_FOLDERS: Final[tuple[tuple[str, Callable[[Path, Factors], dict[str, str]]], ...]] = (
+    ("hardware/parts/gpus", gpu_values),
+    ("workloads/stacks", stack_values),
 )
 """Folders whose files have fitted values, each with the function that returns the new values of a file."""
 
@@ -69,11 +69,11 @@ def _sources(path: Path) -> dict[str, str]:
 
 def main() -> None:
     """Fit the factors to all rows, and write them to the catalogue."""
-    factors = fit(rows())
-    for folder, of in OF:
+    factors = fit(read_rows())
+    for folder, of in FITTED_FOLDERS:
         for path in every(folder).values():
             before = path.read_text(encoding="utf-8")
-            after = renewed(before, of(path, factors))
+            after = replace_values(before, of(path, factors))
             if after != before:
                 write_file(path, after)
 

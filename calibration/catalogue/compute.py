@@ -14,11 +14,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from calibration.catalogue.compute_model import FIRST_KERNELS, LOCAL, FactorRow, Vector, keys_of, names, time_of, timed
+from calibration.catalogue.compute_model import (
+    FIRST_KERNELS,
+    ROW_FACTORS,
+    FactorRow,
+    Vector,
+    all_factor_keys,
+    factor_keys,
+    step_time,
+    step_time_and_slopes,
+)
 
 NOISE: Final = 0.07
 """Error of a row that is not the model's fault: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
-PLAUSIBLE: Final = {
+PRIOR_WIDTHS: Final = {
     "all": {"vector": 0.05, "tensor": 0.2, "gemm": 0.2, "memory": 0.1},
     "measured": {"vector": 0.08, "tensor": 0.1, "gemm": 0.1, "memory": 0.1},
     "estimated": {"vector": 0.25, "tensor": 0.1, "gemm": 0.2, "memory": 0.15},
@@ -26,9 +35,9 @@ PLAUSIBLE: Final = {
     "stack": {"overall": 0.15, "tensor": 0.15, "gemm": 0.15, "fused": 0.25, "launch": 0.5, "optimizer": 0.7},
 }
 """Prior standard deviation of each factor's logarithm: estimate (clocks, caches and layouts; savings by fusion)."""
-MEASURED: Final = frozenset({"cc 5.2", "cc 6.0", "cc 6.1", "cc 7.0"})
+DEEPBENCH_ARCHITECTURES: Final = frozenset({"cc 5.2", "cc 6.0", "cc 6.1", "cc 7.0"})
 """Architectures whose kernels are in DeepBench (Turing's T4 is throttled and represents only itself)."""
-STEPS: Final = 8
+GAUSS_NEWTON_STEPS: Final = 8
 _LEAST_OLDER: Final = 2
 
 Factors = Mapping[tuple[str, str], float]
@@ -57,35 +66,35 @@ class LeftOutPrediction:
         return self.predicted / self.row.measured - 1
 
 
-def local_factors(row: FactorRow, factors: Factors) -> Vector:
+def row_factors(row: FactorRow, factors: Factors) -> Vector:
     """Return the log factors of *row* in the order of ``LOCAL``; those without a fitted value are zero."""
-    local = np.zeros(len(LOCAL))
-    for key, place in keys_of(row):
+    local = np.zeros(len(ROW_FACTORS))
+    for key, place in factor_keys(row):
         local[place] += factors.get(key, 0.0)
     return local
 
 
 def predict(row: FactorRow, factors: Factors) -> float:
     """Return the step time of *row*, seconds."""
-    return time_of(row, local_factors(row, factors))
+    return step_time(row, row_factors(row, factors))
 
 
 def fit(rows: Sequence[FactorRow]) -> Factors:
     """Return the factors that best fit those of *rows* that have the role ``compute``."""
     rows = [row for row in rows if row.record.role == "compute"]
-    keys = names(rows)
+    keys = all_factor_keys(rows)
     index = {key: number for number, key in enumerate(keys)}
-    scale = np.array([PLAUSIBLE[_prior_group(owner)][kind] for kind, owner in keys])
+    scale = np.array([PRIOR_WIDTHS[_prior_group(owner)][kind] for kind, owner in keys])
     weights = _weights(rows)
     values = np.zeros(len(keys))
-    for _ in range(STEPS):
+    for _ in range(GAUSS_NEWTON_STEPS):
         factors = dict(zip(keys, values, strict=True))
         matrix, residual = np.zeros((len(rows), len(keys))), np.zeros(len(rows))
         for number, row in enumerate(rows):
-            local = local_factors(row, factors)
-            predicted, slope = timed(row, local)
+            local = row_factors(row, factors)
+            predicted, slope = step_time_and_slopes(row, local)
             residual[number] = np.log(row.measured / predicted) / NOISE
-            for key, place in keys_of(row):
+            for key, place in factor_keys(row):
                 matrix[number, index[key]] += slope[place] / NOISE
         robust = weights / np.maximum(1.0, np.abs(residual) / 2.0)
         normal = matrix.T @ (robust[:, None] * matrix) + np.diag(1 / scale**2)
@@ -97,7 +106,7 @@ def fit(rows: Sequence[FactorRow]) -> Factors:
 def _prior_group(name: str) -> str:
     if name in ("all", FIRST_KERNELS):
         return name
-    return ("measured" if name in MEASURED else "estimated") if name.startswith("cc ") else "stack"
+    return ("measured" if name in DEEPBENCH_ARCHITECTURES else "estimated") if name.startswith("cc ") else "stack"
 
 
 def _weights(rows: Sequence[FactorRow]) -> Vector:
@@ -125,7 +134,7 @@ def leave_out(rows: Sequence[FactorRow], by: Callable[[FactorRow], str]) -> list
     return predictions
 
 
-def from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
+def predict_from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
     """Return predictions of each architecture's rows from factors fitted to the older architectures only, if there are at least two."""
     predictions: list[LeftOutPrediction] = []
     for capability in sorted({row.capability for row in rows}, key=float):
@@ -138,7 +147,7 @@ def from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
     return predictions
 
 
-def one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
+def predict_from_one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
     """Return predictions of each sweep's other batches, scaled by its middle batch: one measured point of the same GPU, model and stack.
 
     The factors are fitted only to the middle batches and to rows outside sweeps, so that no predicted batch contributes to them.

@@ -33,9 +33,9 @@ Vector = NDArray[np.float64]
 ROWS: Final = RECORDS / "single_gpu.csv"
 """1-GPU rows; ``hardware`` is the name of a GPU in ``hardware/parts/gpus``."""
 
-LOCAL: Final = ("vector", "tensor", "memory", "overall", "fused", "launch", "optimizer", "gemm")
+ROW_FACTORS: Final = ("vector", "tensor", "memory", "overall", "fused", "launch", "optimizer", "gemm")
 """The factors of a row's time, as logarithms; ``tensor`` and ``gemm`` are the sum of an architecture's and a stack's factor."""
-NEUTRAL: Final[dict[str, float]] = {
+UNFITTED_STACK: Final[dict[str, float]] = {
     "compute_factor": 1.0,
     "tensor_core_factor": 1.0,
     "tensor_core_gemm_factor": 1.0,
@@ -47,7 +47,7 @@ EAGER_LAUNCH: Final = 25e-6
 """Time of one launch (s) before the fit, in stacks whose launches are fitted: that of ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
-STEPS_MEASURED: Final = frozenset({"9.0"})
+WHOLE_STEP_CAPABILITIES: Final = frozenset({"9.0"})
 """Compute capabilities whose efficiency curves come from whole steps (records/blind), so that products need no factor."""
 CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
 """TITAN X is the name of two chips: GM200, and a year later GP102."""
@@ -70,21 +70,21 @@ class FactorRow:
     flop: float
     measured: float
     products: Vector
-    least: Vector
+    least_times: Vector
     on_tensor_cores: NDArray[np.bool_]
-    fusible: Vector
-    gemm: NDArray[np.bool_]
-    shaped: NDArray[np.bool_]
+    fusible_traffic: Vector
+    is_gemm: NDArray[np.bool_]
+    is_shape_modeled: NDArray[np.bool_]
     """Products whose time is modeled by the shape of their kernels, to which no factor applies."""
-    moved: Vector
-    converted: float
+    other_traffic: Vector
+    conversion: float
     kernels: float
     host: float
     optimizer: float
     optimizer_host: float
     checks: float
     reads_back: bool
-    images: bool
+    is_image_model: bool
     """Whether convolutions do most of the FLOP."""
 
     @property
@@ -101,7 +101,7 @@ class FactorRow:
     @property
     def family(self) -> str:
         """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``, which includes language models."""
-        return "fp32 convolution" if self.images and not self.on_tensor_cores.any() else "tensor cores and BERT"
+        return "fp32 convolution" if self.is_image_model and not self.on_tensor_cores.any() else "tensor cores and BERT"
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +116,7 @@ def workload_of(name: str, stack: str, overrides: str) -> Workload:
     return load_workload(name, [f"training.stack={stack}", *(text for text in overrides.split(";") if text)]).spec
 
 
-def described(record: RunRecord) -> tuple[Workload, Gpu]:
+def workload_and_gpu(record: RunRecord) -> tuple[Workload, Gpu]:
     """Return the workload and the GPU of *record*."""
     workload = workload_of(record.workload, record.stack or "", record.overrides)
     precision = record.precision or workload.training.precision
@@ -134,29 +134,29 @@ def measured_time(record: RunRecord) -> float:
 
 def predicted_time(record: RunRecord) -> float:
     """Return the step time (s) from the simulator's own plan, with the factors of the catalogue."""
-    workload, gpu = described(record)
+    workload, gpu = workload_and_gpu(record)
     return plan_step(workload, gpu, 1.0, ranks=1).alone
 
 
-def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
+def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     """Return *workload* and *gpu* without the factors that were fitted to whole networks."""
     catalogue_stack = workload.training.stack
     fitted = isinstance(catalogue_stack.source, dict) and catalogue_stack.source.get("launch_cpu", "").startswith("fitted")
-    stack: Stack = catalogue_stack.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    stack: Stack = catalogue_stack.model_copy(update=UNFITTED_STACK | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
     return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
 
 
-def rows(path: Path = ROWS) -> tuple[FactorRow, ...]:
+def read_rows(path: Path = ROWS) -> tuple[FactorRow, ...]:
     """Return the rows of *path*, each with the arrays that predict it."""
-    return tuple(row_of(record) for record in read_records(path).records)
+    return tuple(factor_row(record) for record in read_records(path).records)
 
 
-def row_of(record: RunRecord) -> FactorRow:
+def factor_row(record: RunRecord) -> FactorRow:
     """Return *record* with the arrays that predict it."""
-    workload, gpu = unfitted(*described(record))
+    workload, gpu = without_fitted_factors(*workload_and_gpu(record))
     training, layers, stack = workload.training, layers_run(workload), workload.layer_stack
     works = [
         (layer, layer_work(layer, gpu, training.precision, stack, training.batch, backward))
@@ -173,44 +173,44 @@ def row_of(record: RunRecord) -> FactorRow:
         flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
         measured=measured_time(record),
         products=np.array([work.products for _, work in works]),
-        least=np.array([work.least for _, work in works]),
+        least_times=np.array([work.least for _, work in works]),
         on_tensor_cores=np.array([work.peak != "fp32" and work.products > 0 for _, work in works]),
-        fusible=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
-        moved=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
-        gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
-        shaped=np.array([work.shaped for _, work in works]),
-        converted=memory_time(sum(work.converted for _, work in works), gpu),
+        fusible_traffic=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
+        other_traffic=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
+        is_gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
+        is_shape_modeled=np.array([work.shaped for _, work in works]),
+        conversion=memory_time(sum(work.converted for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
         host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
         optimizer=update.time,
         optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
         checks=gradient_checks(workload) * training.stack.launch_cpu,
         reads_back=reads_before_update(workload),
-        images=sum(layer.forward for layer in layers if layer.op == "conv") > 0.5 * sum(layer.forward for layer in layers),
+        is_image_model=sum(layer.forward for layer in layers if layer.op == "conv") > 0.5 * sum(layer.forward for layer in layers),
     )
 
 
-def time_of(row: FactorRow, local: Vector) -> float:
+def step_time(row: FactorRow, local: Vector) -> float:
     """Return the step time of *row* (s), where *local* has the logarithms of its factors in the order of ``LOCAL``."""
-    return timed(row, local)[0]
+    return step_time_and_slopes(row, local)[0]
 
 
-def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
+def step_time_and_slopes(row: FactorRow, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row*, and the derivative of its logarithm with respect to the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
-    factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    by_factors = row.products * np.where(row.shaped, 1.0, factors)
-    products, free = np.maximum(by_factors, row.least), (by_factors >= row.least) & ~row.shaped
-    fusible = row.fusible * fused * memory
-    traffic = fusible + row.moved * memory
+    factors = np.where(row.on_tensor_cores, np.where(row.is_gemm, gemm, tensor), vector)
+    by_factors = row.products * np.where(row.is_shape_modeled, 1.0, factors)
+    products, free = np.maximum(by_factors, row.least_times), (by_factors >= row.least_times) & ~row.is_shape_modeled
+    fusible = row.fusible_traffic * fused * memory
+    traffic = fusible + row.other_traffic * memory
     bound = products >= traffic
-    shares = dict.fromkeys(LOCAL, 0.0)
-    busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
+    shares = dict.fromkeys(ROW_FACTORS, 0.0)
+    busy = overall * (np.where(bound, products, traffic).sum() + row.conversion * memory + row.kernels)
     if busy >= row.host * launch:
-        shares["vector"] = overall * products[bound & ~row.on_tensor_cores & ~row.shaped].sum()
-        shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.gemm].sum()
-        shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.gemm].sum()
-        shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
+        shares["vector"] = overall * products[bound & ~row.on_tensor_cores & ~row.is_shape_modeled].sum()
+        shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.is_gemm].sum()
+        shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.is_gemm].sum()
+        shares["memory"] = overall * (traffic[~bound].sum() + row.conversion * memory)
         shares["fused"] = overall * fusible[~bound].sum()
         shares["overall"] = busy
     else:
@@ -219,7 +219,7 @@ def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
     lead = 0.0 if row.reads_back else max(0.0, busy - row.host * launch)
     if launched - lead > worked:
         # backward hides only a part of the launches, so the whole step waits for the host
-        shares = dict.fromkeys(LOCAL, 0.0) if lead else shares
+        shares = dict.fromkeys(ROW_FACTORS, 0.0) if lead else shares
         shares["launch"] += launched + (row.host * launch if lead else 0.0)
         shares["optimizer"] = launched
         update = launched - lead
@@ -228,12 +228,12 @@ def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
         shares["memory"] += worked
     shares["launch"] += row.checks * launch
     total = float(busy + update + row.checks * launch)
-    return total, np.array([shares[name] for name in LOCAL]) / total
+    return total, np.array([shares[name] for name in ROW_FACTORS]) / total
 
 
-def keys_of(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
+def factor_keys(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
     """Return the keys of the factors that apply to a row, each with its index in ``LOCAL``."""
-    place = {name: index for index, name in enumerate(LOCAL)}
+    place = {name: index for index, name in enumerate(ROW_FACTORS)}
     own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
     stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
     first = [(("tensor", FIRST_KERNELS), place["tensor"])] if row.stack in FIRST_STACKS else []
@@ -242,9 +242,9 @@ def keys_of(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
 
 def factor_kinds(capability: str) -> tuple[str, ...]:
     """Return the kinds of factors that GPUs of a compute *capability* have."""
-    return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
+    return ("memory",) if capability in WHOLE_STEP_CAPABILITIES else ("vector", "tensor", "gemm", "memory")
 
 
-def names(rows: Iterable[FactorRow]) -> Sequence[tuple[str, str]]:
+def all_factor_keys(rows: Iterable[FactorRow]) -> Sequence[tuple[str, str]]:
     """Return every factor of *rows*, sorted."""
-    return sorted({key for row in rows for key, _ in keys_of(row)})
+    return sorted({key for row in rows for key, _ in factor_keys(row)})

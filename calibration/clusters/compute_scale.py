@@ -26,31 +26,32 @@ from calibration.run_records import RunRecord
 LEAST_SCALE: Final = 0.05
 MOST_SCALE: Final = 20.0
 """Limits of the factor; a row beyond them contradicts its own description."""
-CLOSE: Final = 1e-3
+TOLERANCE: Final = 1e-3
 MOST_TRIALS: Final = 6
 
 
 @dataclass(frozen=True)
 class ComputeScale:
-    """Factors on layer times: for each group of equal jobs, a list of (batch, factor). *alone* has the groups measured on one GPU only."""
+    """Factors on layer times: for each group of equal jobs, a list of (batch, factor)."""
 
     curves: dict[Hashable, list[tuple[int, float]]] = field(default_factory=dict)
-    alone: frozenset[Hashable] = frozenset()
-    doubts: dict[tuple[Hashable, int], float] = field(default_factory=dict)
+    one_gpu_groups: frozenset[Hashable] = frozenset()
+    """Groups that were measured on one GPU only."""
+    deviations: dict[tuple[Hashable, int], float] = field(default_factory=dict)
     """Standard deviations of the log factors, by group and batch, of batches outside the measured range."""
 
-    def of(self, question: RunQuestion) -> float | None:
+    def factor(self, question: RunQuestion) -> float | None:
         """Return the factor for *question*; None if nothing was measured."""
         key = self.group(question)
         return None if key is None else _interpolate(self.curves[key], question.batch)
 
-    def doubt(self, question: RunQuestion) -> float:
+    def deviation(self, question: RunQuestion) -> float:
         """Return the standard deviation of the log factor for *question*; 0 for batches inside the measured range."""
-        return self.doubts.get((self.group(question), question.batch), 0.0)
+        return self.deviations.get((self.group(question), question.batch), 0.0)
 
-    def joins_others(self, question: RunQuestion) -> bool:
+    def needs_slowdown(self, question: RunQuestion) -> bool:
         """Return whether *question* runs on several GPUs but its factor was measured on a single one."""
-        return question.job.ranks > 1 and self.group(question) in self.alone
+        return question.job.ranks > 1 and self.group(question) in self.one_gpu_groups
 
     def group(self, question: RunQuestion) -> Hashable | None:
         """Return the nearest group of *question* that was measured; None if there is none."""
@@ -71,17 +72,17 @@ def group_keys(question: RunQuestion) -> list[Hashable]:
     ]
 
 
-Solved = Mapping[RunRecord, float | None]
+FactorByRecord = Mapping[RunRecord, float | None]
 """The factor of each run; None if no factor reproduces its compute time."""
 
 
-def solved(rows: Sequence[RunQuestion], evaluator: Evaluator) -> Solved:
+def solve_factors(rows: Sequence[RunQuestion], evaluator: Evaluator) -> FactorByRecord:
     """Return the factor of each of *rows*. It depends only on the row, so that it is solved once for all clusters that need it."""
     return dict(zip((row.record for row in rows), _solve(rows, evaluator), strict=True))
 
 
 def measured_scale(
-    rows: Sequence[RunQuestion], evaluator: Evaluator, scales: Solved | None = None, questions: Sequence[RunQuestion] = ()
+    rows: Sequence[RunQuestion], evaluator: Evaluator, scales: FactorByRecord | None = None, questions: Sequence[RunQuestion] = ()
 ) -> ComputeScale:
     """Return the factors that *rows* determine; for each batch, rows on several GPUs with measured synchronization displace all others.
 
@@ -90,7 +91,7 @@ def measured_scale(
     batches outside take the factor of the nearest measured one.
     """
     factor_of_record = {**(scales or {})}
-    factor_of_record |= solved([row for row in rows if row.record not in factor_of_record], evaluator)
+    factor_of_record |= solve_factors([row for row in rows if row.record not in factor_of_record], evaluator)
     factors = {id(row): factor_of_record[row.record] for row in rows}
     by_group: dict[Hashable, dict[int, list[RunQuestion]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -102,8 +103,8 @@ def measured_scale(
         key: [(batch, median(factors[id(row)] or 1.0 for row in same)) for batch, same in batches.items()]
         for key, batches in measured.items()
     }
-    alone = {key for key, batches in measured.items() if all(row.job.ranks == 1 for same in batches.values() for row in same)}
-    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, questions, evaluator)
+    one_gpu_groups = {key for key, batches in measured.items() if all(row.job.ranks == 1 for same in batches.values() for row in same)}
+    return _with_batches_beyond(ComputeScale(curves, frozenset(one_gpu_groups)), measured, questions, evaluator)
 
 
 def _with_batches_beyond(
@@ -120,22 +121,22 @@ def _with_batches_beyond(
             nearest = measured[key][_nearest(measured[key], one.batch)][0]
             beyond[key][one.batch] = question(replace(nearest.record, batch_per_gpu=one.batch), evaluator.folders)
     runs = [run for key, others in beyond.items() for run in (*(same[0] for same in measured[key].values()), *others.values())]
-    predictions = evaluator.all([SimulatedCase(run.record, 1.0, ()) for run in runs])
+    predictions = evaluator.predict_all([SimulatedCase(run.record, 1.0, ()) for run in runs])
     layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, predictions, strict=True)}
     expected: list[tuple[Hashable, int, RunQuestion]] = []
-    doubts: dict[tuple[Hashable, int], float] = {}
+    deviations: dict[tuple[Hashable, int], float] = {}
     for key, others in beyond.items():
         times = {batch: median(map(_compute_time, same)) for batch, same in measured[key].items()}
         model = step_model([layers[id(same[0])] for same in measured[key].values()], list(times.values()))
         for batch, run in others.items():
             last = _nearest(times, batch)
-            growth, doubts[key, batch] = model.growth(layers[id(run)], layers[id(measured[key][last][0])])
+            growth, deviations[key, batch] = model.growth(layers[id(run)], layers[id(measured[key][last][0])])
             expected.append((key, batch, _with_compute_time(run, times[last] * growth)))
     curves = {key: list(points) for key, points in scale.curves.items()}
     for (key, batch, _), factor in zip(expected, _solve([run for *_, run in expected], evaluator), strict=True):
         if factor is not None:
             curves[key].append((batch, factor))
-    return replace(scale, curves={key: sorted(points) for key, points in curves.items()}, doubts=doubts)
+    return replace(scale, curves={key: sorted(points) for key, points in curves.items()}, deviations=deviations)
 
 
 def _nearest(batches: Iterable[int], batch: int) -> int:
@@ -161,12 +162,12 @@ def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | No
     reached: list[list[tuple[float, float]]] = [[] for _ in rows]
     open_rows = list(range(len(rows)))
     for _ in range(MOST_TRIALS):
-        predictions = evaluator.all([SimulatedCase(rows[index].record, guess[index], ()) for index in open_rows])
+        predictions = evaluator.predict_all([SimulatedCase(rows[index].record, guess[index], ()) for index in open_rows])
         for index, prediction in zip(open_rows, predictions, strict=True):
             target, simulated = _times(rows[index], prediction.step, prediction.compute)
             reached[index].append((guess[index], math.log(simulated / target)))
             guess[index] = _next(reached[index])
-        open_rows = [index for index in open_rows if abs(reached[index][-1][1]) > CLOSE]
+        open_rows = [index for index in open_rows if abs(reached[index][-1][1]) > TOLERANCE]
         if not open_rows:
             break
     best = [min(trials, key=lambda trial: abs(trial[1])) for trials in reached]

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from calibration.clusters.network_parameters import NetworkFactors, with_factors
-from calibration.questions import Folders, RunQuestion, question, scaled
+from calibration.questions import Folders, RunQuestion, question, scale_job
 from calibration.run_records import RunRecord
 from sim.epoch import Epoch
 from sim.events import Cause
@@ -20,10 +20,10 @@ from sim.spec.memo import caching
 from sim.study.pool import suppress_replacement_warning
 from sim.training.job import Job
 
-SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
+SYNC_CAUSES: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
 """Causes of waiting in the gradient exchange."""
-INPUT: Final = (Cause.FETCH, Cause.PREP)
-FEW: Final = 24
+INPUT_CAUSES: Final = (Cause.FETCH, Cause.PREP)
+FEW_CASES: Final = 24
 """Up to this number, simulations are faster in this process than in several."""
 
 
@@ -51,12 +51,12 @@ class SimulatedCase(NamedTuple):
 
 def predict(question: RunQuestion, compute_scale: float = 1.0, factors: NetworkFactors = ()) -> Prediction:
     """Simulate *question* and return its warm steady state."""
-    return _outcome(simulate(with_factors(question, factors), [scaled(question, compute_scale)], cold=False).jobs[0].warm)
+    return _outcome(simulate(with_factors(question, factors), [scale_job(question, compute_scale)], cold=False).jobs[0].warm)
 
 
 def _outcome(epoch: Epoch) -> Prediction:
-    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
-    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC, INPUT))
+    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC_CAUSES, *INPUT_CAUSES)}
+    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC_CAUSES, INPUT_CAUSES))
     return Prediction(epoch.step_time, exposed, missing, waits[Cause.STRAGGLER])
 
 
@@ -71,11 +71,11 @@ class Evaluator:
     _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
     """Name under which its processes cache what cases share (`sim.spec.memo`)."""
 
-    def one(self, case: SimulatedCase) -> Prediction:
+    def predict(self, case: SimulatedCase) -> Prediction:
         """Return the prediction of *case*."""
-        return self.all([case])[0]
+        return self.predict_all([case])[0]
 
-    def all(self, cases: Sequence[SimulatedCase]) -> list[Prediction]:
+    def predict_all(self, cases: Sequence[SimulatedCase]) -> list[Prediction]:
         """Return the predictions of *cases*, in order."""
         keys = [_key(case) for case in cases]
         place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
@@ -86,7 +86,7 @@ class Evaluator:
 
     def _simulate(self, cases: list[SimulatedCase]) -> list[Prediction]:
         processes = self.processes or os.cpu_count() or 1
-        if processes == 1 or len(cases) <= FEW:
+        if processes == 1 or len(cases) <= FEW_CASES:
             return _predict_all(cases, self.folders, self._study)
         from joblib import Parallel, delayed
 
@@ -119,7 +119,9 @@ def _predict_all(cases: Sequence[SimulatedCase], folders: Folders, study: str) -
         question = _question(case.record, folders)
         moved = (id(question.hardware), question.nodes == 2, case.factors)
         machine = machines[moved] = machines.get(moved) or with_factors(question, case.factors)
-        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scaled(question, case.compute_scale)
+        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scale_job(
+            question, case.compute_scale
+        )
         with caching(study):
             predicted.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
     return predicted

@@ -35,7 +35,7 @@ LOOPBACK: Final = "out of the NIC and back"
 BRIDGED: Final = "over NVLink bridges"
 """Boards are joined in pairs by NVLink bridges, which the description does not mention."""
 _NAMES: Final = {STAGED: "staged", LOOPBACK: "loopback", BRIDGED: "bridged"}
-DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, **{way: prior("doubt", name) for way, name in _NAMES.items()}}
+LOG_ODDS_AGAINST: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, **{path: prior("doubt", name) for path, name in _NAMES.items()}}
 """Log odds against each path that traffic may take inside a node."""
 _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
     STAGED: {"nvlink": None, "bridged": False, "peer_to_peer": "none"},
@@ -52,7 +52,7 @@ EVERYWHERE: Final = ""
 
 DISTRIBUTED: Final = "distributed"
 """Ratio of layer times on several GPUs to those on a single GPU, relative to the usual ratio, if only the latter were measured."""
-USUAL_LOSS: Final = prior("compute", "usual loss")
+USUAL_SLOWDOWN: Final = prior("compute", "usual loss")
 """Logarithm of the usual ratio."""
 
 
@@ -74,9 +74,9 @@ NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
 """Parameters with their log factors; an empty tuple is the center of the prior."""
 
 
-def path_factors(way: str) -> NetworkFactors:
-    """Return the factors that make traffic take the path *way* inside a node."""
-    return () if way == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, way, 1.0), 1.0),)
+def path_factors(path: str) -> NetworkFactors:
+    """Return the factors that make traffic take the path *path* inside a node."""
+    return () if path == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, path, 1.0), 1.0),)
 
 
 def alternative_paths(questions: Iterable[RunQuestion]) -> list[str]:
@@ -85,7 +85,7 @@ def alternative_paths(questions: Iterable[RunQuestion]) -> list[str]:
     Only runs on one node are considered: in any other, the network between nodes may be the bottleneck.
     """
     one_node = [question for question in questions if question.nodes == 1 and question.job.ranks > 1]
-    return [way for way, change in _CHANGES.items() if any(_differs(question, change) for question in one_node)]
+    return [path for path, change in _CHANGES.items() if any(_differs(question, change) for question in one_node)]
 
 
 def _differs(question: RunQuestion, change: Mapping[str, object]) -> bool:
@@ -95,37 +95,37 @@ def _differs(question: RunQuestion, change: Mapping[str, object]) -> bool:
     return any(getattr(node.topology, key) != value for key, value in change.items())
 
 
-def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> tuple[NetworkParameter, ...]:
-    """Return the parameters that affect the step times of *questions*, runs on one cluster, if traffic takes the path *way*."""
+def parameters_of(questions: Sequence[RunQuestion], path: str = AS_DESCRIBED) -> tuple[NetworkParameter, ...]:
+    """Return the parameters that affect the step times of *questions*, runs on one cluster, if traffic takes the path *path*."""
     parameters: dict[tuple[str, str], NetworkParameter] = {}
     for question in questions:
-        for place, transport in _transports_met(question, with_factors(question, path_factors(way))):
+        for place, transport in _transports_met(question, with_factors(question, path_factors(path))):
             for parameter in _transport_parameters(place, transport, question.nodes):
                 before = parameters.get((place, parameter.constant), parameter)
                 parameters[place, parameter.constant] = min(before, parameter)  # the narrower of two widths
     if not parameters:
         return ()
-    if any(_crosses_sockets(question, with_factors(question, path_factors(way))) for question in questions):
+    if any(_crosses_sockets(question, with_factors(question, path_factors(path))) for question in questions):
         parameters[SOCKETS, "efficiency"] = NetworkParameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
     everywhere = (NetworkParameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
     return (*sorted(parameters.values()), *everywhere)
 
 
-def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[str]) -> bool:
-    """Return whether the step of *question*, whose collectives use the places *met*, can depend on *parameter*."""
+def affects(parameter: NetworkParameter, question: RunQuestion, used: frozenset[str]) -> bool:
+    """Return whether the step of *question*, whose collectives use the places *used*, can depend on *parameter*."""
     stack = question.workload.training.stack
     if stack.uses_servers or stack.backend == "gloo":
         return True
     if parameter.constant == "pair" and question.nodes != 2:
         return False
-    return question.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
+    return question.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in used)
 
 
-def places_met(question: RunQuestion, way: str) -> frozenset[str]:
-    """Return the places of parameters that collectives of *question* use if traffic takes the path *way*."""
-    hardware = with_factors(question, path_factors(way))
-    met = frozenset(place for place, _ in _transports_met(question, hardware, copies=True))
-    return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
+def places_used(question: RunQuestion, path: str) -> frozenset[str]:
+    """Return the places of parameters that collectives of *question* use if traffic takes the path *path*."""
+    hardware = with_factors(question, path_factors(path))
+    used = frozenset(place for place, _ in _transports_met(question, hardware, copies=True))
+    return used | {SOCKETS} if _crosses_sockets(question, hardware) else used
 
 
 def _transport_parameters(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
@@ -216,8 +216,8 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
     }
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
     topology = dict(_socket_copies(node, moves))
-    for way, change in _CHANGES.items():
-        if (EVERYWHERE, way) in moves:
+    for path, change in _CHANGES.items():
+        if (EVERYWHERE, path) in moves:
             topology |= change
     if topology:
         changed["topology"] = node.topology.model_copy(update=topology)

@@ -60,7 +60,7 @@ def step_model(layers: Sequence[float], measured: Sequence[float]) -> StepModel:
             constant, rate = 0.0, float(left[:, 1] @ right / (left[:, 1] @ left[:, 1]))
         elif rate < 0.0:  # larger batches were faster
             constant, rate = float(left[:, 0] @ right / (left[:, 0] @ left[:, 0])), 0.0
-        missed = (constant + rate * modeled) / times - 1.0
-        noise = max(LEAST_NOISE, float(np.sqrt(np.mean(missed**2))))
+        errors = (constant + rate * modeled) / times - 1.0
+        noise = max(LEAST_NOISE, float(np.sqrt(np.mean(errors**2))))
     (first, cross), (_, second) = covariance.tolist()
     return StepModel(float(constant), float(rate), ((first, cross), (cross, second)), noise)

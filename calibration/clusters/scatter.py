@@ -38,14 +38,14 @@ class Scatter(NamedTuple):
     relative: float = LEAST_NOISE
     seconds: float = 0.0
 
-    def of(self, steps: np.ndarray) -> np.ndarray:
+    def deviations(self, steps: np.ndarray) -> np.ndarray:
         """Return the standard deviation for step times *steps* (s)."""
         import numpy as np
 
         return np.asarray(np.hypot(self.relative, self.seconds / steps))
 
 
-Look = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
+ScatterEstimator = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
 """Estimates the scatter from errors (of log step times), step times (s) and weights."""
 
 
@@ -56,47 +56,47 @@ def loss(ratio: np.ndarray) -> np.ndarray:
     return np.asarray(ROBUST**2 * (np.sqrt(1.0 + (ratio / ROBUST) ** 2) - 1.0))
 
 
-def improbability(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
-    """Return the negative log-likelihood, up to a constant, of the errors *missed* (of log step times) at step times *steps* (s)."""
+def misfit(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
+    """Return the negative log-likelihood, up to a constant, of the errors *errors* (of log step times) at step times *steps* (s)."""
     import numpy as np
 
-    sigma = scatter.of(steps)
-    return float(np.sum(weights * (np.log(sigma) + loss(missed / sigma))))
+    sigma = scatter.deviations(steps)
+    return float(np.sum(weights * (np.log(sigma) + loss(errors / sigma))))
 
 
-def usual(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
+def median_scatter(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
     """Return the scatter with only a share, estimated from the median absolute error."""
     import numpy as np
 
-    return Scatter(max(LEAST_NOISE, _NORMAL * float(np.median(np.abs(missed)))))
+    return Scatter(max(LEAST_NOISE, _NORMAL * float(np.median(np.abs(errors)))))
 
 
-def seen(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
+def likeliest_scatter(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
     """Return the scatter with both parts that maximizes the likelihood of the errors; *weights* of rows are 1 on average."""
     import numpy as np
 
-    lost = np.abs(missed) * steps
-    return _best(missed, steps, weights, np.geomspace(max(1e-6, float(np.median(lost)) / 30), max(3e-6, float(lost.max())), _GRID).tolist())
+    lost = np.abs(errors) * steps
+    return _best(errors, steps, weights, np.geomspace(max(1e-6, float(np.median(lost)) / 30), max(3e-6, float(lost.max())), _GRID).tolist())
 
 
-def doubt_of(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
+def penalized_misfit(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
     """Return the negative log-likelihood of the errors: of *scatter* with the price of its time, or of the best share if it has no time."""
     if scatter.seconds == 0.0:
-        return improbability(missed, steps, weights, _best(missed, steps, weights, [0.0]))
-    return improbability(missed, steps, weights, scatter) + 0.5 * math.log(len(missed))
+        return misfit(errors, steps, weights, _best(errors, steps, weights, [0.0]))
+    return misfit(errors, steps, weights, scatter) + 0.5 * math.log(len(errors))
 
 
-def _best(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: list[float]) -> Scatter:
+def _best(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: list[float]) -> Scatter:
     import numpy as np
 
     tried = [Scatter(share, time) for share in np.geomspace(LEAST_NOISE, _LARGEST, _GRID).tolist() for time in times]
-    return min(tried, key=lambda scatter: improbability(missed, steps, weights, scatter))
+    return min(tried, key=lambda scatter: misfit(errors, steps, weights, scatter))
 
 
-def widened(scatter: Scatter, missed: np.ndarray, steps: np.ndarray) -> Scatter:
+def widen(scatter: Scatter, errors: np.ndarray, steps: np.ndarray) -> Scatter:
     """Return *scatter*, scaled up if the root mean square of the errors (clipped) is larger than it predicts."""
     import numpy as np
 
-    ratio = np.minimum(np.abs(missed) / scatter.of(steps), _FARTHEST)
+    ratio = np.minimum(np.abs(errors) / scatter.deviations(steps), _FARTHEST)
     factor = max(1.0, float(np.sqrt(np.mean(ratio**2))))
     return Scatter(scatter.relative * factor, scatter.seconds * factor)

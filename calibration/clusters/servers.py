@@ -23,7 +23,7 @@ from sim.simulate import JobRun, simulate
 from sim.spec.yaml import SpecError
 from sim.training.sharding import shards
 
-MEASURED: Final = RECORDS / "cmdare.csv"
+SERVER_RUNS: Final = RECORDS / "cmdare.csv"
 """The runs that come with the package."""
 LEAST_COMPUTE: Final = 0.01
 """Lower limit of the factor on layer times."""
@@ -32,14 +32,14 @@ LEAST_COMPUTE: Final = 0.01
 class ServerCosts(NamedTuple):
     """Core-seconds per update, and per byte in or out."""
 
-    update: float
-    byte: float
+    per_update: float
+    per_byte: float
 
 
 class PredictedRun(NamedTuple):
     """One run as measured and as simulated: steps per second of all workers together."""
 
-    asked: RunQuestion
+    question: RunQuestion
     measured: float
     predicted: float
 
@@ -64,7 +64,7 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
     if without_servers:
         raise SpecError(f"{without_servers[0].record.where}: the stack has no parameter servers; remove the row, or use another stack")
     fitted = [row for row in rows if row.record.role == "network"]
-    if spread(fitted) < 1.5:
+    if bytes_per_variable_ratio(fitted) < 1.5:
         raise SpecError(
             f"{files[0]}: expected rows of role 'network' of two or more models whose mean bytes per variable differ by at least half; "
             "otherwise the cost per update and per byte cannot be separated"
@@ -73,7 +73,7 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
     return ServerFit(costs, tuple(_predict(rows, costs, _factors(rows, costs))))
 
 
-def spread(rows: Iterable[RunQuestion]) -> float:
+def bytes_per_variable_ratio(rows: Iterable[RunQuestion]) -> float:
     """Return the ratio of the largest to the smallest mean bytes per variable among the models of *rows*."""
     sizes = [row.workload.model.parameters / sum(len(layer.gradients) for layer in row.workload.model.layers) for row in rows]
     return max(sizes) / min(sizes) if sizes else 0.0
@@ -114,7 +114,7 @@ def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
     training = row.workload.training
     servers = training.stack.servers
     stack = training.stack.model_copy(
-        update={"servers": servers.model_copy(update={"update_cpu": costs.update, "byte_cpu": costs.byte}) if servers else None}
+        update={"servers": servers.model_copy(update={"update_cpu": costs.per_update, "byte_cpu": costs.per_byte}) if servers else None}
     )
     changed = training.model_copy(update={"stack": stack, "compute_factor": factor})
     job = replace(row.job, workload=row.workload.model_copy(update={"training": changed}))
@@ -123,17 +123,19 @@ def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
 
 def server_table(fit: ServerFit) -> str:
     """Return measured and predicted steps per second, row by row, and the errors of each cluster's fitted and predicted rows."""
-    lines = [f"update {fit.costs.update * 1e3:.3f} ms, {fit.costs.byte * 1e9:.2f} s/GB on one core of the reference processor", ""]
+    lines = [f"update {fit.costs.per_update * 1e3:.3f} ms, {fit.costs.per_byte * 1e9:.2f} s/GB on one core of the reference processor", ""]
     lines.append(f"{'hardware':14} {'workload':20} {'servers':>7} {'workers':>7} {'measured':>9} {'predicted':>9} {'error':>7}  role")
     for row in fit.rows:
         lines.append(
-            f"{row.asked.record.hardware:14} {row.asked.record.workload:20} {_servers(row):7} {row.asked.job.ranks:7} "
-            f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f}%  {row.asked.record.role}"
+            f"{row.question.record.hardware:14} {row.question.record.workload:20} {_servers(row):7} {row.question.job.ranks:7} "
+            f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f}%  {row.question.record.role}"
         )
     lines.append("")
-    for hardware in dict.fromkeys(row.asked.record.hardware for row in fit.rows):
+    for hardware in dict.fromkeys(row.question.record.hardware for row in fit.rows):
         for role in ("network", "prediction"):
-            middle, high, count = errors(row for row in fit.rows if (row.asked.record.hardware, row.asked.record.role) == (hardware, role))
+            middle, high, count = error_summary(
+                row for row in fit.rows if (row.question.record.hardware, row.question.record.role) == (hardware, role)
+            )
             if count:
                 lines.append(f"{hardware:14} {role:12} {count:3} rows: median {100 * middle:.1f}%, 90th percentile {100 * high:.1f}%")
     return "\n".join([*lines, "", *_second_servers(fit)])
@@ -142,10 +144,10 @@ def server_table(fit: ServerFit) -> str:
 def _second_servers(fit: ServerFit) -> list[str]:
     """Return a line for each model with one and two servers: the gain from the second with the most workers, and its cause."""
     lines = []
-    for hardware, workload in dict.fromkeys((row.asked.record.hardware, row.asked.record.workload) for row in fit.rows):
-        rows = [row for row in fit.rows if (row.asked.record.hardware, row.asked.record.workload) == (hardware, workload)]
-        most = max(row.asked.job.ranks for row in rows)
-        one, two = ([row for row in rows if row.asked.job.ranks == most and _servers(row) == count] for count in (1, 2))
+    for hardware, workload in dict.fromkeys((row.question.record.hardware, row.question.record.workload) for row in fit.rows):
+        rows = [row for row in fit.rows if (row.question.record.hardware, row.question.record.workload) == (hardware, workload)]
+        most = max(row.question.job.ranks for row in rows)
+        one, two = ([row for row in rows if row.question.job.ranks == most and _servers(row) == count] for count in (1, 2))
         if one and two:
             share = _busiest_share(two[0])
             measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
@@ -157,14 +159,14 @@ def _second_servers(fit: ServerFit) -> list[str]:
 
 
 def _servers(row: PredictedRun) -> int:
-    servers = row.asked.workload.training.stack.servers
+    servers = row.question.workload.training.stack.servers
     return servers.count if servers else 0
 
 
 def _busiest_share(row: PredictedRun) -> float:
     """Return the share of a model's bytes that is on the server with the most."""
-    servers = row.asked.workload.training.stack.servers
-    kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.asked.workload, servers), strict=True)] if servers else [1.0]
+    servers = row.question.workload.training.stack.servers
+    kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.question.workload, servers), strict=True)] if servers else [1.0]
     return max(kept) / sum(kept)
 
 
@@ -172,22 +174,22 @@ def server_document(fit: ServerFit) -> dict[str, Any]:
     """Return the fit as a JSON document; errors as fractions."""
     rows = [
         {
-            "hardware": row.asked.record.hardware,
-            "workload": row.asked.record.workload,
+            "hardware": row.question.record.hardware,
+            "workload": row.question.record.workload,
             "servers": _servers(row),
             "busiest_server_share": _busiest_share(row),
-            "workers": row.asked.job.ranks,
-            "role": row.asked.record.role,
+            "workers": row.question.job.ranks,
+            "role": row.question.record.role,
             "measured_steps_per_s": row.measured,
             "predicted_steps_per_s": row.predicted,
             "error": row.error,
         }
         for row in fit.rows
     ]
-    return {"update_cpu_s": fit.costs.update, "byte_cpu_s_per_byte": fit.costs.byte, "rows": rows}
+    return {"update_cpu_s": fit.costs.per_update, "byte_cpu_s_per_byte": fit.costs.per_byte, "rows": rows}
 
 
-def errors(rows: Iterable[PredictedRun]) -> tuple[float, float, int]:
+def error_summary(rows: Iterable[PredictedRun]) -> tuple[float, float, int]:
     """Return the median and 90th percentile of the absolute errors of *rows*, and their number."""
     sizes = sorted(abs(row.error) for row in rows)
     if not sizes:

@@ -15,11 +15,11 @@ from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.traffic import SlotPart
 from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
-Fields = Mapping[str, Mapping[str, Any]]
+TransportFields = Mapping[str, Mapping[str, Any]]
 """Fields of `Transport` (SI) by the name of the class."""
 
 
-def with_constants(layout: JobLayout, constants: Fields) -> JobLayout:
+def with_constants(layout: JobLayout, constants: TransportFields) -> JobLayout:
     """Return *layout* with the transport classes of its nodes changed to *constants*."""
     return JobLayout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
 
@@ -29,7 +29,7 @@ def transports_of(layout: JobLayout) -> frozenset[str]:
     return frozenset(transport.name for part in layout.parts for transport in part.channels.transports)
 
 
-def _part(part: SlotPart, constants: Fields) -> SlotPart:
+def _part(part: SlotPart, constants: TransportFields) -> SlotPart:
     node = _node(part.slot.node, constants)
     graph = NodeGraph(_node(part.slot.graph.node, constants), part.slot.graph.links, part.slot.graph.parents)
     slot = replace(part.slot, node=node)
@@ -38,22 +38,22 @@ def _part(part: SlotPart, constants: Fields) -> SlotPart:
     return SlotPart(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
 
 
-def _node(node: Node, constants: Fields) -> Node:
+def _node(node: Node, constants: TransportFields) -> Node:
     changed: dict[str, object] = {place: _transport(transport, constants) for place, transport in node.transports.items()}
     changed["nic"] = node.nic.model_copy(update={"transport": _transport(node.nic.transport, constants)})
     return node.model_copy(update=changed)
 
 
-def _channel(channel: Channel, constants: Fields) -> Channel:
+def _channel(channel: Channel, constants: TransportFields) -> Channel:
     return Channel(channel.gpus, tuple(_hop(hop, constants) for hop in channel.hops))
 
 
-def _hop(hop: Hop, constants: Fields) -> Hop:
+def _hop(hop: Hop, constants: TransportFields) -> Hop:
     copies = hop.route.copies and _transport(hop.route.copies, constants)
     return replace(hop, route=replace(hop.route, transport=_transport(hop.route.transport, constants), copies=copies))
 
 
-def _transport(transport: Transport, constants: Fields) -> Transport:
+def _transport(transport: Transport, constants: TransportFields) -> Transport:
     fields = dict(constants.get(transport.name, {}))
     if not fields:
         return transport

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from calibration.collectives.constants import Fields, transports_of, with_constants
+from calibration.collectives.constants import TransportFields, transports_of, with_constants
 from calibration.collectives.records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
@@ -66,7 +66,11 @@ former: an estimate, raised from 15 GB/s after seeing first fits. In NVSwitch, a
 B200 474, over 16 and 24 channels: 17.0 and 19.7 GB/s per block, whose geometric mean is the prior of both.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3
 core-seconds per GB, as in the class ``tcp``."""
-ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
+DERIVED_CLASSES: Mapping[str, tuple[str, float]] = {
+    "roce": ("infiniband", 1.0),
+    "efa-rdma-2": ("efa", 75 / 150),
+    "efa-rdma-3": ("efa", 35 / 150),
+}
 """Classes that share another's constants, with latencies times a factor. RoCE and InfiniBand are verbs on the same cards; EFA's factors
 are ratios of the latencies that its plug-in reports for the platforms (aws/aws-ofi-nccl src/platform-aws.cpp)."""
 PRIOR_WIDTH = 1.0
@@ -78,7 +82,7 @@ _BLOCKS = ("block_copy", "ll_cap", "send_cap", "nvls_cap")
 _FAST = 0.7
 """Added to the logarithms of block rates for a second start of the fit: the maximum of links and blocks has kinks. The better fit wins."""
 _LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
-KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
+NARROW_WIDTHS: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """Constants with a narrower prior, in place of `PRIOR_WIDTH`: verbs reach 46 to 48 of a card's 50 GB/s (NVIDIA/nccl-tests issue 290).
 Otherwise, a fit without large messages that are bound by cards would mistake slow NVLinks for a slow card. The width was narrowed to this
 after seeing leave-one-out results."""
@@ -86,7 +90,7 @@ NOISE = 0.15
 """Noise of a log time: the difference between repeated tables of one kind of system."""
 ROBUST = 2.0
 """The loss of errors beyond this multiple of the noise grows linearly instead of quadratically."""
-_TOGETHER = (
+_JOINT_FITS = (
     ("host",),
     *((name,) for name in reversed(GENERATIONS)),
     ("pcie-peer", "host-staged", "efa"),
@@ -103,7 +107,7 @@ def layout_of(record: CollectiveRecord) -> JobLayout:
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
 
 
-def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
+def predicted_time(record: CollectiveRecord, constants: TransportConstants) -> float:
     """Return the predicted seconds of *record* with *constants*."""
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
@@ -118,15 +122,15 @@ def _loop_time(record: CollectiveRecord, alone: float, constants: TransportConst
     return alone + (record.gpus_per_process - 1) * launch if record.waits else time_in_loop(alone, record.gpus_per_process, launch)
 
 
-def _fields(constants: TransportConstants) -> Fields:
-    """Return *constants* as fields of `Transport` for every class, including those of `ALIKE`."""
+def _fields(constants: TransportConstants) -> TransportFields:
+    """Return *constants* as fields of `Transport` for every class, including those of `DERIVED_CLASSES`."""
     classes: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
         fields: dict[str, Any] = dict(values)
         if "efficiency" in values:
             fields["efficiency"] = ((1.0, values["efficiency"]),)
         classes[name] = fields
-    return classes | {other: _slower(classes[name], factor) for other, (name, factor) in ALIKE.items()}
+    return classes | {other: _slower(classes[name], factor) for other, (name, factor) in DERIVED_CLASSES.items()}
 
 
 def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -159,23 +163,23 @@ class RecordBatch:
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = None) -> dict[str, dict[str, float]]:
+def fit(records: Sequence[CollectiveRecord], fixed: TransportConstants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
-    Classes in *kept* are not fitted. A class that no row crosses stays at its prior, a generation of NVLink at the mean of other
+    Classes in *fixed* are not fitted. A class that no row crosses stays at its prior, a generation of NVLink at the mean of other
     generations. A generation's prior is the mean of newer ones, for which there are more measurements.
     """
-    kept_constants = kept or {}
-    constants = {name: dict(kept_constants.get(name, values)) for name, values in PRIORS.items()}
-    fitted_names = {name for name in GENERATIONS if name in kept_constants}
-    for names in _TOGETHER:
-        met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
+    fixed_constants = fixed or {}
+    constants = {name: dict(fixed_constants.get(name, values)) for name, values in PRIORS.items()}
+    fitted_names = {name for name in GENERATIONS if name in fixed_constants}
+    for names in _JOINT_FITS:
+        rows = [record for record in records if record.role == "fit" and bounding_classes(record) & set(names)]
         if names == ("host",):  # larger messages reveal nothing about launches
-            met = [record for record in met if record.nbytes < BANDS[0][2]]
-        if met and not kept_constants.keys() & set(names):
+            rows = [record for record in rows if record.nbytes < BANDS[0][2]]
+        if rows and not fixed_constants.keys() & set(names):
             if newer := [constants[name] for name in fitted_names if names[0] in GENERATIONS and name > names[0]]:
                 constants[names[0]] = _mean(newer, names[0])
-            constants.update(_fitted(met, names, constants))
+            constants.update(_fitted(rows, names, constants))
             fitted_names |= {*names}
     if fitted_generations := [constants[name] for name in GENERATIONS if name in fitted_names]:
         constants |= {name: _mean(fitted_generations, name) for name in ("nvlink", *GENERATIONS) if name not in fitted_names}
@@ -188,7 +192,7 @@ def _mean(generations: Sequence[Mapping[str, float]], name: str) -> dict[str, fl
     return {key: geometric_mean(values) if values else PRIORS[name][key] for key, values in values_of.items()}
 
 
-def committed() -> dict[str, dict[str, float]]:
+def committed_constants() -> dict[str, dict[str, float]]:
     """Return the constants that are in ``hardware/parts/transports``."""
     constants: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
@@ -201,20 +205,22 @@ def committed() -> dict[str, dict[str, float]]:
     return constants
 
 
-def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: TransportConstants) -> TransportConstants:
-    """Return the constants fitted to *records* without the system of *mine*, to which *base* may have been fitted.
+def constants_without(
+    excluded: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: TransportConstants
+) -> TransportConstants:
+    """Return the constants fitted to *records* without the system of the *excluded* rows, to which *base* may have been fitted.
 
-    Only the classes that bound *mine* are refitted: no other depends on its rows. A system without ``fit`` rows in *records* takes *base*.
+    Only the classes that bound *excluded* are refitted: no other depends on it. A system without ``fit`` rows in *records* takes *base*.
     """
-    if all(record.system != mine[0].system or record.role != "fit" for record in records):
+    if all(record.system != excluded[0].system or record.role != "fit" for record in records):
         return base
-    crossed = frozenset[str]().union(*(bounding(record) for record in mine))
-    names = {name for group in _TOGETHER if crossed & set(group) for name in group}
-    others = [record for record in records if record.system != mine[0].system and bounding(record) & names]
+    crossed = frozenset[str]().union(*(bounding_classes(record) for record in excluded))
+    names = {name for group in _JOINT_FITS if crossed & set(group) for name in group}
+    others = [record for record in records if record.system != excluded[0].system and bounding_classes(record) & names]
     return fit(others, {name: values for name, values in base.items() if name not in names})
 
 
-def bounding(record: CollectiveRecord) -> frozenset[str]:
+def bounding_classes(record: CollectiveRecord) -> frozenset[str]:
     """Return the classes that *record* can determine: the network card's between nodes, otherwise those inside the node.
 
     ``host`` is among them if one process launches on several GPUs in a loop.
@@ -222,7 +228,7 @@ def bounding(record: CollectiveRecord) -> frozenset[str]:
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
     host = {"host"} if record.gpus_per_process > 1 and not record.waits else frozenset[str]()
-    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names) | host
+    return frozenset(DERIVED_CLASSES[name][0] if name in DERIVED_CLASSES else name for name in names) | host
 
 
 def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: TransportConstants) -> dict[str, dict[str, float]]:
@@ -234,7 +240,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     batch, weights = RecordBatch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     followed = constants[names[0]] != PRIORS[names[0]]
-    widths = np.array([KNOWN.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])
+    widths = np.array([NARROW_WIDTHS.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])
 
     def filled(moved: np.ndarray) -> dict[str, dict[str, float]]:
         values = {name: dict(constants[name]) for name in names}

@@ -26,14 +26,14 @@ from sim.training.collectives.price.plan import CollectivePlan, Op, Tuning, plan
 from sim.training.job import job_slots
 from sim.units import shorten
 
-MEASURED = RECORDS / "collectives.csv"
+COLLECTIVE_TIMES = RECORDS / "collectives.csv"
 
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
     "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
     "protocol", "role", "waits", "note",
 )  # fmt: skip
-OPTIONAL: Final = {
+OPTIONAL_COLUMNS: Final = {
     **dict.fromkeys(("source", "system", "nccl", "algorithm", "protocol", "waits", "note"), ""), "gpus_per_process": "1", "role": "score",
 }  # fmt: skip
 """Optional columns with their default values."""
@@ -58,12 +58,12 @@ class CollectiveRecord(NamedTuple):
     """Whether the host waits for each message; otherwise it launches the next ones meanwhile, as nccl-tests does."""
 
 
-def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
+def read_collectives(path: Path = COLLECTIVE_TIMES) -> list[CollectiveRecord]:
     """Return the rows of *path*. Raise SpecError, with the line, if something is wrong."""
     lines = csv_lines(path)
     rows = list(csv_rows(lines, str(path)))
     header = rows[0][1] if rows else []
-    missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
+    missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL_COLUMNS]
     strange = [name for name in header if name not in COLUMNS or header.count(name) > 1]
     if missing or strange:
         wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is not a valid column, or appears twice"
@@ -74,7 +74,7 @@ def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
 def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
     if len(cells) != len(header):
         raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
-    row = OPTIONAL | dict(zip(header, cells, strict=True))
+    row = OPTIONAL_COLUMNS | dict(zip(header, cells, strict=True))
     row["gpus_per_process"] = row["gpus_per_process"] or "1"
     op = next((name for name in get_args(Op) if name == row["op"]), None)
     if op is None:

@@ -16,7 +16,17 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration import FOLDER, RECORDS
-from calibration.collectives.fit import BANDS, RecordBatch, TransportConstants, band_of, bounding, committed, layout_of, predicted, without
+from calibration.collectives.fit import (
+    BANDS,
+    RecordBatch,
+    TransportConstants,
+    band_of,
+    bounding_classes,
+    committed_constants,
+    constants_without,
+    layout_of,
+    predicted_time,
+)
 from calibration.collectives.records import CollectiveRecord, read_collectives
 from sim.report.collective_error import SUMMARY
 from sim.spec.whole_file import write_file
@@ -62,21 +72,22 @@ LeftOutSystems = list[tuple[list[CollectiveRecord], TransportConstants]]
 """The rows of each system, with constants that were fitted without them."""
 
 
-def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> LeftOutSystems:
+def leave_systems_out(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> LeftOutSystems:
     """Return the rows of each of *systems* (default: all) in *records* (default: the committed ones), with constants fitted without it."""
     all_records = read_collectives()
-    chosen, base, systems_apart = all_records if records is None else records, committed(), []
+    chosen, base = all_records if records is None else records, committed_constants()
+    left_out: LeftOutSystems = []
     for system in systems or dict.fromkeys(record.system for record in chosen):
-        mine = [record for record in chosen if record.system == system]
-        systems_apart.append((mine, without(mine, all_records, base)))
-    return systems_apart
+        rows_of_system = [record for record in chosen if record.system == system]
+        left_out.append((rows_of_system, constants_without(rows_of_system, all_records, base)))
+    return left_out
 
 
 def score_all(systems: LeftOutSystems, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
     """Return the scores of all *systems*; *progress* is called with the number done and their total."""
     scored = []
-    for number, (mine, constants) in enumerate(systems, 1):
-        scored += score(mine, constants)
+    for number, (rows_of_system, constants) in enumerate(systems, 1):
+        scored += score(rows_of_system, constants)
         progress(number, len(systems))
     return scored
 
@@ -85,16 +96,16 @@ def predict_all(systems: LeftOutSystems) -> list[PredictedCollective]:
     """Return every row of *systems* with its prediction."""
     return [
         PredictedCollective(record, seconds)
-        for mine, constants in systems
-        for record, seconds in zip(mine, RecordBatch(mine).times(constants), strict=True)
+        for rows_of_system, constants in systems
+        for record, seconds in zip(rows_of_system, RecordBatch(rows_of_system).times(constants), strict=True)
     ]
 
 
-def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> list[GroupScore]:
+def score(records: Sequence[CollectiveRecord], constants: TransportConstants) -> list[GroupScore]:
     """Return the errors of *constants* on one system's rows, unchanged and with one factor on the bandwidth of each network."""
     scored = []
-    for network in dict.fromkeys(record.network for record in mine):
-        rows = [record for record in mine if record.network == network]
+    for network in dict.fromkeys(record.network for record in records):
+        rows = [record for record in records if record.network == network]
         anchor = _anchor(rows)
         zero_shot = RecordBatch(rows).times(constants)
         calibrated = RecordBatch(rows).times(_scaled(rows[anchor], constants))
@@ -105,18 +116,19 @@ def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> li
     return scored
 
 
-def _anchor(mine: Sequence[CollectiveRecord]) -> int:
+def _anchor(records: Sequence[CollectiveRecord]) -> int:
     """Return the index of a system's largest message; among several, the one on the fewest GPUs."""
-    return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
+    sizes = [(record.nbytes, -record.nodes * record.gpus_per_node) for record in records]
+    return sizes.index(max(sizes))
 
 
 def _scaled(anchor: CollectiveRecord, constants: TransportConstants) -> TransportConstants:
     """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until the predicted time is the measured one."""
     low, high = -2.0, 2.0
-    names = bounding(anchor)
+    names = bounding_classes(anchor)
     for _ in range(40):
         middle = (low + high) / 2
-        if predicted(anchor, _faster(constants, names, middle)) > anchor.time:
+        if predicted_time(anchor, _faster(constants, names, middle)) > anchor.time:
             low = middle
         else:
             high = middle
@@ -132,10 +144,10 @@ def _faster(constants: TransportConstants, names: Iterable[str], by: float) -> d
     return faster
 
 
-def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, BandScore]:
+def _bands(records: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, BandScore]:
     errors: dict[str, list[float]] = defaultdict(list)
     for place in places:
-        errors[band_of(mine[place].nbytes)].append(times[place] / mine[place].time - 1.0)
+        errors[band_of(records[place].nbytes)].append(times[place] / records[place].time - 1.0)
     return {name: _score(of_band) for name, of_band in errors.items()}
 
 
@@ -260,7 +272,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
 
 def publish() -> list[dict[str, str]]:
     """Score all committed rows, write the table and the summary that `sim collective` quotes, and return the table's rows."""
-    systems = apart()
+    systems = leave_systems_out()
     rows = error_rows(score_all(systems))
     write_file(ERRORS, error_csv(rows))
     write_file(FOLDER.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")

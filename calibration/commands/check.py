@@ -23,11 +23,15 @@ def collectives(
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
     from calibration.collectives.records import read_collectives
-    from calibration.collectives.scores import apart, error_rows, error_text, publish, score_all
+    from calibration.collectives.scores import error_rows, error_text, leave_systems_out, publish, score_all
 
     if write and file:
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
-    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), messages.counting("systems")))
+    rows = (
+        publish()
+        if write
+        else error_rows(score_all(leave_systems_out(read_collectives(file) if file else None), messages.counting("systems")))
+    )
     messages.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
@@ -44,9 +48,9 @@ def kernels(
     from calibration.kernels import records as kernel_records
     from calibration.kernels import report
 
-    rows = kernel_records.read()
-    lines = report.refitted(rows) if refit else report.scored(rows, left_out)
-    shown = report.refitted_text if refit else report.text
+    rows = kernel_records.read_kernels()
+    lines = report.refit_constants(rows) if refit else report.score_kernels(rows, left_out)
+    shown = report.constants_text if refit else report.score_text
     print_json({"schema": 1, "rows": lines}) if as_json else show_text(shown(lines))
 
 
@@ -129,7 +133,7 @@ def servers(
     as_json: JsonOption = False,
 ) -> None:
     """Fit the cost of parameter servers per update and per byte, and show the errors of predicted rows."""
-    from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
+    from calibration.clusters.servers import SERVER_RUNS, fit_servers, server_document, server_table
 
-    fitted = fit_servers(files or [MEASURED])
+    fitted = fit_servers(files or [SERVER_RUNS])
     print_json(server_document(fitted)) if as_json else show_text(server_table(fitted))

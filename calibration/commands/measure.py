@@ -48,16 +48,16 @@ def profile(
     from calibration.measure.probes.probe import JobModel
 
     if list_probes:
-        typer.echo(profile_run.listing())
+        typer.echo(profile_run.probe_list())
         return
     if bool(inputs) != bool(model):
         raise SpecError("--model and --input must be used together: write --model MODULE:CALLABLE --input 3x224x224")
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
-    wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
+    options = profile_run.ProfileOptions(output, only, again, quick, device, ranks, folder, name, job)
     try:
-        measured = profile_run.profile(wishes, messages)
+        measured = profile_run.profile(options, messages)
     except KeyboardInterrupt:
-        messages(profile_run.kept(output))
+        messages(profile_run.interruption_text(output))
         raise typer.Exit(130) from None
     if measured is not None:
         typer.echo(profile_run.summary(output, measured))
@@ -89,15 +89,15 @@ def fit(
     from calibration.machines.residuals import residual_picture
     from calibration.machines.step_comparison import compare, comparison_rows, comparison_table
 
-    measured, fits, machine, ratios, written = fit_run.fit(files, output, hardware)
+    records, fits, machine, step_ratios, written = fit_run.fit(files, output, hardware)
     if plot is not None:
         residual_picture(fits).save(plot)
-    steps, notes = compare(measured, written, ratios)
+    steps, notes = compare(records, written, step_ratios)
     if as_json:
-        print_json(fit_run.fit_document(measured, fits, machine) | {"steps": comparison_rows(steps)})
+        print_json(fit_run.fit_document(records, fits, machine) | {"steps": comparison_rows(steps)})
     else:
         show_text("\n\n".join([fit_run.fit_table(fits), *([comparison_table(steps)] if steps else [])]))
-    for text in (*measured.disturbed, *notes, *(f"not measured: {text}" for text in machine.untold)):
+    for text in (*records.disturbed, *notes, *(f"not measured: {text}" for text in machine.undetermined)):
         messages(text)
     using = f" --stack {written.stack}" if written.stack else ""
     messages(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")
@@ -132,18 +132,18 @@ def lab(
     """Measure training over networks of a specified rate and delay, with network namespaces of this machine as hosts (needs root)."""
     from calibration.lab import layout_score
     from calibration.lab import score as scoring
-    from calibration.lab.plan import points, read_plan
+    from calibration.lab.plan import plan_points, read_plan
     from calibration.lab.run import run_plan
 
     if score and layouts:
-        laid_out = layout_score.score_layouts(file or layout_score.COMMITTED)
+        laid_out = layout_score.score_layouts(file or layout_score.COMMITTED_POINTS)
         return print_json(layout_score.layout_document(laid_out)) if as_json else show_text(layout_score.layout_table(laid_out))
     if score:
-        scored = scoring.score(file or scoring.COMMITTED)
+        scored = scoring.score(file or scoring.COMMITTED_ROWS)
         return print_json(scoring.score_document(scored)) if as_json else show_text(scoring.score_table(scored))
     plan = read_plan(file or (layout_score.PLAN if layouts else scoring.PLAN))
     if only_list:
-        return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
+        return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in plan_points(plan).items()))
     try:
         lines = run_plan(plan, output, messages, limit)
     except KeyboardInterrupt:
@@ -184,15 +184,15 @@ def import_trace(
 ) -> None:
     """Show where the time of a profiled job went, with the same breakdown as for a simulated job."""
     from calibration.questions import Folders
-    from calibration.traces.agreement import agreed
-    from calibration.traces.asked import JobDescription
+    from calibration.traces.agreement import complete_description
     from calibration.traces.import_trace import import_traces
+    from calibration.traces.job_description import JobDescription
     from calibration.traces.replay import write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
     imported = import_traces(files)
     job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
-    for doubt in agreed(imported, job)[1]:
+    for doubt in complete_description(imported, job)[1]:
         messages(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:

@@ -63,15 +63,15 @@ def validate(
 ) -> None:
     """Calibrate on the measured runs whose role allows it, predict the others, and show the errors."""
     from calibration.questions import Folders
-    from calibration.run_records import COMMITTED
-    from calibration.validate.carry_over import carried_over, kinds_of
+    from calibration.run_records import COMMITTED_RUNS
+    from calibration.validate.carry_over import parse_kinds, score_left_out
     from calibration.validate.condition import read_condition
-    from calibration.validate.groups import keys_of
+    from calibration.validate.groups import parse_keys
     from calibration.validate.validation import validate as validation
-    from calibration.validate.validation_report import explained, named_files, validation_document, validation_table
+    from calibration.validate.validation_report import explanation, named_files, validation_document, validation_table
 
     conditions = [read_condition(text) for text in fail_if]
-    keys, kinds = keys_of(by), kinds_of(left_out)
+    keys, kinds = parse_keys(by), parse_kinds(left_out)
     if _are_transformer_tables(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError(
@@ -80,13 +80,13 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    validated = validation(files or [COMMITTED], folders, jobs, messages, messages.counting("clusters"))
+    validated = validation(files or [COMMITTED_RUNS], folders, jobs, messages, messages.counting("clusters"))
     messages.progress("")
     for note in validated.notes:
         messages(note)
-    validated = carried_over(validated, folders, kinds, jobs, messages)
+    validated = score_left_out(validated, folders, kinds, jobs, messages)
     document = validation_document(validated, keys)
-    text = validation_table(validated, keys) + explained(validated)
+    text = validation_table(validated, keys) + explanation(validated)
     _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
 
 

@@ -20,8 +20,8 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.workload import Attention
 
-MEASURED: Final = RECORDS / "kernels.csv"
-PREFILL: Final = "ai-dynamo"
+KERNEL_TIMES: Final = RECORDS / "kernels.csv"
+PREFILL_SOURCE: Final = "ai-dynamo"
 """Prefix of the source of rows whose FP8 products include a cast, and whose causal attention writes keys and values to a cache."""
 CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0), "nvfp4": (5, 4.5625)}
 """Kernels that these rows launch in addition to the product, and the bytes that they move per element. With one scale per tensor, and in
@@ -32,14 +32,14 @@ RECIPES: Final[dict[str, Fp8Recipe]] = {"fp8": "tensorwise", "fp8_block128": "bl
 """FP8 scaling recipe by precision of the operands."""
 
 
-class Experts(NamedTuple):
+class ExpertLayer(NamedTuple):
     """A layer of experts: gated feed-forward networks, *chosen* of them for each token, spread evenly over ranks."""
 
     tokens: int
     hidden: int
     ffn: int
     experts: int
-    chosen: int
+    experts_per_token: int
     tensor: int
     expert: int
 
@@ -54,7 +54,7 @@ class KernelRow(NamedTuple):
     backward: bool
     product: kernels.ProductShape | None
     attention: Attention | None
-    experts: Experts | None
+    experts: ExpertLayer | None
     batch: int
     nbytes: float
     time: float
@@ -66,16 +66,16 @@ class KernelRow(NamedTuple):
         return PEAKS[self.precision]
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Return whether its size is typical of training: products of 40 GFLOP, 64 rows per expert, 2048 keys, passes of 32 MB or more."""
         if self.product:
             return self.product.flop >= 4e10
         if self.experts:
-            return self.experts.tokens * self.experts.chosen >= 64 * self.experts.experts
+            return self.experts.tokens * self.experts.experts_per_token >= 64 * self.experts.experts
         return self.attention.keys >= 2048 if self.attention else self.nbytes >= 32e6
 
 
-def read(path: Path = MEASURED) -> list[KernelRow]:
+def read_kernels(path: Path = KERNEL_TIMES) -> list[KernelRow]:
     """Return the measured kernels of *path*."""
     with path.open(encoding="utf-8", newline="") as lines:
         return [_row(cells) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))]
@@ -100,7 +100,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
         )
     experts = None
     if cells["op"] == "experts":
-        experts = Experts(*(number(name) for name in ("m", "k", "n", "groups", "chosen", "tensor", "expert")))
+        experts = ExpertLayer(*(number(name) for name in ("m", "k", "n", "groups", "chosen", "tensor", "expert")))
     return KernelRow(
         cells["gpu"],
         cells["op"],
@@ -118,7 +118,7 @@ def _row(cells: dict[str, str]) -> KernelRow:
 
 
 @lru_cache(maxsize=64)
-def part(name: str) -> Gpu | None:
+def catalogue_gpu(name: str) -> Gpu | None:
     """Return the GPU *name* of the catalogue; None if there is none."""
     try:
         return load_part(Gpu, name.lower(), "hardware/parts/gpus")
@@ -126,17 +126,17 @@ def part(name: str) -> Gpu | None:
         return None
 
 
-def predicted(row: KernelRow, gpu: Gpu) -> float:
+def predicted_time(row: KernelRow, gpu: Gpu) -> float:
     """Return the predicted seconds of *row* on *gpu* in a short burst, including the launch floor."""
     if row.product:
         m, n, k, groups = row.product
         time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
-        if row.source.startswith(PREFILL) and row.precision in CASTS:
+        if row.source.startswith(PREFILL_SOURCE) and row.precision in CASTS:
             launches, nbytes = CASTS[row.precision]
             time += launches * gpu.kernel_time + kernels.pass_time(nbytes * m * k, gpu)
     elif row.attention:
         time = kernels.attention_time(gpu, row.peak, row.attention, row.batch, row.backward, row.kernel, burst=True)
-        if row.source.startswith(PREFILL) and row.attention.causal:
+        if row.source.startswith(PREFILL_SOURCE) and row.attention.causal:
             cached = 8.0 * row.batch * row.attention.keys * row.attention.kv_heads * row.attention.head_dim
             time += kernels.pass_time(cached, gpu) + gpu.kernel_time
     elif row.experts:
@@ -146,9 +146,9 @@ def predicted(row: KernelRow, gpu: Gpu) -> float:
     return time + gpu.kernel_time
 
 
-def experts_time(layer: Experts, gpu: Gpu, peak: Peak) -> float:
+def experts_time(layer: ExpertLayer, gpu: Gpu, peak: Peak) -> float:
     """Return the seconds of a layer of experts in a burst: two grouped products, the gate, and moving tokens to experts and back."""
-    rows = layer.tokens * layer.chosen / layer.expert
+    rows = layer.tokens * layer.experts_per_token / layer.expert
     active = max(1, round(min(layer.experts / layer.expert, rows)))
     ffn = layer.ffn // layer.tensor
     both = ((rows / active, 2 * ffn, layer.hidden), (rows / active, layer.hidden, ffn))
@@ -157,6 +157,6 @@ def experts_time(layer: Experts, gpu: Gpu, peak: Peak) -> float:
     return products + passes + 4 * gpu.kernel_time
 
 
-def covered(rows: Sequence[KernelRow]) -> list[KernelRow]:
+def predictable_rows(rows: Sequence[KernelRow]) -> list[KernelRow]:
     """Return the rows whose GPU has a description of kernels for the units that they ran on."""
-    return [row for row in rows if (gpu := part(row.gpu)) is not None and kernels.described(gpu, row.peak)]
+    return [row for row in rows if (gpu := catalogue_gpu(row.gpu)) is not None and kernels.described(gpu, row.peak)]

@@ -14,11 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.kernels import fit
-from calibration.kernels.records import KernelRow, covered, part
+from calibration.kernels.records import KernelRow, catalogue_gpu, predictable_rows
 from sim.spec.hardware import Gpu
-from sim.spec.kernels import Kernels
 
-POWER: Final = 0.6
+POWER_EXPONENT: Final = 0.6
 """Exponent with which the rate of large products grows with a board's power: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400
 W."""
 NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", "trtllm"})
@@ -31,32 +30,26 @@ def kind(row: KernelRow) -> str:
     return " ".join([*words, "backward"] if row.backward else words)
 
 
-def fitted(row: KernelRow) -> bool:
+def is_fitted(row: KernelRow) -> bool:
     """Return whether constants of its own GPU were fitted to rows like *row*."""
     if row.gpu == "H800-SXM5-80GB":
         return row.peak == "fp8"
-    return row.kernel not in NOT_FITTED and _kernels_of(row).measured
+    gpu = catalogue_gpu(row.gpu)
+    return row.kernel not in NOT_FITTED and gpu is not None and fit.kernels_of(gpu).measured
 
 
-def _kernels_of(row: KernelRow) -> Kernels:
-    gpu = part(row.gpu)
-    assert gpu is not None
-    assert gpu.kernels is not None
-    return gpu.kernels
-
-
-def scored(rows: Sequence[KernelRow], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
+def score_kernels(rows: Sequence[KernelRow], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
     """Return one line for each GPU and kind of kernel: rows, median and 90th percentile of the relative error, and the median bias."""
-    usable = covered(rows)
-    gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
+    usable = predictable_rows(rows)
+    gpus = {row.gpu: gpu for row in usable if (gpu := catalogue_gpu(row.gpu)) is not None}
     lines = []
-    without = {name: alone(name, usable, gpus, steps) for name in gpus if _is_fitted(name, usable)} if left_out else {}
+    without = {name: fit_without(name, usable, gpus, steps) for name in gpus if _has_fitted_products(name, usable)} if left_out else {}
     for name in sorted(gpus):
         for group in sorted({kind(row) for row in usable if row.gpu == name}):
             chosen = [row for row in usable if row.gpu == name and kind(row) == group]
-            line: dict[str, Any] = {"gpu": name, "kernel": group, "rows": len(chosen), "fitted": fitted(chosen[0])}
+            line: dict[str, Any] = {"gpu": name, "kernel": group, "rows": len(chosen), "fitted": is_fitted(chosen[0])}
             line |= _errors(chosen, gpus)
-            large = [row for row in chosen if row.large]
+            large = [row for row in chosen if row.is_large]
             line |= {f"large_{key}": value for key, value in (_errors(large, gpus) if large else {}).items()}
             if name in without and chosen[0].product and chosen[0].peak == "bf16":
                 line |= {f"left_out_{key}": value for key, value in _errors(chosen, without).items()}
@@ -66,12 +59,12 @@ def scored(rows: Sequence[KernelRow], left_out: bool = False, steps: int = 150) 
 
 
 def _errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, float]:
-    errors = np.expm1(np.abs(fit.errors(rows, gpus)))
-    signed = np.expm1(np.median(fit.errors(rows, gpus)))
+    errors = np.expm1(np.abs(fit.log_errors(rows, gpus)))
+    signed = np.expm1(np.median(fit.log_errors(rows, gpus)))
     return {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)), "bias": float(signed)}
 
 
-def _is_fitted(name: str, rows: Sequence[KernelRow]) -> bool:
+def _has_fitted_products(name: str, rows: Sequence[KernelRow]) -> bool:
     return any(row.gpu == name and _is_fitted_product(row) for row in rows)
 
 
@@ -79,23 +72,25 @@ def _is_fitted_product(row: KernelRow) -> bool:
     return row.product is not None and row.kernel == "cublas" and row.precision == "bf16" and row.source.startswith("ai-dynamo")
 
 
-def alone(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
+def fit_without(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
     """Return the GPU *name* with constants of products that are fitted to the rows of the other GPUs only."""
     chosen = [row for row in rows if _is_fitted_product(row) and row.gpu != name]
     others = {row.gpu: gpus[row.gpu] for row in chosen}
-    start = {key: getattr(_kernels(gpus[name]), key) for key in fit.PRODUCTS}
-    start["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in others.values()]))
-    shared, shares = fit.fit_products(chosen, others, start, held=False, steps=steps)
+    start = {key: getattr(fit.kernels_of(gpus[name]), key) for key in fit.PRODUCT_CONSTANTS}
+    start["memory_share"] = float(np.mean([fit.kernels_of(gpu).memory_share for gpu in others.values()]))
+    shared, shares = fit.fit_products(chosen, others, start, penalize=False, steps=steps)
     mates = {other: gpu for other, gpu in others.items() if gpu.architecture == gpus[name].architecture}
     if mates:
-        shared["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in mates.values()]))
-    return fit.with_kernels(gpus[name], shared | {"product_share": {"bf16": _share(gpus[name], mates or others, shares, law=bool(mates))}})
+        shared["memory_share"] = float(np.mean([fit.kernels_of(gpu).memory_share for gpu in mates.values()]))
+    return fit.with_kernels(
+        gpus[name], shared | {"product_share": {"bf16": _share(gpus[name], mates or others, shares, by_power=bool(mates))}}
+    )
 
 
-def refitted(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
+def refit_constants(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
     """Return the constants fitted to *rows* by GPU and kind of kernel: of attention kernels, shares of peak, and passes."""
-    usable = [row for row in covered(rows) if fitted(row)]
-    gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
+    usable = [row for row in predictable_rows(rows) if is_fitted(row)]
+    gpus = {row.gpu: gpu for row in usable if (gpu := catalogue_gpu(row.gpu)) is not None}
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
         groups[row.gpu, kind(row)].append(row)
@@ -113,12 +108,12 @@ def _refit(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, floa
         return {f"product_share.{first.peak}": fit.fit_share(rows, gpus)}
     if first.attention is None:
         return fit.fit_passes(rows, gpus) if first.experts is None else {}
-    rate = next((rate for rate in _kernels(gpus[first.gpu]).attention if rate.kernel == first.kernel), None)
-    names = fit.BACKWARD if first.backward else fit.FORWARD
+    rate = next((rate for rate in fit.kernels_of(gpus[first.gpu]).attention if rate.kernel == first.kernel), None)
+    names = fit.BACKWARD_CONSTANTS if first.backward else fit.FORWARD_CONSTANTS
     return fit.fit_attention(rows, gpus, {name: getattr(rate, name) for name in names}, names) if rate else {}
 
 
-def refitted_text(lines: Sequence[Mapping[str, Any]]) -> str:
+def constants_text(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return refitted constants as a table for a terminal."""
     out = [f"{'GPU':16} {'kernel':38} {'rows':>5}  constants"]
     for line in lines:
@@ -127,21 +122,16 @@ def refitted_text(lines: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(out)
 
 
-def _share(gpu: Gpu, others: Mapping[str, Gpu], shares: Mapping[str, float], law: bool) -> float:
+def _share(gpu: Gpu, others: Mapping[str, Gpu], shares: Mapping[str, float], by_power: bool) -> float:
     """Return the share of its peak that *gpu* gets if it has no rows: by the power law from *others*, or their mean."""
-    if not law:
+    if not by_power:
         return float(np.mean([shares[name] for name in others]))
     assert gpu.power is not None
-    rates = [shares[name] * other.peak["bf16"] / (other.power or gpu.power) ** POWER for name, other in others.items()]
-    return float(min(max(shares.values()), np.mean(rates) * gpu.power**POWER / gpu.peak["bf16"]))
+    rates = [shares[name] * other.peak["bf16"] / (other.power or gpu.power) ** POWER_EXPONENT for name, other in others.items()]
+    return float(min(max(shares.values()), np.mean(rates) * gpu.power**POWER_EXPONENT / gpu.peak["bf16"]))
 
 
-def _kernels(gpu: Gpu) -> Kernels:
-    assert gpu.kernels is not None
-    return gpu.kernels
-
-
-def text(lines: Sequence[Mapping[str, Any]]) -> str:
+def score_text(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return *lines* as a table for a terminal."""
     left_out = any("left_out_median" in line for line in lines)
     head = f"{'GPU':16} {'kernel':38} {'rows':>5} {'fitted':>6}  median   p90   bias   large: median   p90"

@@ -28,20 +28,20 @@ class SocketConstants:
     """Core-seconds per byte sent or received."""
 
 
-def constants(lines: Sequence[RecordLine], gradient_bytes: float) -> SocketConstants:
+def socket_constants(lines: Sequence[RecordLine], gradient_bytes: float) -> SocketConstants:
     """Return the constants from *lines* of role network, for a model with *gradient_bytes*. Raise SpecError if there are no such lines."""
     calibrating = [line for line in lines if line["role"] == "network" and line["state"] == "measured"]
-    alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
+    isolated = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
     if not calibrating:
         raise SpecError("no measured point has the role network; the plan needs at least one")
     return SocketConstants(
         median(line["socket"]["both_bytes_per_s"] / line["point"]["rate_bytes_per_s"] for line in calibrating),
         min(line["socket"]["round_trip_s"] for line in calibrating),
-        median(_cpu_time_per_byte(line, alone[line["point"]["model"], line["point"]["batch"]], gradient_bytes) for line in calibrating),
+        median(_cpu_time_per_byte(line, isolated[line["point"]["model"], line["point"]["batch"]], gradient_bytes) for line in calibrating),
     )
 
 
-def _cpu_time_per_byte(line: RecordLine, alone: RecordLine, gradient_bytes: float) -> float:
+def _cpu_time_per_byte(line: RecordLine, isolated: RecordLine, gradient_bytes: float) -> float:
     ranks = len(line["ranks"])
-    beyond = mean(rank["cpu_time_s"] for rank in line["ranks"]) - alone["ranks"][0]["cpu_time_s"]
+    beyond = mean(rank["cpu_time_s"] for rank in line["ranks"]) - isolated["ranks"][0]["cpu_time_s"]
     return float(max(0.0, beyond)) / (2 * 2 * (ranks - 1) / ranks * gradient_bytes)

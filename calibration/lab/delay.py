@@ -39,7 +39,7 @@ _MOST: Final = 2**16 + 2**10
 _STARTED: Final = "ready"
 
 
-def tap(namespace: str, interface: str) -> int:
+def open_tap(namespace: str, interface: str) -> int:
     """Return the file descriptor of a new TAP device *interface* in *namespace*."""
     library = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}", "rb") as place:
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     delay, namespaces = float(arguments[0]), arguments[1:]
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    switch = DelaySwitch([tap(name, "eth0") for name in namespaces], delay)
+    switch = DelaySwitch([open_tap(name, "eth0") for name in namespaces], delay)
     print(_STARTED, flush=True)
     switch.carry()
 

@@ -89,4 +89,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    ddp_steps.leave(main(sys.argv[1:]))
+    ddp_steps.exit_now(main(sys.argv[1:]))

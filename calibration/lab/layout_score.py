@@ -20,7 +20,7 @@ from calibration.lab.plan import WORKLOADS
 from calibration.lab.records import RecordLine, read_lines
 from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
-from calibration.traces.divided import optimizer_factor, timed_layers
+from calibration.traces.layout_passes import optimizer_factor, with_unit_times
 from calibration.traces.profiled_job import with_stack
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
@@ -35,7 +35,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-COMMITTED: Final = RECORDS / "lab-layouts.jsonl"
+COMMITTED_POINTS: Final = RECORDS / "lab-layouts.jsonl"
 PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
 HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"
@@ -74,22 +74,22 @@ class LayoutPoint(NamedTuple):
         return f"{self.layout.text}, batch {point['batch']}, {8e-6 * point['rate_bytes_per_s']:g} Mbps{delay}"
 
 
-def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
+def score_layouts(path: Path = COMMITTED_POINTS) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError if one has no ranks measured in isolation."""
     lines = measured_lines(path)
-    alone = {_key(line): line for line in lines if line["role"] == "compute"}
+    isolated = {_key(line): line for line in lines if line["role"] == "compute"}
     points = []
     for line in lines:
         if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
-            if _key(line) not in alone:
+            if _key(line) not in isolated:
                 raise SpecError(
                     f"{path}: no measurement of single ranks of {_layout(line).text}, batch {line['point']['batch']}; measure them first"
                 )
-            points.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
+            points.append(LayoutPoint(_layout(line), line, simulate_point(line, isolated[_key(line)])))
     return points
 
 
-def launch_of(path: Path = COMMITTED) -> float:
+def operation_cost(path: Path = COMMITTED_POINTS) -> float:
     """Return the seconds that an operation over Gloo costs beyond its bytes, from the one point of role network in *path*.
 
     The step time is linear in this cost, because each operation is waited for. Raise SpecError unless there is exactly one such point.
@@ -102,12 +102,12 @@ def launch_of(path: Path = COMMITTED) -> float:
             "cost of an operation"
         )
     (line,) = calibrating
-    alone = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
-    at = {launch: predicted(line, alone, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
+    isolated = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
+    at = {launch: simulate_point(line, isolated, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
     return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
 
 
-def measured_lines(path: Path = COMMITTED) -> list[RecordLine]:
+def measured_lines(path: Path = COMMITTED_POINTS) -> list[RecordLine]:
     """Return the measured points of *path* whose ranks divide the model."""
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 
@@ -123,11 +123,11 @@ def _key(line: RecordLine) -> tuple[object, ...]:
     return line["point"]["model"], line["point"]["batch"], line["point"]["hosts"], layout.model_copy(update=changed)
 
 
-def predicted(line: RecordLine, alone: RecordLine, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
-    """Return the simulated step of the point *line*, with the compute times of its ranks in isolation, *alone*."""
+def simulate_point(line: RecordLine, isolated: RecordLine, overrides: tuple[str, ...] = ()) -> LayoutRun:
+    """Return the simulated step of the point *line*, with the compute times of its *isolated* ranks."""
     point = line["point"]
     hardware = _machine(line)
-    return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
+    return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], isolated, overrides))
 
 
 def _machine(line: RecordLine) -> Hardware:
@@ -139,28 +139,28 @@ def _machine(line: RecordLine) -> Hardware:
     return with_nodes(machine_named(HARDWARE, tuple(changes)), point["hosts"])
 
 
-def described(layout: Division, batch: int, further: tuple[str, ...] = ()) -> Workload:
+def layout_workload(layout: Division, batch: int, overrides: tuple[str, ...] = ()) -> Workload:
     """Return the workload of *layout* as the catalogue describes it, with modeled layer times."""
     fields = layout.parallel
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
     changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
     changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
-    return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
+    return workload_named(WORKLOAD, (*changes, *overrides), WORKLOADS)
 
 
-def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: RecordLine, further: tuple[str, ...] = ()) -> Workload:
+def timed_workload(hardware: Hardware, layout: Division, batch: int, isolated: RecordLine, overrides: tuple[str, ...] = ()) -> Workload:
     """Return the workload whose layers have the times that the ranks of *layout* took in isolation."""
-    base = described(layout, batch, further)
+    base = layout_workload(layout, batch, overrides)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
-    layers = timed_layers(base, gpu, _unit_times(base, layout, alone))
+    layers = with_unit_times(base, gpu, _unit_times(base, layout, isolated))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
-    seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
+    seconds = sum(rank["parts_s"]["update"] for rank in isolated["ranks"]) / len(isolated["ranks"])
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
-def _unit_times(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
+def _unit_times(base: Workload, layout: Division, isolated: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
     """Return the seconds of each pass, by unit of the model or, in a pipeline, for all units of a chunk together.
 
     Raise SpecError if ranks hold several chunks: a rank's time between passes was measured in total, not by chunk.
@@ -169,16 +169,16 @@ def _unit_times(base: Workload, layout: Division, alone: RecordLine) -> list[tup
         raise SpecError(f"{layout.text} with {layout.virtual_stages} virtual stages cannot be scored; write virtual_stages: 1")
     kinds = [kind for _, kind, _ in units(base.model)]
     if layout.pipeline == 1:
-        parts = alone["ranks"][0]["parts_s"]
+        parts = isolated["ranks"][0]["parts_s"]
         return [([number], {part: parts[f"{part}{number}"] for part in "FB"}) for number in range(len(kinds))]
     chunks = stages(kinds, Parallel.model_validate(layout.parallel))
-    return [(numbers, {part: _pass_time(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
+    return [(numbers, {part: _pass_time(isolated, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 
-def _pass_time(alone: RecordLine, chunk: int, part: str) -> float:
+def _pass_time(isolated: RecordLine, chunk: int, part: str) -> float:
     """Return the seconds of one pass of *chunk*, including its rank's time between passes: on the last stage, the loss after forward."""
-    ranks = alone["ranks"]
-    own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]
+    ranks = isolated["ranks"]
+    own, passes = ranks[chunk % len(ranks)]["parts_s"], isolated["point"]["layout"]["micro_batches"]
     last = chunk == len(ranks) - 1
     between = {"F": own["idle"] if last else own["idle"] / 2, "B": 0.0 if last else own["idle"] / 2}[part]
     return (float(own[f"{part} of stage {chunk}"]) + float(between)) / int(passes)
@@ -186,7 +186,7 @@ def _pass_time(alone: RecordLine, chunk: int, part: str) -> float:
 
 def sent_bytes(line: RecordLine, stage: int) -> float:
     """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line*, from its program and Gloo's rings."""
-    workload = described(_layout(line), line["point"]["batch"])
+    workload = layout_workload(_layout(line), line["point"]["batch"])
     layout, total = prepare(_machine(line), workload), 0.0
     for instruction in program(layout, stage):
         if isinstance(instruction, Send):

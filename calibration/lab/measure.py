@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.lab.disk import Disk
-from calibration.lab.network import INTERFACE, LabHosts, joined_hosts, on_cores, remove_orphans, shared_cores
+from calibration.lab.network import INTERFACE, LabHosts, divide_cores, lab_network, pinning_prefix, remove_orphans
 from calibration.lab.plan import LabModel, LabPlan, LabPoint
-from calibration.lab.probe import SocketRates, probed
-from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.lab.probe import SocketRates, probe_rates
+from calibration.measure.ddp_steps import RankSteps, StepRequest, spawn
 from calibration.measure.division import Division
-from calibration.measure.layout_steps import LaidOut
+from calibration.measure.layout_steps import LayoutRequest
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
@@ -35,7 +35,7 @@ class MeasuredPoint:
     """The results of one point."""
 
     ranks: tuple[RankSteps, ...]
-    carried: SocketRates | None
+    socket_rates: SocketRates | None
     """Rates of the network; None on one host."""
     delayed_by: str
     cores: tuple[tuple[int, ...], ...]
@@ -52,7 +52,7 @@ def used_cores(plan: LabPlan, hosts: int) -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))[: hosts * plan.cores_per_host])
 
 
-def overcommitted(plan: LabPlan, hosts: int) -> str:
+def overcommit_warning(plan: LabPlan, hosts: int) -> str:
     """Return a warning if *hosts* need more cores than there are, else an empty string."""
     cores = len(os.sched_getaffinity(0))
     if hosts * plan.cores_per_host <= cores:
@@ -67,7 +67,7 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
     """Return the results of *point*. Raise SpecError if it cannot be measured. Its network is removed in any case."""
     model = plan.models[point.model]
     threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
-    wanted = StepsWanted(
+    request = StepRequest(
         model.model,
         model.inputs,
         point.batch,
@@ -79,37 +79,39 @@ def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
         device="cpu",  # hosts are shares of processors
     )
     if point.layout is not None:
-        return _measure_layout(plan, point, point.layout, wanted)
+        return _measure_layout(plan, point, point.layout, request)
     program = (
         ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     )
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
-            ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)
+            ranks = spawn(request, 1, lambda rank: pinning_prefix(cores[0]), _MEMORY, program=program)
             return MeasuredPoint(tuple(ranks), None, "", cores)
-        carried = probed(hosts, point.rate or math.inf)
+        rates = probe_rates(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
-        return MeasuredPoint(tuple(ranks), carried, hosts.delayed_by, cores)
+        ranks = spawn(request, point.hosts, hosts.command_prefix, meeting, program=program)
+        return MeasuredPoint(tuple(ranks), rates, hosts.delayed_by, cores)
 
 
-def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
+def _measure_layout(plan: LabPlan, point: LabPoint, layout: Division, request: StepRequest) -> MeasuredPoint:
     """Return the results of *point*, whose ranks divide the model: all ranks over its network, or each distinct one in isolation."""
     program = "calibration.measure.layout_steps"
-    if point.alone:
+    if point.isolated:
         remove_orphans()
-        cores = shared_cores(1, used_cores(plan, point.hosts)[:1])
+        cores = divide_cores(1, used_cores(plan, point.hosts)[:1])
         ranks: list[RankSteps] = []
         for number in range(layout.pipeline):
-            text = LaidOut(layout, point.hosts, number).text()
-            (steps,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
+            text = LayoutRequest(layout, point.hosts, number).text()
+            (steps,) = spawn(request, 1, lambda rank: pinning_prefix(cores[0]), _MEMORY, program=(program, text))
             ranks.append(replace(steps, rank=number))
         return MeasuredPoint(tuple(ranks), None, "", cores)
-    with joined_hosts(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
-        carried = probed(hosts, point.rate or math.inf)
+    with lab_network(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
+        rates = probe_rates(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        network_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
-        return MeasuredPoint(tuple(network_ranks), carried, hosts.delayed_by, hosts.cores)
+        network_ranks = spawn(
+            request, point.hosts, hosts.command_prefix, meeting, program=(program, LayoutRequest(layout, point.hosts).text(), INTERFACE)
+        )
+        return MeasuredPoint(tuple(network_ranks), rates, hosts.delayed_by, hosts.cores)
 
 
 @contextmanager
@@ -118,9 +120,9 @@ def _network(plan: LabPlan, point: LabPoint) -> Iterator[tuple[LabHosts | None, 
     own = used_cores(plan, point.hosts)
     if point.hosts == 1 or point.rate is None:
         remove_orphans()
-        yield None, shared_cores(1, own)
+        yield None, divide_cores(1, own)
         return
-    with joined_hosts(point.hosts, point.rate, point.delay, own) as hosts:
+    with lab_network(point.hosts, point.rate, point.delay, own) as hosts:
         yield hosts, hosts.cores
 
 
@@ -144,7 +146,7 @@ def require_torch() -> None:
         raise SpecError("lab: torch is not installed: pip install torch") from None
 
 
-def machine() -> dict[str, Any]:
+def environment_facts() -> dict[str, Any]:
     """Return facts about this machine and its software, without names that identify it."""
     import torch
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from sim.spec.yaml import SpecError
-from sim.units import show
 
 PREFIX: Final = "stallsim-lab-"
 INTERFACE: Final = "eth0"
@@ -55,12 +54,12 @@ class LabHosts:
         """Return the IP address of each host."""
         return tuple(f"10.77.0.{number + 1}" for number in range(len(self.names)))
 
-    def inside(self, host: int) -> list[str]:
+    def command_prefix(self, host: int) -> list[str]:
         """Return the prefix of a command that runs it on *host*, on its cores."""
-        return ["ip", "netns", "exec", self.names[host], *on_cores(self.cores[host])]
+        return ["ip", "netns", "exec", self.names[host], *pinning_prefix(self.cores[host])]
 
 
-def on_cores(cores: Sequence[int]) -> list[str]:
+def pinning_prefix(cores: Sequence[int]) -> list[str]:
     """Return the prefix of a command that pins it to *cores*, with priority over other programs.
 
     Linux shares processors between sessions first (sched(7), autogroups), so every host is a session, and the session has the priority.
@@ -102,14 +101,14 @@ def has_netem() -> bool:
     return False
 
 
-def shared_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def divide_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the cores of each of *hosts*: equal parts of *cores*; if there are more hosts than cores, several share one."""
     each = max(1, len(cores) // hosts)
     return tuple(tuple(cores[(host * each + extra) % len(cores)] for extra in range(each)) for host in range(hosts))
 
 
 @contextmanager
-def joined_hosts(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
+def lab_network(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
     """Yield *count* hosts on a network of *rate* bytes/s and *delay* seconds one way; afterwards, remove all of it.
 
     SIGTERM and SIGHUP end the block as Ctrl-C does.
@@ -121,7 +120,7 @@ def joined_hosts(count: int, rate: float, delay: float = 0.0, cores: Sequence[in
     with ExitStack() as stack:
         stack.enter_context(_stoppable())
         names = stack.enter_context(_namespaces([*labels, "switch"]))
-        hosts = LabHosts(tuple(names[:-1]), shared_cores(count, own), "netem" if netem else "delay line" if delay > 0 else "")
+        hosts = LabHosts(tuple(names[:-1]), divide_cores(count, own), "netem" if netem else "delay line" if delay > 0 else "")
         if delay > 0 and not netem:
             from calibration.lab.delay import delay_line
 
@@ -130,11 +129,11 @@ def joined_hosts(count: int, rate: float, delay: float = 0.0, cores: Sequence[in
             _cable(hosts, names[-1], delay)
         for number, name in enumerate(hosts.names):
             _address(name, hosts.addresses[number])
-            _run("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", "tbf", *token_bucket(rate))
+            _run("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", "tbf", *token_bucket_arguments(rate))
         yield hosts
 
 
-def token_bucket(rate: float) -> list[str]:
+def token_bucket_arguments(rate: float) -> list[str]:
     """Return the arguments of tc for a token bucket of *rate* bytes/s."""
     burst = max(PIECE, round(rate * BURST))
     return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
@@ -172,13 +171,13 @@ def _namespaces(labels: Sequence[str]) -> Iterator[list[str]]:
 
 def remove_orphans() -> None:
     """Remove the namespaces, and end the processes in them, of laboratories whose process is dead."""
-    for name in existing():
+    for name in laboratory_namespaces():
         match = _OWN.fullmatch(name)
         if match and not Path(f"/proc/{match[1]}").exists():
             _remove(name)
 
 
-def existing() -> list[str]:
+def laboratory_namespaces() -> list[str]:
     """Return the laboratory namespaces on this machine, of all owners."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     return [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
@@ -186,7 +185,7 @@ def existing() -> list[str]:
 
 def _remove(name: str) -> None:
     """Remove the namespace *name*, if it exists, after killing the processes in it."""
-    if name not in existing():
+    if name not in laboratory_namespaces():
         return
     for _ in range(50):
         pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
@@ -225,8 +224,3 @@ def _run(*command: str) -> None:
     if done.returncode:
         message = " ".join((done.stderr or done.stdout).split())
         raise SpecError(f"lab: '{' '.join(command)}' failed: {message or f'exit code {done.returncode}'}")
-
-
-def described(count: int, rate: float, delay: float) -> str:
-    """Return the description of a network in words."""
-    return f"{count} hosts, {8e-6 * rate:g} Mbps" + (f", {show(delay, 'time')} one way" if delay else "")

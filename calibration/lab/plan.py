@@ -114,7 +114,7 @@ class LabPoint:
     disk: float | None
     workers: int
     layout: Division | None = None
-    alone: bool = False
+    isolated: bool = False
     """Whether ranks run in isolation."""
 
     @property
@@ -122,7 +122,7 @@ class LabPoint:
         """Return the point in a few words."""
         words = [self.model, f"batch {self.batch}", f"{self.hosts} host" + "s" * (self.hosts > 1)]
         words += [self.layout.text] if self.layout else []
-        words += ["each rank alone"] if self.alone else []
+        words += ["each rank alone"] if self.isolated else []
         words += [f"{8e-6 * self.rate:g} Mbps"] if self.rate else []
         words += [f"{show(self.delay, 'time')} one way"] if self.delay else []
         words += [f"disk {1e-6 * self.disk:g} MB/s, {self.workers} workers"] if self.disk else []
@@ -165,12 +165,12 @@ def _references(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
             yield ("models", name, "model"), partial(target.find, model.model)
 
 
-def points(plan: LabPlan) -> dict[LabPoint, Role]:
+def plan_points(plan: LabPlan) -> dict[LabPoint, Role]:
     """Return the points of *plan*, each with its role; a point of two blocks is measured once."""
     roles: dict[LabPoint, Role] = {}
     for block in plan.points:
         for point in _multiplied(block):
-            calibrates = point.alone or (point.hosts == 1 and not point.disk)
+            calibrates = point.isolated or (point.hosts == 1 and not point.disk)
             roles.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
     return roles
 
@@ -179,6 +179,6 @@ def _multiplied(block: PointBlock) -> Iterator[LabPoint]:
     rates: tuple[Any, ...] = block.rate or (None,)
     layouts: tuple[Any, ...] = block.layout or (None,)
     for model, batch, hosts, rate, delay, layout in product(block.model, block.batch, block.hosts, rates, block.delay, layouts):
-        alone = hosts == 1 or block.alone
-        line, late = (None, 0.0) if alone else (rate, delay)
+        without_network = hosts == 1 or block.alone
+        line, late = (None, 0.0) if without_network else (rate, delay)
         yield LabPoint(model, batch, hosts, line, late, block.disk, block.workers, layout, block.alone)

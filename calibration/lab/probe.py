@@ -34,24 +34,26 @@ _LENGTH: Final = 0.6
 class SocketRates:
     """Rates of a plain socket from the first host to the last, and back."""
 
-    there: float
+    forward: float
     """Payload, bytes/s."""
-    back: float
-    both: float
+    backward: float
+    duplex: float
     """Rate of the slower direction when both are in use, as in a ring."""
     round_trip: float
     """Median seconds for one byte there and one back."""
 
 
-def probed(hosts: LabHosts, rate: float) -> SocketRates:
+def probe_rates(hosts: LabHosts, rate: float) -> SocketRates:
     """Return the rates that the network of *hosts*, set to *rate* bytes/s, reaches. Raise SpecError if no connection can be made."""
     address, nbytes = hosts.addresses[0], max(_CHUNK, round(_LENGTH * rate))
     module = [sys.executable, "-m", "calibration.lab.probe"]
-    server = subprocess.Popen([*hosts.inside(0), *module, "serve", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [*hosts.command_prefix(0), *module, "serve", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         if server.stdout is None or server.stdout.readline().strip() != "ready":
             raise SpecError(f"lab: could not start a server on a host: {_last(server.communicate(timeout=10)[1])}")
-        command = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
+        command = [*hosts.command_prefix(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
         client = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if client.returncode:
             raise SpecError(f"lab: the hosts cannot reach each other: {_last(client.stderr)}")

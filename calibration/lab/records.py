@@ -29,7 +29,7 @@ from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1
-BESIDE: Final = 0.2
+NOTED_CORES: Final = 0.2
 """Cores used by other programs from which a row's note mentions them. Hosts have priority, so they share only caches and memory."""
 RecordLine = dict[str, Any]
 """One point with its results, as a JSON object."""
@@ -93,7 +93,7 @@ class _Measured(_Line):
     ranks: Annotated[list[_Rank], Field(min_length=1)]
 
 
-def line_of(
+def record_line(
     plan: LabPlan, point: LabPoint, role: Role, machine: Mapping[str, Any], outcome: MeasuredPoint | SpecError, others: float = 0.0
 ) -> RecordLine:
     """Return the line to store for *point*: the measurement, during which *others* cores were used by other programs, or the failure."""
@@ -101,7 +101,7 @@ def line_of(
     line |= {"role": role, "date": datetime.now(UTC).date().isoformat(), **machine}
     if isinstance(outcome, SpecError):
         return line | {"state": "failed", "reason": str(outcome)}
-    carried = outcome.carried
+    rates = outcome.socket_rates
     return line | {
         "state": "measured",
         "others_cores": round(others, 3),
@@ -111,12 +111,12 @@ def line_of(
         "hosts_per_core": _hosts_per_core(outcome),
         "ranks": [_rank_document(rank) for rank in outcome.ranks],
         "socket": None
-        if carried is None
+        if rates is None
         else {
-            "there_bytes_per_s": carried.there,
-            "back_bytes_per_s": carried.back,
-            "both_bytes_per_s": carried.both,
-            "round_trip_s": carried.round_trip,
+            "there_bytes_per_s": rates.forward,
+            "back_bytes_per_s": rates.backward,
+            "both_bytes_per_s": rates.duplex,
+            "round_trip_s": rates.round_trip,
         },
     }
 
@@ -135,7 +135,7 @@ def _hosts_per_core(outcome: MeasuredPoint) -> float:
 
 def _point_document(point: LabPoint) -> dict[str, Any]:
     fields = asdict(point)
-    own = {"layout": point.layout.model_dump(), "alone": point.alone} if point.layout else {}
+    own = {"layout": point.layout.model_dump(), "alone": point.isolated} if point.layout else {}
     return own | {
         "model": fields["model"],
         "batch": fields["batch"],
@@ -159,7 +159,7 @@ def is_measured(lines: list[RecordLine], plan: LabPlan, point: LabPoint) -> bool
     return any(line["state"] == "measured" and (line["point"], line["definition"]) == wanted for line in lines)
 
 
-def keep(rows: Path, plan: LabPlan, lines: list[RecordLine], new: RecordLine) -> list[RecordLine]:
+def store_line(rows: Path, plan: LabPlan, lines: list[RecordLine], new: RecordLine) -> list[RecordLine]:
     """Write both files with *new* in place of an earlier outcome of the same point, and return the updated *lines*."""
     same = (new["point"], new["definition"])
     kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
@@ -196,7 +196,7 @@ def _row(plan: LabPlan, line: RecordLine) -> dict[str, Any]:
         changes.append(f"training.compute_factor={line['hosts_per_core']:g}")
     note = f"{len(line['ranks'][0]['times_s'])} steps"
     note += f"; {line['hosts_per_core']:g} hosts share each core" if line["hosts_per_core"] > 1 else ""
-    note += f"; beside other programs on {line['others_cores']:.1f} cores" if line["others_cores"] > BESIDE else ""
+    note += f"; beside other programs on {line['others_cores']:.1f} cores" if line["others_cores"] > NOTED_CORES else ""
     note += f"; delayed by {line['delayed_by']}" if line["delayed_by"] else ""
     return {
         "source": "lab",

@@ -15,11 +15,11 @@ from typing import Any, Final
 from calibration import RECORDS
 from calibration.lab.plan import WORKLOADS
 from calibration.questions import Folders
-from calibration.validate.baselines import Known, closed_form
-from calibration.validate.scores import Scored, weighted_quantile
+from calibration.validate.baselines import RunCompute, closed_form
+from calibration.validate.scores import ScoredRow, weighted_quantile
 from calibration.validate.validation import Validation, validate
 
-COMMITTED: Final = RECORDS / "lab.csv"
+COMMITTED_ROWS: Final = RECORDS / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
 RULES: Final = ("free_communication", "copy_row", "told")
 _HEAD: Final = (
@@ -33,31 +33,33 @@ def score(path: Path) -> Validation:
     return validate([path], Folders(None, WORKLOADS), 1)
 
 
-def told(row: Scored, fitted: Sequence[Scored]) -> float:
+def informed_closed_form(row: ScoredRow, fitted: Sequence[ScoredRow]) -> float:
     """Return the step (s) of the closed form with the row's rate and delay, at the share of the line that explains the *fitted* rows."""
     share = weighted_quantile([_share(other) for other in fitted], [1.0] * len(fitted), 0.5) if fitted else 1.0
     return _closed(row, share)
 
 
-def _closed(row: Scored, share: float) -> float:
-    hardware = row.asked.hardware
+def _closed(row: ScoredRow, share: float) -> float:
+    hardware = row.question.hardware
     rate = hardware.groups[0].node.nic.bandwidth * share
-    return closed_form(Known(row.asked, row.compute), (math.log(rate), math.log(rate), math.log(max(hardware.fabric.latency, 1e-9))))
+    return closed_form(
+        RunCompute(row.question, row.compute), (math.log(rate), math.log(rate), math.log(max(hardware.fabric.latency, 1e-9)))
+    )
 
 
-def _share(row: Scored) -> float:
+def _share(row: ScoredRow) -> float:
     """Return the share of the line with which the closed form matches the measured step, by bisection."""
     low, high = 0.05, 1.5
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if _closed(row, middle) > row.asked.step_time else (low, middle)
+        low, high = (middle, high) if _closed(row, middle) > row.question.step_time else (low, middle)
     return low
 
 
-def groups(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+def groups(rows: Sequence[ScoredRow]) -> dict[str, list[ScoredRow]]:
     """Return *rows* grouped by what differs from the calibrating rows (rates, models, delays, hosts, disks), and all rows."""
     plain = [row for row in rows if _plain(row)]
-    grouped: dict[str, list[Scored]] = {}
+    grouped: dict[str, list[ScoredRow]] = {}
     for name, of, key in _VIEWS:
         chosen = plain if of else rows
         for value in sorted({key(row) for row in chosen if key(row) is not None}):
@@ -65,29 +67,29 @@ def groups(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
     return {name: same for name, same in grouped.items() if same} | {"all": list(rows)}
 
 
-def _plain(row: Scored) -> bool:
-    return row.asked.record.input != "real" and row.asked.nodes == 2 and not row.asked.hardware.fabric.latency
+def _plain(row: ScoredRow) -> bool:
+    return row.question.record.input != "real" and row.question.nodes == 2 and not row.question.hardware.fabric.latency
 
 
-_VIEWS: Final[tuple[tuple[str, bool, Callable[[Scored], Any]], ...]] = (
-    ("Mbps", True, lambda row: 8e-6 * row.asked.hardware.groups[0].node.nic.bandwidth),
-    ("model", True, lambda row: row.asked.record.workload),
-    ("ms one way", False, lambda row: 1e3 * row.asked.hardware.fabric.latency or None),
-    ("hosts", False, lambda row: row.asked.nodes if row.asked.nodes > 2 else None),
-    ("from a", False, lambda row: "disk" if row.asked.record.input == "real" else None),
+_VIEWS: Final[tuple[tuple[str, bool, Callable[[ScoredRow], Any]], ...]] = (
+    ("Mbps", True, lambda row: 8e-6 * row.question.hardware.groups[0].node.nic.bandwidth),
+    ("model", True, lambda row: row.question.record.workload),
+    ("ms one way", False, lambda row: 1e3 * row.question.hardware.fabric.latency or None),
+    ("hosts", False, lambda row: row.question.nodes if row.question.nodes > 2 else None),
+    ("from a", False, lambda row: "disk" if row.question.record.input == "real" else None),
 )
 
 
 def score_document(validation: Validation) -> dict[str, Any]:
     """Return the scores as one JSON document; errors are fractions."""
-    fitted = [row for cluster in validation.clusters for row in cluster.fitted]
-    rows = [{"group": name, **_figures(same, fitted)} for name, same in groups(validation.scored).items()]
+    fitted = [row for cluster in validation.clusters for row in cluster.network_rows]
+    rows = [{"group": name, **_figures(same, fitted)} for name, same in groups(validation.scored_rows).items()]
     return {"schema": 1, "rows": rows, "notes": list(validation.notes)}
 
 
-def _figures(rows: Sequence[Scored], fitted: Sequence[Scored]) -> dict[str, Any]:
+def _figures(rows: Sequence[ScoredRow], fitted: Sequence[ScoredRow]) -> dict[str, Any]:
     errors = {name: [abs(row.error(name)) for row in rows] for name in ("calibrated", *RULES[:2])}
-    errors["told"] = [abs(told(row, fitted) / row.asked.step_time - 1.0) for row in rows]
+    errors["told"] = [abs(informed_closed_form(row, fitted) / row.question.step_time - 1.0) for row in rows]
     median = {name: _quantile(values, 0.5) for name, values in errors.items()}
     best = min(median[name] for name in RULES)
     figures = {"points": len(rows), "median": median["calibrated"], "p90": _quantile(errors["calibrated"], 0.9)}

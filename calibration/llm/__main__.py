@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from calibration.llm.case import Case, describe
-from calibration.llm.choice import choice_document, choice_text, ranked, sampled
+from calibration.llm.choice import choice_document, choice_text, rank_runs, sample_sweeps
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, QUANTILES, kind_of
 from calibration.llm.fit import fit
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
-from calibration.llm.score import quantile, scorable
-from calibration.llm.shapes import RECORDS
+from calibration.llm.score import is_scorable, quantile
+from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import read_table
 from sim.spec.yaml import SpecError
 from sim.terminal import messages
@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the choices as one JSON document")
     options = parser.parse_args()
     failed_only = options.failed and not options.sweeps  # without the committed runs, which take a while to describe
-    described = [] if failed_only else [describe(row) for row in read_table(RECORDS / "training.csv")]
-    cases = [case for case in described if isinstance(case, Case) and scorable(case)]
+    described = [] if failed_only else [describe(row) for row in read_table(LLM_RECORDS / "training.csv")]
+    cases = [case for case in described if isinstance(case, Case) and is_scorable(case)]
     if options.published:
         from calibration.llm.published import publish
 
@@ -63,7 +63,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
     """Return which of *most* runs of each sweep among *cases* the simulator chooses, and its verdicts on the runs in *failed*."""
     from calibration.llm.engine import memory_of, predict
 
-    taken = sampled(cases, most) if most else {}
+    taken = sample_sweeps(cases, most) if most else {}
     done, total = 0, sum(map(len, taken.values()))
 
     def progress() -> None:
@@ -71,7 +71,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
         done += 1
         _progress(done, total)
 
-    sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
+    sweeps = {key: list(rank_runs(own, predict, progress)) for key, own in taken.items()}
     messages.progress("")
     described = [describe(row) for row in read_table(failed)] if failed else []
     runs = []

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from calibration.llm.chips import Chip, Products, chip_named
+from calibration.llm.chips import Chip, ProductPrecision, chip_named
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -35,7 +35,7 @@ MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_pro
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
-SHARDED: Final = ("fsdp1", "fsdp2")
+SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 
 
@@ -58,7 +58,7 @@ class Case:
     tensor: int
     sequence_parallel: bool
     pipeline: int
-    virtual: int
+    virtual_stages: int
     context: int
     expert: int
     zero: int
@@ -66,15 +66,16 @@ class Case:
     micro_batch: int
     micro_batches: int
     """Micro-batches of one step on one data-parallel rank."""
-    products: Products
-    scaling: Fp8Recipe | None
+    precision: ProductPrecision
+    """Precision of products."""
+    stated_recipe: Fp8Recipe | None
     """FP8 recipe, if the row or the scripts state one; otherwise the stack's applies."""
     recompute: Recompute
     recomputed_layers: int
     """Number of blocks of a rank that are recomputed; 0: all."""
-    modules: tuple[str, ...]
+    recomputed_modules: tuple[str, ...]
     """Parts of each block that are recomputed individually (``recompute_modules`` of Megatron): some of `MODULES`."""
-    saves: tuple[str, ...]
+    saved_layers: tuple[str, ...]
     """Layers whose outputs are saved though their block is recomputed: suffixes of the simulator's names."""
     flash: bool
     lora: bool
@@ -82,20 +83,20 @@ class Case:
     """Linear layers with adapters; empty: all of a block."""
     family: str
     stack: str
-    tuned: bool
+    is_tuned: bool
     """Whether the source uses everything that hides overhead: user buffers, CUDA graphs."""
     tensor_overlap: bool
     expert_overlap: bool
     one_copy: bool
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
-    graphs: bool
-    compiled: bool
-    checked: bool
+    uses_cuda_graphs: bool
+    is_compiled: bool
+    checks_collectives: bool
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     fp32_gradients: bool
     memory_unit: float
     """Bytes in the unit of the table's peak memory."""
-    states: str
+    optimizer_states: str
     """Type of the optimizer's states if the source's scripts set it, else empty."""
     activation_kept: float
     """Share of a gated activation's input that backward keeps, relative to the share of its stack."""
@@ -105,7 +106,7 @@ class Case:
     """Reading of memory in the table: ``allocated`` or ``reserved`` of torch's allocator, or ``nvidia-smi``."""
     memory_rank: str
     """Rank whose memory the table shows: ``fullest``, or ``first`` for the first stage."""
-    assumed: tuple[str, ...]
+    assumptions: tuple[str, ...]
 
     @property
     def measured(self) -> float | None:
@@ -119,7 +120,7 @@ class Case:
         return peak * self.memory_unit if peak > 0 else None
 
     @cached_property
-    def need(self) -> Memory:
+    def memory_need(self) -> Memory:
         """Return the memory of the fullest rank according to the simulator."""
         from calibration.llm.engine import memory_of
 
@@ -132,11 +133,6 @@ class Case:
     def global_batch(self) -> float:
         """Return the number of sequences per step."""
         return float(self.micro_batch * self.micro_batches * self.data)
-
-    @property
-    def precision(self) -> str:
-        """Return the precision of products."""
-        return self.products
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -151,14 +147,14 @@ class Case:
     @property
     def recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the row or the scripts, or else of the stack; None for other precisions."""
-        return (self.scaling or recipe_of("fp8", self.stack_file, self.gpu)) if self.products == "fp8" else None
+        return (self.stated_recipe or recipe_of("fp8", self.stack_file, self.gpu)) if self.precision == "fp8" else None
 
     @property
     def quantizing(self) -> Quantizing | None:
         """Return how products quantize their operands; None if they do not."""
-        if self.products == "16bit":
+        if self.precision == "16bit":
             return None
-        return quantizing("nvfp4" if self.products == "fp4" else "fp8", self.recipe, self.gpu)
+        return quantizing("nvfp4" if self.precision == "fp4" else "fp8", self.recipe, self.gpu)
 
     @property
     def recipe_rate(self) -> float:
@@ -198,11 +194,11 @@ def _with_note(case: Case) -> Case:
 
     Step times of such rows fit better with no recomputation than with whole blocks: their sources offload, or recompute what is cheap.
     """
-    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
+    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumptions or case.recompute != "none":
         return case
-    if case.need.verdict != "does_not_fit":
+    if case.memory_need.verdict != "does_not_fit":
         return case
-    return replace(case, assumed=(*case.assumed, NOT_STATED))
+    return replace(case, assumptions=(*case.assumptions, NOT_STATED))
 
 
 def _case(row: LlmRow) -> Case:
@@ -237,34 +233,34 @@ def _case(row: LlmRow) -> Case:
         tensor=tensor,
         sequence_parallel=tensor > 1 and _sequence_parallel(row, practice),
         pipeline=pipeline,
-        virtual=virtual,
+        virtual_stages=virtual,
         context=context,
         expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
         zero=_zero(row, practice["family"], assumed),
         seq=_required_count(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
-        products=products,
-        scaling=scaling,
+        precision=products,
+        stated_recipe=scaling,
         recompute=recompute,
         recomputed_layers=recomputed,
-        modules=_modules(row, practice),
-        saves=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
+        recomputed_modules=_modules(row, practice),
+        saved_layers=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=means_yes(row.text["flash_attention"], True),
         lora="lora" in _trained(row),
         lora_targets=tuple(practice.get("lora_targets", ())),
         family=practice["family"],
         stack=practice["stack"],
-        tuned=bool(practice.get("tuned")),
+        is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
         one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
-        graphs=_graphs(row, practice),
-        compiled=means_yes(row.text["compile"], False),
-        checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
+        uses_cuda_graphs=_graphs(row, practice),
+        is_compiled=means_yes(row.text["compile"], False),
+        checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
-        assumed=tuple(assumed),
+        assumptions=tuple(assumed),
     )
 
 
@@ -285,7 +281,7 @@ def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Case` on memory, from the scripts of a source: how it is read, and what changes it."""
     return {
         "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
-        "states": str(practice.get("states", "")),
+        "optimizer_states": str(practice.get("states", "")),
         "activation_kept": float(practice.get("activation_kept", 1.0)),
         "logit_bytes": float(practice.get("logit_bytes", 0.0)),
         "memory_reading": str(practice.get("memory", "allocated")),
@@ -323,7 +319,7 @@ def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
-    what = f"is {row.unread[name]!r}, not a number" if name in row.unread else "is blank"
+    what = f"is {row.non_numeric[name]!r}, not a number" if name in row.non_numeric else "is blank"
     raise CannotDescribe(f"{name} {what}")
 
 
@@ -337,10 +333,10 @@ def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
         if mode.replicated:
             assumed.append("sharded over all data-parallel ranks, not inside each replica")
         return mode.stage
-    if family in SHARDED and not row.text_or_number("zero_stage"):
+    if family in SHARDED_FAMILIES and not row.text_or_number("zero_stage"):
         assumed.append("zero_stage 3")
         return 3
-    stage = zero_of(row.unread["zero_stage"]) if "zero_stage" in row.unread else min(3, count(row, "zero_stage"))
+    stage = zero_of(row.non_numeric["zero_stage"]) if "zero_stage" in row.non_numeric else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
@@ -368,7 +364,7 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
     if stated:
         return stated if stated * pipeline <= shape.layers else 1
     chosen = int(practice.get("virtual_stages", 1))
-    if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.unread:
+    if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.non_numeric:
         assumed.append(f"virtual_pp {chosen}")
     return chosen
 
@@ -389,7 +385,7 @@ def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in MODULES if name in chosen)
 
 
-def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[Products, Fp8Recipe | None]:
+def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[ProductPrecision, Fp8Recipe | None]:
     text = row.text["precision"]
     if not text:
         assumed.append("bf16")
@@ -406,8 +402,8 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     named = chip_named(name)
     if named is None:
         raise CannotDescribe(f"no description of the GPU {name!r}" if name else "gpu is blank")
-    if named.assumed:
-        assumed.append(named.assumed)
+    if named.assumption:
+        assumed.append(named.assumption)
     return named.chip
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from calibration.llm.shapes import RECORDS
+from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 
-Products = Literal["16bit", "fp8", "fp4"]
+ProductPrecision = Literal["16bit", "fp8", "fp4"]
 PCIE: Final = 32e9
 """Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
 PCIE_NODE: Final = 8
@@ -45,7 +45,7 @@ class Chip:
     generation: str
     part: str
     multiprocessors: int
-    peak: Mapping[Products, float]
+    peak: Mapping[ProductPrecision, float]
     """Dense peak rates; a precision that the GPU lacks has the rate of the next wider one."""
     memory_bandwidth: float
     memory: float
@@ -61,21 +61,21 @@ class NamedChip(NamedTuple):
     """A GPU, and what was assumed about it; empty if nothing was."""
 
     chip: Chip
-    assumed: str = ""
+    assumption: str = ""
 
 
 def chip_named(name: str) -> NamedChip | None:
     """Return the GPU that *name* means; None if there is none of that name."""
     chips = _chips()
-    if plain(name) in chips:
-        return NamedChip(chips[plain(name)])
-    part = _parts().get(plain(name))
+    if normalize_name(name) in chips:
+        return NamedChip(chips[normalize_name(name)])
+    part = _parts().get(normalize_name(name))
     if part is not None:
         return _chip_of_part(part)
     counted = _COUNT.sub("", name)
-    if plain(counted) in chips:
-        return NamedChip(chips[plain(counted)], f"{chips[plain(counted)].name} by {name!r}")
-    core = plain(re.sub(_WORDS, " ", counted.lower().replace("-", " ").replace("_", " ")))
+    if normalize_name(counted) in chips:
+        return NamedChip(chips[normalize_name(counted)], f"{chips[normalize_name(counted)].name} by {name!r}")
+    core = normalize_name(re.sub(_WORDS, " ", counted.lower().replace("-", " ").replace("_", " ")))
     if not core:
         return None
     if core in chips:
@@ -97,7 +97,7 @@ def _chip_of_part(name: str) -> NamedChip | None:
     narrow = gpu.dense_16bit
     if gpu.kernels is None or not narrow:
         return None
-    peak: Mapping[Products, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
+    peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=gpu.kernels.sm_count, peak=peak,
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
@@ -108,10 +108,10 @@ def _chip_of_part(name: str) -> NamedChip | None:
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, str]:
     """Return the catalogue's GPUs by their `plain` names, and by these without `_WORDS` if the result is unique."""
-    parts = {plain(name): name for name in catalogue(_PARTS)}
+    parts = {normalize_name(name): name for name in catalogue(_PARTS)}
     short: dict[str, list[str]] = {}
     for name in catalogue(_PARTS):
-        short.setdefault(plain(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
+        short.setdefault(normalize_name(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
     return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **parts}
 
 
@@ -119,7 +119,7 @@ def _parts() -> dict[str, str]:
 def _chips() -> dict[str, Chip]:
     import csv
 
-    lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    lines = [line for line in (LLM_RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     chips: dict[str, Chip] = {}
     for cells in csv.DictReader(lines):
         narrow = float(cells["bf16_TFLOPS"]) * 1e12
@@ -139,10 +139,10 @@ def _chips() -> dict[str, Chip]:
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:
-                chips[plain(alias)] = chip
+                chips[normalize_name(alias)] = chip
     return chips
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return *name* reduced to lower-case letters and digits."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

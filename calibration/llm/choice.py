@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case
-from calibration.llm.constants import fitted
+from calibration.llm.constants import fitted_constants
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants
-from calibration.llm.score import SWEEP, kendall_tau, quantile, sweep_of
+from calibration.llm.score import LEAST_SWEEP, kendall_tau, quantile, sweep_of
 from calibration.validate.validation_report import number
 from sim.spec.yaml import SpecError
 from sim.study.plan.search import THRASH
 
-REASONABLE: Final = 30 * 2.0**30
+CRASH_MEMORY: Final = 30 * 2.0**30
 """Memory (bytes) below which a failed run surely did not run out of memory: the README of the failed runs counts such runs as crashes."""
 
 CHOICES: Final = ("simulator", "as_searched", "closed_form", "both", "chance")
@@ -32,7 +32,7 @@ CHOICES: Final = ("simulator", "as_searched", "closed_form", "both", "chance")
 two steps, and the median run of a sweep."""
 
 
-class Ranked(NamedTuple):
+class RankedRun(NamedTuple):
     """A measured run of a sweep, as predicted by the simulator and by the closed form."""
 
     case: Case
@@ -40,40 +40,42 @@ class Ranked(NamedTuple):
     closed: LlmPrediction
 
 
-def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
+def sample_sweeps(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
     """Return each sweep among *cases*, with at most *most* of its runs, sampled evenly in the order of the table."""
     sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
         sweeps[sweep_of(case)].append(case)
-    return {key: _evenly(runs, most) for key, runs in sweeps.items() if len(runs) >= SWEEP}
+    return {key: _evenly(runs, most) for key, runs in sweeps.items() if len(runs) >= LEAST_SWEEP}
 
 
 def _evenly(runs: list[Case], most: int) -> list[Case]:
     return runs if len(runs) <= most else [runs[math.floor(place * len(runs) / most)] for place in range(most)]
 
 
-def counted(said: LlmPrediction) -> float:
+def search_time(prediction: LlmPrediction) -> float:
     """Return the seconds that a search counts for a layout."""
-    if said.verdict == "does_not_fit":
+    if prediction.verdict == "does_not_fit":
         return math.inf
-    return said.step_time * (THRASH if said.verdict == "thrashes" else 1.0)
+    return prediction.step_time * (THRASH if prediction.verdict == "thrashes" else 1.0)
 
 
-def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPrediction], progress: Callable[[], None]) -> Iterator[Ranked]:
+def rank_runs(
+    cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPrediction], progress: Callable[[], None]
+) -> Iterator[RankedRun]:
     """Yield *cases* as predicted by *predict* and by the closed form; those that *predict* refuses are left out."""
     for case in cases:
-        constants = fitted(case.row.source).constants
+        constants = fitted_constants(case.row.source).constants
         progress()
         try:
             prediction = predict(case, constants)
         except (SpecError, ValueError):
             continue
-        yield Ranked(case, prediction, closed_form.predict(case, constants))
+        yield RankedRun(case, prediction, closed_form.predict(case, constants))
 
 
-def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
+def choice_document(sweeps: dict[tuple[object, ...], list[RankedRun]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
     """Return the document of the *sweeps*, and of runs that *failed* with the memory that the simulator predicts for them."""
-    each = [_sweep(key, runs) for key, runs in sweeps.items() if len(runs) >= SWEEP]
+    each = [_sweep(key, runs) for key, runs in sweeps.items() if len(runs) >= LEAST_SWEEP]
     return {
         "schema": 1,
         "runs": sum(sweep["points"] for sweep in each),
@@ -83,14 +85,14 @@ def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequ
     }
 
 
-def _sweep(key: tuple[object, ...], runs: Sequence[Ranked]) -> dict[str, Any]:
+def _sweep(key: tuple[object, ...], runs: Sequence[RankedRun]) -> dict[str, Any]:
     measured = [one.case.measured or 0.0 for one in runs]
     best = min(measured)
     return {
         "sweep": ", ".join(map(str, key)),
         "points": len(runs),
         "simulator": _choice([one.simulated.step_time for one in runs], measured),
-        "as_searched": _choice([counted(one.simulated) for one in runs], measured),
+        "as_searched": _choice([search_time(one.simulated) for one in runs], measured),
         "closed_form": _choice([one.closed.step_time for one in runs], measured),
         "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in runs], measured),
         "chance": {"kendall_tau": 0.0, "regret": median(measured) / best - 1.0},
@@ -119,7 +121,7 @@ def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _failures(failed: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     verdicts = [prediction.verdict for _, prediction in failed]
     proposed = [(case, prediction) for case, prediction in failed if prediction.verdict == "fits"]
-    crashed = [case for case, prediction in proposed if prediction.memory < REASONABLE]
+    crashed = [case for case, prediction in proposed if prediction.memory < CRASH_MEMORY]
     return {
         "runs": len(failed),
         **{name: verdicts.count(name) for name in ("does_not_fit", "thrashes", "fits")},

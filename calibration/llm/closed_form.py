@@ -13,64 +13,66 @@ from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.prediction import LlmPrediction
-from calibration.llm.priors import EAGER, EXPOSED_EXPERTS, Constants
+from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, expert_host_time
 
-CHECKED_FORWARD: Final = 4
+FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
-CHECKED_BACKWARD: Final = 6
+BACKWARD_COLLECTIVES: Final = 6
 """The same for its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
-BUCKET: Final = 25 * 2.0**20
+BUCKET_BYTES: Final = 25 * 2.0**20
 """``bucket_cap_mb`` of torch's DistributedDataParallel."""
-GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
+OVERLAPPED_GATHER_FAMILIES: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters during the next forward; others do it before (nanotron optim/zero.py, DeepSpeed stage 1)."""
-REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
+LATE_REDUCE_FAMILIES: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not during it (``overlap_gradients: false`` of workloads/stacks)."""
-EARLY_STOP: Final = ("jax",)
+EARLY_STOP_FAMILIES: Final = ("jax",)
 """Families whose recomputation skips outputs that backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: a read and a write."""
-BY_TENSOR: Final = ("nanotron",)
+PER_TENSOR_FAMILIES: Final = ("nanotron",)
 """Families whose sharded optimizer scatters and gathers each tensor separately (nanotron optim/zero.py, ``_all_gather_params``;
 optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
 TENSORS_OF_BLOCK: Final = 6
 """Parameter tensors of a Llama block in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
-ONE_BY_ONE: Final = ("deepspeed",)
+UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls per micro-batch, with compute waiting for each (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and similar ones); Megatron-LM joins a send with the receive after it."""
 
 
-def predict(case: Case, at: Constants) -> LlmPrediction:
-    """Return the predicted step of *case* with the constants *at*, and its memory, which is the simulator's."""
-    seconds, parts = step(case, at)
-    return LlmPrediction(seconds, case.need.nbytes, case.need.verdict, parts)
+def predict(case: Case, constants: Constants) -> LlmPrediction:
+    """Return the predicted step of *case* with the constants *constants*, and its memory, which is the simulator's."""
+    seconds, parts = step(case, constants)
+    return LlmPrediction(seconds, case.memory_need.nbytes, case.memory_need.verdict, parts)
 
 
-def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
-    """Return the seconds of a step of *case* with the constants *at*, and their parts."""
-    work, wires = StepWork(case, at), Wires(case, at)
+def step(case: Case, constants: Constants) -> tuple[float, Mapping[str, float]]:
+    """Return the seconds of a step of *case* with the constants *constants*, and their parts."""
+    work, wires = StepWork(case, constants), Wires(case, constants)
     weights = stage_weights(case)
-    forward, backward, parts = _micro_batch(case, at, work, wires, weights)
-    head_forward, head_backward = _head(case, at, work)
+    forward, backward, parts = _micro_batch(case, constants, work, wires, weights)
+    head_forward, head_backward = _head(case, constants, work)
     blocks, with_head = blocks_of_stages(case)
     stages = [count / weights.layers * (forward + backward) for count in blocks]
     stages[with_head] += head_forward + head_backward
     slowest = max(stages)
     once = sum(stages) - slowest
-    sends = _sends(case, at, wires)
+    sends = _sends(case, constants, wires)
     steady = case.micro_batches * (slowest + sends)
-    bubble = once / case.virtual * at["ramp"] + (2 * sends * (case.pipeline - 1) / case.virtual if case.pipeline > 1 else 0.0)
-    exposed = _data_traffic(case, at, wires, weights, backward)
-    update = _update(case, at, work, weights)
-    seconds = steady + bubble + exposed + update + at["step"]
+    bubble = once / case.virtual_stages * constants["ramp"] + (
+        2 * sends * (case.pipeline - 1) / case.virtual_stages if case.pipeline > 1 else 0.0
+    )
+    exposed = _data_traffic(case, constants, wires, weights, backward)
+    update = _update(case, constants, work, weights)
+    seconds = steady + bubble + exposed + update + constants["step"]
     return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
 
 
-def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
+def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and the parts of a whole step."""
     shape, layers = case.shape, weights.layers
     core_forward = core_backward = 0.0
@@ -80,37 +82,37 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     )
     routed = work.experts() if shape.experts else 0.0
     for layer in {shape.layers - 1, shape.layers - 2, 0} if shape.window or shape.moe_every > 1 else {shape.layers - 1}:
-        core_forward = max(core_forward, work.core(layer, backward=False))
-        core_backward = max(core_backward, work.core(layer, backward=True))
+        core_forward = max(core_forward, work.attention_core(layer, backward=False))
+        core_backward = max(core_backward, work.attention_core(layer, backward=True))
     if shape.global_every:
         local = next((layer for layer in range(shape.layers) if shape.window_of(layer)), 0)
         weight = 1 / shape.global_every
-        core_forward = weight * core_forward + (1 - weight) * work.core(local, backward=False)
-        core_backward = weight * core_backward + (1 - weight) * work.core(local, backward=True)
+        core_forward = weight * core_forward + (1 - weight) * work.attention_core(local, backward=False)
+        core_backward = weight * core_backward + (1 - weight) * work.attention_core(local, backward=True)
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
     products = projections + (1 - share) * dense + share * routed
     plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
-    factor = at[f"compute:{case.family}"] * (at["power.fp8"] if case.products != "16bit" else 1.0)
+    factor = constants[f"compute:{case.family}"] * (constants["power.fp8"] if case.precision != "16bit" else 1.0)
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
-    tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
+    tensor, context, experts = _layer_traffic(case, constants, wires, core_forward, core_backward)
     block = compute_forward + tensor / 2 - factor * _saved_forward(case, work, share, core_forward)
     recomputed = {"none": 0.0, "full": block, "attention": factor * core_forward}.get(case.recompute, factor * (0.5 * products + plain))
-    recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
+    recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
-    host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
+    host, check = _host(case, constants, layers) / layers, _check(case, constants, case.tensor)
     attention = tensor / 2 + context / 3 + experts * share / 2
-    one_forward = max(max(compute_forward, host) + attention, host + CHECKED_FORWARD * check)
+    one_forward = max(max(compute_forward, host) + attention, host + FORWARD_COLLECTIVES * check)
     if not case.lora:
-        compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
+        compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
     one_backward = (
         max(compute_backward + recomputed, (BACKWARD_LAUNCHES + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
     )
-    one_backward = max(one_backward, BACKWARD_LAUNCHES * host + CHECKED_BACKWARD * check)
+    one_backward = max(one_backward, BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * check)
     if case.zero == 3:
-        one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
+        one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
     parts = {
         "products": steps * factor * (2.0 if case.lora else 3.0) * products,
@@ -136,7 +138,7 @@ def _saved_forward(case: Case, work: StepWork, share: float, core: float) -> flo
         "feed.gate_up": lambda: (1 - share) * work.dense_up(),
         "feed.down": lambda: (1 - share) * work.dense_down(),
     }
-    left = {*case.saves, *(("feed.down",) if case.family in EARLY_STOP else ())}
+    left = {*case.saved_layers, *(("feed.down",) if case.family in EARLY_STOP_FAMILIES else ())}
     return sum(seconds[name]() for name in seconds if name in left)
 
 
@@ -150,84 +152,87 @@ def _recomputed_modules(work: StepWork, share: float) -> float:
         "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
         "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
         "moe_act": lambda: share * work.activation(experts=True),
-        "layernorm": lambda: work.wide(2 * NORM_PASSES, work.held, work.case.shape.hidden),
+        "layernorm": lambda: work.memory_passes(2 * NORM_PASSES, work.held_tokens, work.case.shape.hidden),
         "mla_up_proj": work.latent_up,
     }
-    return sum(seconds[module]() for module in work.case.modules)
+    return sum(seconds[module]() for module in work.case.recomputed_modules)
 
 
-def _layer_traffic(case: Case, at: Constants, wires: Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
+def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
     """Return the exposed seconds of one layer's tensor, context and expert traffic, forward and backward together."""
     shape = case.shape
     activations = 2.0 * case.micro_batch * case.seq / case.context * shape.hidden
-    tensor = 8 * wires.gather(activations, case.tensor, 1) * at["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"]
+    tensor = (
+        8 * wires.gather(activations, case.tensor, 1) * constants["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"]
+    )
     keys = 2.0 * case.micro_batch * case.seq / case.context * shape.groups * (shape.head_size + shape.value_size) / case.tensor
     if shape.mla is not None:
         keys = 2.0 * case.micro_batch * case.seq / case.context * shape.heads * (shape.head_size + shape.value_size) / case.tensor
     ring = (case.context - 1) * wires.send(keys, case.tensor) if case.context > 1 else 0.0
     hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
-    context = hidden + at["exposed.context"] * 3 * ring
+    context = hidden + constants["exposed.context"] * 3 * ring
     experts = 0.0
     if shape.experts and case.expert > 1:
         routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.hidden
-        experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * at["sync.experts"]
+        experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * constants["sync.experts"]
         experts *= EXPOSED_EXPERTS if case.expert_overlap else 1.0
     return tensor, context, experts
 
 
-def _host(case: Case, at: Constants, layers: int) -> float:
+def _host(case: Case, constants: Constants, layers: int) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
-    eager = case.family in EAGER and not case.compiled
+    eager = case.family in EAGER_FAMILIES and not case.is_compiled
     shape = case.shape
-    graphed = case.tuned or case.graphs
+    graphed = case.is_tuned or case.uses_cuda_graphs
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
     return layers * (
-        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(at["host.experts"], graphed)
+        constants["host.eager" if eager else "host"] * (0.3 if graphed else 1.0)
+        + share * expert_host_time(constants["host.experts"], graphed)
     )
 
 
-def _check(case: Case, at: Constants, ranks: int) -> float:
+def _check(case: Case, constants: Constants, ranks: int) -> float:
     """Return the host's seconds to compare one collective between its *ranks*."""
-    return check_time(ranks, at["check.message"]) if case.checked else 0.0
+    return check_time(ranks, constants["check.message"]) if case.checks_collectives else 0.0
 
 
-def _sharded(case: Case, at: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
+def _sharded(case: Case, constants: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
     """Return the seconds of one layer's forward and backward with fully sharded parameters, whose traffic overlaps with compute."""
     block = (weights.dense + weights.experts) / weights.layers
     ranks = case.data * case.context
-    width = 1.0 if case.products != "16bit" and case.family == "fsdp2" else 2.0
+    width = 1.0 if case.precision != "16bit" and case.family == "fsdp2" else 2.0
     gather = wires.gather(width * block, ranks, case.tensor)
     scatter = wires.gather((4.0 if case.fp32_gradients else 2.0) * block, ranks, case.tensor)
-    slow = at["contention"]
-    data = at[f"data:{case.family}"]
+    slow = constants["contention"]
+    data = constants[f"data:{case.family}"]
     if case.lora:
         scatter = 0.0
     both = (gather + scatter) * data
     return max(forward * slow, gather * data), max(backward * slow, both)
 
 
-def _head(case: Case, at: Constants, work: StepWork) -> tuple[float, float]:
+def _head(case: Case, constants: Constants, work: StepWork) -> tuple[float, float]:
     """Return the seconds of output head and loss, forward and backward, of one micro-batch."""
     columns = case.shape.vocab / case.tensor
     product = work.product(work.tokens, case.shape.hidden, columns, narrow=False)
-    passes = at["head"] * work.tokens * columns * work.elementwise / work.bandwidth
-    factor = at[f"compute:{case.family}"]
+    passes = constants["head"] * work.tokens * columns * work.elementwise / work.bandwidth
+    factor = constants[f"compute:{case.family}"]
     return factor * (product + passes / 2), factor * ((1 if case.lora else 2) * product + passes / 2)
 
 
-def _sends(case: Case, at: Constants, wires: Wires) -> float:
+def _sends(case: Case, constants: Constants, wires: Wires) -> float:
     """Return the exposed seconds of a micro-batch's messages between stages."""
     if case.pipeline == 1:
         return 0.0
     rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
     stride = case.tensor * case.context * case.data
     one = wires.send(2.0 * rows * case.shape.hidden, stride)
-    if case.family in ONE_BY_ONE:
+    if case.family in UNPAIRED_SEND_FAMILIES:
         return 4 * one
-    return 2 * one * case.virtual * at["exposed.stages"] * (0.5 if case.virtual > 1 else 1.0)
+    return 2 * one * case.virtual_stages * constants["exposed.stages"] * (0.5 if case.virtual_stages > 1 else 1.0)
 
 
-def _data_traffic(case: Case, at: Constants, wires: Wires, weights: Weights, backward: float) -> float:
+def _data_traffic(case: Case, constants: Constants, wires: Wires, weights: Weights, backward: float) -> float:
     """Return the exposed seconds of a step's gradient reduction and parameter gathers."""
     if case.lora:
         return 0.0
@@ -237,29 +242,29 @@ def _data_traffic(case: Case, at: Constants, wires: Wires, weights: Weights, bac
     if case.zero == 3:
         block = (weights.dense + weights.experts) / weights.layers
         ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
-        return ends * at["exposed.data"] * 2 * at[f"data:{case.family}"] * case.micro_batches
+        return ends * constants["exposed.data"] * 2 * constants[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
     latency = case.ring_latency.get("gather" if case.zero else "reduce")
-    late = _buckets(case, weights) * _check(case, at, ranks) if not case.zero else 0.0
+    late = _buckets(case, weights) * _check(case, constants, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, latency)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
-    if case.zero and case.family in BY_TENSOR and ranks > 1:
+    if case.zero and case.family in PER_TENSOR_FAMILIES and ranks > 1:
         starts = TENSORS_OF_BLOCK * weights.layers * wires.start(ranks, stride)
         scatter, gather = scatter + starts, gather + starts
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
-    after = 0.0 if case.family in GATHERS_BESIDE else gather
+    after = 0.0 if case.family in OVERLAPPED_GATHER_FAMILIES else gather
     gather -= after
-    if case.family in REDUCES_AFTER:
+    if case.family in LATE_REDUCE_FAMILIES:
         return late + after + scatter + gather
-    hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9))
-    exposed = at["exposed.data"] * at[f"data:{case.family}"]
+    hidden = min(1.0, backward / case.virtual_stages / max(scatter + gather, 1e-9))
+    exposed = constants["exposed.data"] * constants[f"data:{case.family}"]
     return late + after + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
 
 
 def _buckets(case: Case, weights: Weights) -> int:
-    """Return the number of DistributedDataParallel's buckets for a stage's 16-bit gradients; each closes once it has `BUCKET` bytes."""
+    """Return the number of DistributedDataParallel's buckets for a stage's 16-bit gradients; each closes at `BUCKET_BYTES`."""
     shape = case.shape
     keys = shape.groups * (shape.head_size + shape.value_size)
     queries, values = shape.heads * shape.head_size, shape.heads * shape.value_size
@@ -272,12 +277,12 @@ def _buckets(case: Case, weights: Weights) -> int:
     closed, filled = 1, 0.0
     for size in [2.0 * size / case.tensor for size in products] * weights.layers:
         filled += size
-        if filled >= BUCKET:
+        if filled >= BUCKET_BYTES:
             closed, filled = closed + 1, 0.0
     return closed
 
 
-def _update(case: Case, at: Constants, work: StepWork, weights: Weights) -> float:
+def _update(case: Case, constants: Constants, work: StepWork, weights: Weights) -> float:
     """Return the seconds of the optimizer's step: states are read and written, gradients are cleared and their norm is computed."""
     if case.lora:
         return 0.0
@@ -286,4 +291,4 @@ def _update(case: Case, at: Constants, work: StepWork, weights: Weights) -> floa
     expert_shards = max(1, ranks * case.tensor // case.expert) if case.zero and case.expert > 1 else shards
     owned = (weights.dense + weights.vocabulary) / shards + weights.experts / expert_shards
     held = owned if case.zero == 3 else weights.total
-    return (at["update"] * owned + 8.0 * held) / work.bandwidth
+    return (constants["update"] * owned + 8.0 * held) / work.bandwidth

@@ -15,16 +15,16 @@ from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants
 from sim.spec.yaml import SpecError
 
-REFUSED: Final = "closed form alone"
+CLOSED_FORM_ONLY: Final = "closed form alone"
 """Name of the part that has the step if the simulator refuses a row."""
 
 
-def predict(case: Case, at: Constants) -> LlmPrediction:
-    """Return the combined prediction of *case* with the constants *at*."""
-    closed = closed_form.predict(case, at)
+def predict(case: Case, constants: Constants) -> LlmPrediction:
+    """Return the combined prediction of *case* with the constants *constants*."""
+    closed = closed_form.predict(case, constants)
     try:
-        simulated = engine.predict(case, at)
+        simulated = engine.predict(case, constants)
     except (SpecError, ValueError):
-        return LlmPrediction(closed.step_time, closed.memory, closed.verdict, {REFUSED: closed.step_time})
+        return LlmPrediction(closed.step_time, closed.memory, closed.verdict, {CLOSED_FORM_ONLY: closed.step_time})
     parts = {"closed form": closed.step_time, "simulator": simulated.step_time}
     return LlmPrediction(sqrt(closed.step_time * simulated.step_time), closed.memory, closed.verdict, parts)

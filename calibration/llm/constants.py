@@ -16,16 +16,16 @@ from typing import Any, Final
 
 from calibration.llm.case import Case
 from calibration.llm.priors import defaults
-from calibration.llm.shapes import RECORDS
+from calibration.llm.shapes import LLM_RECORDS
 from sim.report.layouts import layout_error
 
-FILE: Final = RECORDS / "constants.json"
+FILE: Final = LLM_RECORDS / "constants.json"
 QUANTILES: Final = 11
 POINTS_NEEDED: Final = 10
 """Rows below which sources are pooled."""
-HELD: Final = 0.9
+COVERAGE: Final = 0.9
 """Minimum share of a new source's rows that intervals should contain, and of sources for which this should be true."""
-LEAST: Final = 0.01
+LEAST_WIDTH: Final = 0.01
 """Minimum distance of an interval's ends from the prediction, as a logarithm: repeated runs differ by this much."""
 
 
@@ -65,7 +65,7 @@ class FittedConstants:
         return math.exp(wider * low), math.exp(wider * high)
 
     @property
-    def learning(self) -> float:
+    def common_share(self) -> float:
         """Return the share of a measured row's log error that is common to its source: variance between sources over total variance."""
         sources = [[value for kind in kinds.values() for value in kind[1:-1]] for kinds in self.errors.values()]
         if len(sources) < 3:
@@ -82,7 +82,7 @@ def widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[
     the one of rank 0.9 (n + 1), or the largest below ten sources. *rows* has the number of rows by source and kind of layout.
     """
     needs = sorted(_required_widening(errors, rows[source], source) for source in errors) if len(errors) > 3 else []
-    rank = min(len(needs), math.ceil(HELD * (len(needs) + 1)))
+    rank = min(len(needs), math.ceil(COVERAGE * (len(needs) + 1)))
     return max(1.0, needs[rank - 1]) if needs else 1.0
 
 
@@ -94,7 +94,7 @@ def _required_widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows
         low, high = _error_range(others, kind)
         ends = (0, len(quantiles) - 1)  # the first and the last represent half as many rows as the other quantiles
         misses += [(value / (high if value > 0 else low), rows[kind] * (0.5 if at in ends else 1.0)) for at, value in enumerate(quantiles)]
-    return _weighted(sorted(misses), HELD)
+    return _weighted(sorted(misses), COVERAGE)
 
 
 def _error_range(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> tuple[float, float]:
@@ -104,7 +104,7 @@ def _error_range(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str)
     if not used:
         return math.log(0.5), math.log(2.0)
     votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
-    return min(_weighted(votes, 0.02), -LEAST), max(_weighted(votes, 0.98), LEAST)
+    return min(_weighted(votes, 0.02), -LEAST_WIDTH), max(_weighted(votes, 0.98), LEAST_WIDTH)
 
 
 def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
@@ -116,7 +116,7 @@ def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
     return votes[-1][0]
 
 
-def fitted(source: str, leave_out: bool = True) -> FittedConstants:
+def fitted_constants(source: str, leave_out: bool = True) -> FittedConstants:
     """Return the constants for predictions of *source*; if *leave_out* is true, none of them were fitted to *source*."""
     committed = _file()
     own = committed["without"].get(source) if leave_out else None
@@ -129,7 +129,7 @@ def fitted(source: str, leave_out: bool = True) -> FittedConstants:
     return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
 
 
-def sources() -> list[str]:
+def fitted_sources() -> list[str]:
     """Return the sources that the constants were fitted to."""
     return sorted(_file()["without"])
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import SHARDED, Case
+from calibration.llm.case import SHARDED_FAMILIES, Case
 from calibration.llm.prediction import LlmPrediction, Memory
-from calibration.llm.priors import EAGER, EXPOSED_EXPERTS, Constants, defaults
+from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
@@ -46,17 +46,17 @@ def workload_document(case: Case) -> dict[str, Any]:
         "pipeline": case.pipeline,
         "context": case.context,
         "expert": case.expert,
-        "virtual_stages": case.virtual,
+        "virtual_stages": case.virtual_stages,
         "shard": _SHARD[case.zero],
     }
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
-    if case.family in SHARDED and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: shards that stay gathered until backward
+    if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward
         parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
-    precision = _PRECISION[case.products]
+    precision = _PRECISION[case.precision]
     if case.chip.generation == "volta" or case.row.text["precision"].startswith("fp16"):
         precision = "fp16"
     return {
@@ -66,55 +66,57 @@ def workload_document(case: Case) -> dict[str, Any]:
             "batch": case.micro_batch,
             "gradient_accumulation_steps": case.micro_batches,
             "precision": precision,
-            **({"fp8_recipe": case.scaling} if case.scaling and precision == "fp8" else {}),
+            **({"fp8_recipe": case.stated_recipe} if case.stated_recipe and precision == "fp8" else {}),
             "optimizer": {"name": "adam"},
             "stack": case.stack,
             "activation_checkpointing": _RECOMPUTE[case.recompute],
             "recompute_blocks": case.recomputed_layers if case.recompute == "full" else 0,
-            "recompute_modules": list(case.modules),
-            "recompute_saves": list(case.saves),
+            "recompute_modules": list(case.recomputed_modules),
+            "recompute_saves": list(case.saved_layers),
             "parallel": parallel,
         },
     }
 
 
-def practice_overrides(case: Case, at: Constants) -> list[str]:
-    """Return what the scripts of *case*'s source set in addition to its stack's file, as workload overrides; host times come from *at*."""
+def practice_overrides(case: Case, constants: Constants) -> list[str]:
+    """Return workload overrides for what the scripts of *case*'s source set beyond its stack's file; *constants* has the host times."""
     stack = "training.stack"
     overrides = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
         f"{stack}.mesh.expert_overlap": f"{1 - EXPOSED_EXPERTS}" if case.expert_overlap else "0",
-        f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
-        f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
+        f"{stack}.mesh.collective_check": f"{constants['check.message'] * 1e6:g} us" if case.checks_collectives else "0 s",
+        f"{stack}.cuda_graphs": str(case.is_tuned or case.uses_cuda_graphs).lower(),
     }
     overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
-    overrides[f"{stack}.mesh.block_host"] = f"{at['host.eager'] * 1e3:g} ms" if case.family in EAGER and not case.compiled else "0 s"
+    overrides[f"{stack}.mesh.block_host"] = (
+        f"{constants['host.eager'] * 1e3:g} ms" if case.family in EAGER_FAMILIES and not case.is_compiled else "0 s"
+    )
     if case.shape.experts:
-        overrides[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
-    if case.states:  # Megatron's precision-aware optimizer, which takes gradients as they are
-        overrides |= {f"{stack}.mesh.states": case.states, f"{stack}.mesh.casts_gradients": "never"}
+        overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
+    if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are
+        overrides |= {f"{stack}.mesh.states": case.optimizer_states, f"{stack}.mesh.casts_gradients": "never"}
     if case.logit_bytes:
         overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
-    if case.activation_kept != 1.0 and case.products != "16bit":
+    if case.activation_kept != 1.0 and case.precision != "16bit":
         overrides[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
     if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
-    if not (case.tensor_overlap or case.tuned):
+    if not (case.tensor_overlap or case.is_tuned):
         overrides[f"{stack}.mesh.tensor_overlap"] = "0"
     elif case.stack in _PLAIN_STACKS:
         overrides[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
     return [f"{name}={value}" for name, value in overrides.items()]
 
 
-def workload_of(case: Case, at: Constants) -> Workload:
-    """Return the workload of *case*, with the host times of its stack from *at*. Raise SpecError if it is invalid."""
+def workload_of(case: Case, constants: Constants) -> Workload:
+    """Return the workload of *case*, with the host times of its stack from *constants*. Raise SpecError if it is invalid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
         path.write_text(json.dumps(workload_document(case)), encoding="utf-8")
-        return load(Workload, path, practice_overrides(case, at)).spec
+        return load(Workload, path, practice_overrides(case, constants)).spec
 
 
 def hardware_of(case: Case) -> Hardware:
@@ -147,13 +149,13 @@ def _machine(named: str, gpu: str, usual: str) -> str:
     return named if same else usual
 
 
-def simulated(case: Case, at: Constants) -> LayoutRun:
-    """Return the simulated step of *case*, with the host times of its stack from *at*. Raise SpecError if the simulator refuses it."""
+def simulate_case(case: Case, constants: Constants) -> LayoutRun:
+    """Return the simulated step of *case* with its stack's host times from *constants*. Raise SpecError if the simulator refuses it."""
     from sim.mesh import predict as simulate
 
     hardware = hardware_of(case)
     nodes, gpus_per_node = _placement(case, hardware)
-    return simulate(hardware, workload_of(case, at), nodes, gpus_per_node)
+    return simulate(hardware, workload_of(case, constants), nodes, gpus_per_node)
 
 
 def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
@@ -172,10 +174,10 @@ def memory_of(case: Case) -> Memory:
     nodes, gpus_per_node = _placement(case, hardware)
     gpu = hardware.groups[0].node.gpu
     stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, ends=False), workload, gpu)
-    return Memory(as_read(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
+    return Memory(reported_memory(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
 
 
-def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
+def reported_memory(case: Case, stages: Sequence[StageMemory]) -> float:
     """Return the memory (bytes) of the fullest of *stages*, or of the first, in the reading of the table of *case*."""
     reading: Mapping[str, Callable[[StageMemory], float]] = {
         "allocated": lambda stage: stage.allocated,
@@ -185,7 +187,7 @@ def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
     return max(map(reading[case.memory_reading], stages[:1] if case.memory_rank == "first" else stages))
 
 
-def predict(case: Case, at: Constants) -> LlmPrediction:
-    """Return the simulator's prediction of *case*; of the constants *at*, it only uses host times, which stack files do not have."""
-    run = simulated(case, at)
-    return LlmPrediction(run.step_time, as_read(case, run.memory), run.memory_verdict)
+def predict(case: Case, constants: Constants) -> LlmPrediction:
+    """Return the simulator's prediction of *case*; of *constants*, it only uses host times, which stack files do not have."""
+    run = simulate_case(case, constants)
+    return LlmPrediction(run.step_time, reported_memory(case, run.memory), run.memory_verdict)

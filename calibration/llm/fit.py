@@ -24,12 +24,12 @@ NOISE: Final = 0.08
 """Deviation of a row's log step time that counts as noise: repeats, and details that a table does not state (estimate)."""
 ROUNDS: Final = 30
 """Rounds after which a fit that has not converged is an error."""
-SETTLED: Final = 0.005
+TOLERANCE: Final = 0.005
 """The fit has converged if no constant's logarithm changes by more than this in a round."""
 STEP: Final = 0.02
 
 
-def usable(case: Case) -> bool:
+def is_usable(case: Case) -> bool:
     """Return whether *case* is used in fits: it ran and was measured.
 
     nanotron's runs also have at most 8 tensor ranks, use less than 80% of memory, and have no pipeline over several nodes.
@@ -41,15 +41,15 @@ def usable(case: Case) -> bool:
     return True
 
 
-def thinned(cases: Sequence[Case], most: int = 120) -> list[Case]:
+def thin(cases: Sequence[Case], most: int = 120) -> list[Case]:
     """Return at most *most* cases of each source, sampled evenly."""
     total = Counter(case.row.source for case in cases)
-    seen: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
     kept = []
     for case in cases:
         source = case.row.source
-        number = seen[source]
-        seen[source] += 1
+        number = passed[source]
+        passed[source] += 1
         stride = max(1.0, total[source] / most)
         if math.floor(number / stride) != math.floor((number - 1) / stride):
             kept.append(case)
@@ -60,7 +60,7 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     """Return the constants fitted to *cases* and, by source, those fitted without that source."""
     import numpy as np
 
-    rows = thinned([case for case in cases if usable(case)])
+    rows = thin([case for case in cases if is_usable(case)])
     prior_of = priors()
     names = list(prior_of)
     prior = np.log([prior_of[name][0] for name in names])
@@ -74,7 +74,7 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
         jacobian = _jacobian(rows, names, theta, residual)
         before, theta = theta, _solve(theta, residual, jacobian, base, prior, deviation)
         residual = _residuals(rows, names, theta)
-        if np.max(np.abs(theta - before)) < SETTLED:
+        if np.max(np.abs(theta - before)) < TOLERANCE:
             break
     else:
         raise ValueError(f"the fit of {len(names)} constants moves on after {ROUNDS} rounds")
@@ -125,14 +125,14 @@ def _solve(
     return theta + moved
 
 
-def accepted(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) -> bool:
+def improves_on_priors(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) -> bool:
     """Return whether constants fitted without each source predict its rows better than the priors do, with one vote per source."""
     from statistics import median
 
     before: list[float] = []
     after: list[float] = []
     for source in without:
-        rows = [case for case in cases if case.row.source == source and usable(case)]
+        rows = [case for case in cases if case.row.source == source and is_usable(case)]
         for constants, into in ((defaults(), before), (without[source], after)):
             into.append(median(abs(math.log(step(case, constants)[0] / (case.measured or 1.0))) for case in rows))
     return sum(after) < sum(before)

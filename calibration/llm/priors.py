@@ -26,7 +26,7 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
 }  # fmt: skip
 """Physical constants: shares of peaks, bytes per element, seconds. Priors are estimates, at the level of datasheets."""
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
-EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
+EAGER_FAMILIES: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or a similar kernel."""
 EXPOSED_EXPERTS: Final = 0.4
 """Part of dispatch and combine that stays exposed if they overlap with another micro-batch's compute: estimate."""

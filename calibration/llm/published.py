@@ -20,22 +20,22 @@ from typing import Any, Final, NamedTuple
 from calibration import FOLDER
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
-from calibration.llm.constants import fitted, kind_of
-from calibration.llm.fit import thinned
+from calibration.llm.constants import fitted_constants, kind_of
+from calibration.llm.fit import thin
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
     ScoredRun,
     coverage,
     errors_of,
+    errors_with_one_row,
     groups,
+    is_scorable,
     memory_scores,
-    one_row_known,
-    pooled,
+    pool_sources,
     quantile,
     ranking,
-    scorable,
-    voted,
+    vote_by_source,
 )
 from calibration.validate.validation_report import number, pair, percent
 from sim.events import Cause
@@ -47,19 +47,19 @@ from sim.study.pool import each
 PAGE: Final = "docs/trust/transformers.md"
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
-QUOTED: Final = 24
+MOST_QUOTED: Final = 24
 """Maximum number of runs of a source in expected errors, sampled evenly: one source has as many runs as all others together."""
-SOURCES: Final = 2
+LEAST_SOURCES: Final = 2
 """Minimum number of other sources for a factor by GPU generation. With fewer, the factor comes from all generations, because a single
 source may be an exception (estimate)."""
-LEAST: Final = 6
+LEAST_RUNS: Final = 6
 """Minimum number of runs in a group of expected errors."""
 
 FactorKey = tuple[str, str]
 """A source, and a generation of GPUs."""
 
 
-class Simulated(NamedTuple):
+class SimulatedRun(NamedTuple):
     """One measured run as simulated."""
 
     case: Case
@@ -82,7 +82,7 @@ class Simulated(NamedTuple):
         return math.log((self.case.measured or 1.0) / self.step_with(factor))
 
 
-def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[Simulated]:
+def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], processes: int | None = None) -> list[SimulatedRun]:
     """Return *cases* as simulated, without those that the simulator refuses; *progress* is called with the number done and the total."""
     runs = []
     for done, run in enumerate(each(_simulated, cases, processes), 1):
@@ -92,31 +92,31 @@ def simulated_runs(cases: Sequence[Case], progress: Callable[[int, int], None], 
     return runs
 
 
-def _simulated(case: Case) -> Simulated | None:
+def _simulated(case: Case) -> SimulatedRun | None:
     try:
-        run = engine.simulated(case, fitted(case.row.source).constants)
+        run = engine.simulate_case(case, fitted_constants(case.row.source).constants)
     except (SpecError, ValueError):
         return None
-    return Simulated(case, run.step_time, run.stalls[Cause.COMPUTE])
+    return SimulatedRun(case, run.step_time, run.stalls[Cause.COMPUTE])
 
 
-def required_factors(runs: Sequence[Simulated]) -> dict[FactorKey, list[float]]:
+def required_factors(runs: Sequence[SimulatedRun]) -> dict[FactorKey, list[float]]:
     """Return the factors on compute that runs of dense models require, by source and GPU generation; an empty generation means all.
 
     Mixtures of experts are left out, because their factors would include errors of dispatch.
     """
-    asked_for: dict[FactorKey, list[float]] = defaultdict(list)
+    required: dict[FactorKey, list[float]] = defaultdict(list)
     for run in (run for run in runs if not run.case.shape.experts):
         source, generation = factor_key(run.case)
-        asked_for[source, generation].append(run.factor)
-        asked_for[source, ""].append(run.factor)
-    return dict(asked_for)
+        required[source, generation].append(run.factor)
+        required[source, ""].append(run.factor)
+    return dict(required)
 
 
-def factors_of_others(runs: Sequence[Simulated]) -> dict[FactorKey, float]:
+def factors_of_others(runs: Sequence[SimulatedRun]) -> dict[FactorKey, float]:
     """Return, by source and GPU generation, the factor on compute that the other sources require, one vote each.
 
-    If fewer than `SOURCES` others have GPUs of the generation, the factors of all generations are used.
+    If fewer than `LEAST_SOURCES` others have GPUs of the generation, the factors of all generations are used.
     """
     medians = {key: median(factors) for key, factors in required_factors(runs).items()}
     return {factor_key(run.case): _median_of_others(medians, *factor_key(run.case)) for run in runs}
@@ -129,17 +129,17 @@ def factor_key(case: Case) -> FactorKey:
 
 def _median_of_others(medians: Mapping[FactorKey, float], source: str, generation: str) -> float:
     same, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
-    return median(same if len(same) >= SOURCES else every or [1.0])
+    return median(same if len(same) >= LEAST_SOURCES else every or [1.0])
 
 
-def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
+def scored_runs(runs: Sequence[SimulatedRun]) -> list[ScoredRun]:
     """Return *runs* with the predictions of each of `PREDICTORS` and of the simple rules; the interval is that of ``both``."""
     factors = factors_of_others(runs)
     return [_scored(run, factors[factor_key(run.case)]) for run in runs]
 
 
-def _scored(run: Simulated, factor: float) -> ScoredRun:
-    constants = fitted(run.case.row.source)
+def _scored(run: SimulatedRun, factor: float) -> ScoredRun:
+    constants = fitted_constants(run.case.row.source)
     closed = closed_form.predict(run.case, constants.constants)
     simulated = run.step_with(factor)
     both = sqrt(closed.step_time * simulated)
@@ -147,27 +147,27 @@ def _scored(run: Simulated, factor: float) -> ScoredRun:
     low, high = constants.interval(run.case)
     step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
-    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.learning)
+    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.common_share)
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:
     """Return step-time errors by source and predictor, then with one vote a source, with one measured row, of simple rules; rankings."""
     lines = [_line("", "rows", PREDICTORS, "", "within"), _line("source", "", ["median / p90"] * len(PREDICTORS), "bias", "95%")]
-    for source, group in sorted(pooled(rows).items()):
+    for source, group in sorted(pool_sources(rows).items()):
         errors = [pair(errors_of(group, name)) for name in PREDICTORS]
         lines.append(_line(source, f"{len(group):,}", errors, percent(errors_of(group, "both")["bias"]), percent(coverage(group))))
-    votes = [voted(rows, name) for name in PREDICTORS]
+    votes = [vote_by_source(rows, name) for name in PREDICTORS]
     lines.append(_line("one vote per source", f"{len(rows):,}", [pair(one) for one in votes], percent(votes[-1]["bias"])))
-    lines.append(_line("one row per source known", "", [pair(_one_known(rows, name)) for name in PREDICTORS]))
+    lines.append(_line("one row per source known", "", [pair(_with_one_row(rows, name)) for name in PREDICTORS]))
     orders = [ranking(rows, name) for name in PREDICTORS]
+    utilization, six_pd = (percent(vote_by_source(rows, name)["median"]) for name in ("constant_mfu", "six_pd"))
     lines += [
         "",
         _line(f"order within {orders[0]['sweeps']} sweeps", "", PREDICTORS),
         _line("Kendall's tau, median sweep", "", [number(one["kendall_tau_median"]) for one in orders]),
         _line("chosen layout slower than best", "", [pair({"median": o["regret_median"], "p90": o["regret_p90"]}) for o in orders]),
         "",
-        f"Simple rules, median errors: constant utilization {percent(voted(rows, 'constant_mfu')['median'])}%, six FLOP per parameter "
-        f"and token {percent(voted(rows, 'six_pd')['median'])}%.",
+        f"Simple rules, median errors: constant utilization {utilization}%, six FLOP per parameter and token {six_pd}%.",
     ]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -176,16 +176,16 @@ def _line(name: str, count: str, figures: Sequence[str], bias: str = "", within:
     return f"{name[-34:]:34} {count:>6} {' '.join(f'{figure:>14}' for figure in figures)} {bias:>7} {within:>7}"
 
 
-def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
-    moved = [one_row_known(group, name) for group in pooled(rows).values() if len(group) > 1]
-    return {key: fmean(one[key] for one in moved) for key in ("median", "p90")}
+def _with_one_row(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
+    errors = [errors_with_one_row(group, name) for group in pool_sources(rows).values() if len(group) > 1]
+    return {key: fmean(one[key] for one in errors) for key in ("median", "p90")}
 
 
-def factor_table(runs: Sequence[Simulated]) -> str:
+def factor_table(runs: Sequence[SimulatedRun]) -> str:
     """Return, by source and generation, the factor on simulated compute that dense models require, and the one they are scored with."""
-    asked_for, others = required_factors(runs), factors_of_others(runs)
+    required, others = required_factors(runs), factors_of_others(runs)
     lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
-    for (source, generation), factors in sorted(asked_for.items()):
+    for (source, generation), factors in sorted(required.items()):
         if generation:
             name = f"{source.split('/')[-1][: 33 - len(generation)]} {generation}"
             lines.append(f"{name:34} {len(factors):6,} {median(factors):6.2f} {others[source, generation]:6.2f}")
@@ -204,7 +204,7 @@ def group_table(rows: Sequence[ScoredRun]) -> str:
 def memory_table(described: Sequence[Case]) -> str:
     """Return errors of peak memory of finished runs by source, and how well runs at the memory limit are recognized."""
     ended = [case for case in described if case.row.status in ("ok", "suspect")]
-    scores = memory_scores([(case, closed_form.predict(case, fitted(case.row.source).constants)) for case in ended])
+    scores = memory_scores([(case, closed_form.predict(case, fitted_constants(case.row.source).constants)) for case in ended])
     fits, edge = scores["fitted"], scores["thrashes"]
     recognized = f"{percent(edge['recalled'])}% are detected, with {percent(edge['false_alarms'])}% false alarms"
     return "\n".join(
@@ -221,13 +221,13 @@ def _row(name: str, count: str, error: str, bias: str, within: str = "") -> str:
     return f"{name[-34:]:34} {count:>6} {error:>14} {bias:>7} {within:>7}".rstrip()
 
 
-def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
+def expected_errors(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     """Return the table of expected errors that ``sim run`` reads: the errors of its predictions, by groups of runs."""
     by_group: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for error, case in errors:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
             by_group[name].append((error, case))
-    named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST}
+    named = {name: _group(group) for name, group in sorted(by_group.items()) if len(group) >= LEAST_RUNS}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
         "groups": named,
@@ -248,7 +248,7 @@ def _group(runs: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     }
 
 
-def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
+def block(described: Sequence[Case], runs: Sequence[SimulatedRun]) -> str:
     """Return the generated block of `PAGE`: steps, factors on compute, groups, memory."""
     rows = scored_runs(runs)
     parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
@@ -262,12 +262,12 @@ def publish(
 
     Return how many runs were simulated, were refused, and are in the expected errors.
     """
-    scored = [case for case in described if scorable(case)]
+    scored = [case for case in described if is_scorable(case)]
     runs = simulated_runs(scored, progress, processes)
     factors = factors_of_others(runs)
-    quoted = {id(case) for case in thinned([run.case for run in runs], QUOTED)}
+    quoted = {id(case) for case in thin([run.case for run in runs], MOST_QUOTED)}
     errors = [(run.error(factors[factor_key(run.case)]), run.case) for run in runs if id(run.case) in quoted]
-    write_file(root / SUMMARY, json.dumps(expected(errors), indent=1) + "\n")
+    write_file(root / SUMMARY, json.dumps(expected_errors(errors), indent=1) + "\n")
     text = (root / PAGE).read_text(encoding="utf-8")
     write_file(root / PAGE, BLOCK.sub(lambda _: block(described, runs), text))
     return {"simulated": len(runs), "refused": len(scored) - len(runs), "quoted": len(errors)}

@@ -14,7 +14,7 @@ from typing import Final
 from calibration.llm.case import Case
 from calibration.llm.weights import layer_parameters, total_parameters
 
-NAMES: Final = ("constant_mfu", "six_pd")
+RULES: Final = ("constant_mfu", "six_pd")
 
 
 def active_parameters(case: Case) -> float:
@@ -42,20 +42,20 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
     for case in cases:
         if not case.measured:
             continue
-        ideal = case.measured * case.gpus * case.chip.peak[case.products]
+        ideal = case.measured * case.gpus * case.chip.peak[case.precision]
         utilisation, source = model_flop(case, attention=True) / ideal, case.row.source
-        shares[f"mfu:{case.chip.name}:{case.products}"][source].append(utilisation)
-        shares[f"mfu:{case.products}"][source].append(utilisation)
+        shares[f"mfu:{case.chip.name}:{case.precision}"][source].append(utilisation)
+        shares[f"mfu:{case.precision}"][source].append(utilisation)
         shares["six_pd"][source].append(model_flop(case, attention=False) / ideal)
     return {name: median(median(values) for values in by_source.values()) for name, by_source in shares.items()}
 
 
 def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of a step of *case* that each rule predicts with *efficiencies*."""
-    peak = case.gpus * case.chip.peak[case.products]
+    peak = case.gpus * case.chip.peak[case.precision]
     utilisation = (
-        efficiencies.get(f"mfu:{case.chip.name}:{case.products}")
-        or efficiencies.get(f"mfu:{case.products}")
+        efficiencies.get(f"mfu:{case.chip.name}:{case.precision}")
+        or efficiencies.get(f"mfu:{case.precision}")
         or efficiencies.get("mfu:16bit")
         or 0.4
     )

@@ -18,30 +18,30 @@ from calibration.llm.case import NOT_STATED, Case
 from calibration.llm.constants import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
 
-SWEEP: Final = 5
-NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
+LEAST_SWEEP: Final = 5
+PREDICTIONS: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
 SCALES: Final = (("to 8 GPUs", 8), ("to 64 GPUs", 64), ("to 256 GPUs", 256))
 GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
     "model_family": lambda case: case.model_family,
     "axes": lambda case: case.axes,
     "scale": lambda case: next((name for name, most in SCALES if case.gpus <= most), "above 256 GPUs"),
     "gpu": lambda case: case.chip.name,
-    "precision": lambda case: case.products,
+    "precision": lambda case: case.precision,
     "software": lambda case: case.family,
-    "practice": lambda case: "assumed" if case.assumed else "stated",
+    "practice": lambda case: "assumed" if case.assumptions else "stated",
 }
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One row: its case, its prediction, the steps (s) of all predictors and rules (*said*), and the 95% interval of the step (s)."""
+    """One row: its case, its prediction, the seconds of a step by every predictor and rule, and the 95% interval of the step (s)."""
 
     case: Case
     prediction: LlmPrediction
-    said: Mapping[str, float]
+    step_times: Mapping[str, float]
     low: float
     high: float
-    learning: float = 1.0
+    correction_share: float = 1.0
     """Share of one measured row's log error by which the predictions of its source's other rows are corrected."""
 
     @property
@@ -51,15 +51,15 @@ class ScoredRun:
 
     def error(self, name: str = "predicted") -> float:
         """Return the relative signed error of the prediction *name*."""
-        return self.said[name] / self.measured - 1.0
+        return self.step_times[name] / self.measured - 1.0
 
     @property
-    def inside(self) -> bool:
+    def is_inside(self) -> bool:
         """Return whether the measured step lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
-def unscored(case: Case) -> str:
+def reason_unscored(case: Case) -> str:
     """Return why a described row is not scored, else an empty text. Scored: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
     if case.row.status != "ok":
         return f"status is {case.row.status!r}; only rows with status ok are scored"
@@ -70,9 +70,9 @@ def unscored(case: Case) -> str:
     return ""
 
 
-def scorable(case: Case) -> bool:
-    """Return whether a row is scored, according to `unscored`."""
-    return not unscored(case)
+def is_scorable(case: Case) -> bool:
+    """Return whether a row is scored, according to `reason_unscored`."""
+    return not reason_unscored(case)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -84,7 +84,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
+def pool_sources(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
     """Return *rows* by source; sources with too few rows are pooled under ``others``."""
     by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
@@ -109,21 +109,21 @@ def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, A
     }
 
 
-def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
+def vote_by_source(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
     """Return the same figures with one vote per source: means over the sources."""
-    sources = [errors_of(group, name) for group in pooled(rows).values()]
+    sources = [errors_of(group, name) for group in pool_sources(rows).values()]
     if not sources:
         return errors_of((), name)
     means = {key: fmean(source[key] for source in sources) for key in ("median", "p90", "bias")}
     return {"points": len(rows), **means, "median_source": median(source["median"] for source in sources)}
 
 
-def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
+def errors_with_one_row(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return the median and 90th percentile of errors if one measured row corrects the others of its source: means over its choice."""
     medians, high = [], []
     for row_known in rows if len(rows) > 1 else ():
-        ratio = (row_known.measured / row_known.said[name]) ** row_known.learning
-        rest = [abs(ratio * row.said[name] / row.measured - 1.0) for row in rows if row is not row_known]
+        ratio = (row_known.measured / row_known.step_times[name]) ** row_known.correction_share
+        rest = [abs(ratio * row.step_times[name] / row.measured - 1.0) for row in rows if row is not row_known]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
@@ -144,7 +144,7 @@ def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
 
 def coverage(rows: Sequence[ScoredRun]) -> float | None:
     """Return the share of *rows* inside their intervals."""
-    return fmean(float(row.inside) for row in rows) if rows else None
+    return fmean(float(row.is_inside) for row in rows) if rows else None
 
 
 def sweep_of(case: Case) -> tuple[object, ...]:
@@ -162,11 +162,11 @@ def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str,
         {
             "sweep": ", ".join(str(part) for part in key),
             "points": len(runs),
-            "kendall_tau": kendall_tau([row.said[name] for row in runs], [row.measured for row in runs]),
-            "regret": min(runs, key=lambda row: row.said[name]).measured / min(row.measured for row in runs) - 1.0,
+            "kendall_tau": kendall_tau([row.step_times[name] for row in runs], [row.measured for row in runs]),
+            "regret": min(runs, key=lambda row: row.step_times[name]).measured / min(row.measured for row in runs) - 1.0,
         }
         for key, runs in by_sweep.items()
-        if len(runs) >= SWEEP
+        if len(runs) >= LEAST_SWEEP
     ]
 
 
@@ -203,7 +203,7 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, prediction in rows:
-        if NOT_STATED not in case.assumed:
+        if NOT_STATED not in case.assumptions:
             fitted += 1
             refused += prediction.verdict == "does_not_fit"
         if case.measured_memory is None or isnan(prediction.memory):

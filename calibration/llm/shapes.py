@@ -18,7 +18,7 @@ from sim.spec.library import load_part
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
 
-RECORDS: Final = COMMITTED / "llm"
+LLM_RECORDS: Final = COMMITTED / "llm"
 _MODELS: Final = "workloads/models"
 _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
 """Endings of a model's name that mean that it was trained further."""
@@ -35,8 +35,8 @@ def count(row: LlmRow, name: str) -> int:
 
 def axis(row: LlmRow, name: str) -> int:
     """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise CannotDescribe if it is no number."""
-    if name in row.unread:
-        raise CannotDescribe(f"{name} is {row.unread[name]!r}, not a number")
+    if name in row.non_numeric:
+        raise CannotDescribe(f"{name} is {row.non_numeric[name]!r}, not a number")
     return max(1, count(row, name))
 
 
@@ -45,7 +45,7 @@ def records_yaml(name: str) -> list[dict[str, Any]]:
     """Return the entries of the file *name* of the records."""
     import yaml
 
-    loaded: list[dict[str, Any]] = yaml.safe_load((RECORDS / name).read_text(encoding="utf-8"))
+    loaded: list[dict[str, Any]] = yaml.safe_load((LLM_RECORDS / name).read_text(encoding="utf-8"))
     return loaded
 
 

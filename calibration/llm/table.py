@@ -1,7 +1,7 @@
 """Which runs does a table of transformer training contain? One `LlmRow` per line of a CSV file such as ``records/llm/training.csv``.
 
-The columns distinguish such a table from other records. Text in a numeric cell is not an error of the file: it is kept in ``unread``, and
-the row is described without it, or listed with it in the reason.
+The columns distinguish such a table from other records. Text in a numeric cell is not an error of the file: it is kept in
+`LlmRow.non_numeric`, and the row is described without it, or listed with it in the reason.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Final
 
 from sim.spec.yaml import SpecError
 
-NUMBERS: Final = (
+NUMBER_COLUMNS: Final = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "experts", "topk", "seq_len", "nodes", "gpus", "dp", "tp",
     "pp", "virtual_pp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "grad_accum", "step_time_s", "tokens_per_s_per_gpu",
     "memory_peak_GiB_reported",
 )  # fmt: skip
-TEXTS: Final = (
+TEXT_COLUMNS: Final = (
     "source", "set", "model", "gpu", "node_type", "network", "framework", "framework_version", "precision", "sp", "fsdp_mode",
     "activation_checkpointing", "flash_attention", "offload", "compile", "status", "class", "notes",
 )  # fmt: skip
-NEEDED: Final = (
+REQUIRED_COLUMNS: Final = (
     "source", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "nodes", "gpus", "framework",
     "precision", "dp", "tp", "pp", "cp", "zero_stage", "micro_batch", "global_batch", "activation_checkpointing", "step_time_s",
 )  # fmt: skip
 """Columns without which a table cannot be scored."""
-TELLING: Final = frozenset(
+DISTINCTIVE_COLUMNS: Final = frozenset(
     {"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"}
 )
 """Most of these columns are in every table of transformer runs, and none are in other records."""
 
 
-MACHINES: Final = frozenset({"hardware", "cluster", "instance", "instance_type", "machine", "system"})
+MACHINE_COLUMNS: Final = frozenset({"hardware", "cluster", "instance", "instance_type", "machine", "system"})
 """Columns that name a machine in tables of data-parallel runs; tables of transformer runs name its ``gpu``."""
 
 
@@ -47,7 +47,7 @@ class LlmRow:
     line: int
     text: Mapping[str, str]
     number: Mapping[str, float]
-    unread: Mapping[str, str] = field(default_factory=dict)
+    non_numeric: Mapping[str, str] = field(default_factory=dict)
     """Cells of numeric columns that hold something else."""
 
     @property
@@ -57,7 +57,7 @@ class LlmRow:
 
     def text_or_number(self, name: str) -> str:
         """Return the content of the cell in column *name* as text; empty if it is blank."""
-        return self.text.get(name) or self.unread.get(name) or (f"{self.number[name]:g}" if name in self.number else "")
+        return self.text.get(name) or self.non_numeric.get(name) or (f"{self.number[name]:g}" if name in self.number else "")
 
     @property
     def status(self) -> str:
@@ -89,9 +89,9 @@ def is_llm_table(path: Path) -> bool:
             header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
     except (OSError, UnicodeDecodeError):
         return False
-    if {"workload", *MACHINES} & header:
+    if {"workload", *MACHINE_COLUMNS} & header:
         return False
-    return "model" in header or len(TELLING & header) >= len(TELLING) - 4
+    return "model" in header or len(DISTINCTIVE_COLUMNS & header) >= len(DISTINCTIVE_COLUMNS) - 4
 
 
 def read_table(path: Path) -> list[LlmRow]:
@@ -103,32 +103,32 @@ def read_table(path: Path) -> list[LlmRow]:
     lines = text.splitlines()
     skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), 0)
     reader = csv.DictReader(lines[skipped:])
-    missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+    missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
         raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
     return [_row(reader.line_num + skipped, cells) for cells in reader]
 
 
-BLANK: Final = ("n/a", "nan", "null")
+BLANK_WORDS: Final = ("n/a", "nan", "null")
 """What programs write into a cell without a value."""
-UNKNOWN: Final = ("unknown", "?", "not stated", "unspecified")
+UNKNOWN_WORDS: Final = ("unknown", "?", "not stated", "unspecified")
 """What people write into a text cell if the value is not stated."""
 
 
 def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
-    texts = {name: _cell(cells, name, BLANK + UNKNOWN) for name in TEXTS}
+    texts = {name: _cell(cells, name, BLANK_WORDS + UNKNOWN_WORDS) for name in TEXT_COLUMNS}
     numbers: dict[str, float] = {}
-    unread: dict[str, str] = {}
-    for name in NUMBERS:
-        cell = _cell(cells, name, BLANK)
+    non_numeric: dict[str, str] = {}
+    for name in NUMBER_COLUMNS:
+        cell = _cell(cells, name, BLANK_WORDS)
         if not cell:
             continue
         value = _number(cell)
         if value is None:
-            unread[name] = cell
+            non_numeric[name] = cell
         else:
             numbers[name] = value
-    return LlmRow(line, texts, numbers, unread)
+    return LlmRow(line, texts, numbers, non_numeric)
 
 
 def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:

@@ -13,24 +13,24 @@ from typing import Any, Final
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
-from calibration.llm.constants import FittedConstants, fitted
+from calibration.llm.constants import FittedConstants, fitted_constants
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
-    NAMES,
+    PREDICTIONS,
     ScoredRun,
     coverage,
     errors_of,
+    errors_with_one_row,
     feasibility,
     groups,
+    is_scorable,
     memory_scores,
-    one_row_known,
-    pooled,
+    pool_sources,
     ranking,
-    scorable,
-    unscored,
-    voted,
+    reason_unscored,
+    vote_by_source,
 )
 from calibration.llm.table import LlmRow, read_table
 from calibration.validate.validation_report import number, pair, percent
@@ -47,7 +47,7 @@ PUBLISHED: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Undescribed:
+class SkippedRow:
     """A row that cannot be predicted or scored, and why."""
 
     file: str
@@ -58,16 +58,17 @@ class Undescribed:
 
 @dataclass(frozen=True)
 class LlmValidation:
-    """The result for one or more tables: scored rows, all described runs with their predictions, and rows without description."""
+    """The result for one or more tables: scored rows, completed runs and failed runs with their predictions, and skipped rows."""
 
     scored: tuple[ScoredRun, ...]
-    said: tuple[tuple[Case, LlmPrediction], ...]
+    predictions: tuple[tuple[Case, LlmPrediction], ...]
     failed: tuple[tuple[Case, LlmPrediction], ...]
-    not_described: tuple[Undescribed, ...]
-    rows: int
-    described: int
-    unread: tuple[str, ...] = field(default=())
-    not_scored: tuple[Undescribed, ...] = field(default=())
+    not_described: tuple[SkippedRow, ...]
+    row_count: int
+    described_count: int
+    non_numeric: tuple[str, ...] = field(default=())
+    """Cells of number columns that are not numbers, with file and line."""
+    not_scored: tuple[SkippedRow, ...] = field(default=())
     """Rows that are described and predicted but not scored, and why."""
 
 
@@ -85,32 +86,32 @@ def validate_tables(
     predicted runs and the total. Raise SpecError if a file lacks a column.
     """
     described: list[Case] = []
-    undescribed: list[Undescribed] = []
-    unread: list[str] = []
+    skipped: list[SkippedRow] = []
+    non_numeric: list[str] = []
     count = 0
     for path in files:
         rows = read_table(path)
         count += len(rows)
         for row in rows:
-            _describe(path, row, described, undescribed, unread)
+            _describe(path, row, described, skipped, non_numeric)
     if not count:
         raise SpecError(f"{files[0]}: contains no runs; write one per line below the header")
-    constants_of = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    predicted = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
-    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in predicted if scorable(case)]
-    unscored_cases = [(case, why) for case, _ in predicted if (why := unscored(case))]
+    constants_of = {source: fitted_constants(source, leave_out) for source in {case.row.source for case in described}}
+    predicted = _predicted(files[0], described, constants_of, predictor, skipped, progress, processes)
+    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in predicted if is_scorable(case)]
+    unscored_cases = [(case, why) for case, _ in predicted if (why := reason_unscored(case))]
     not_scored = [
-        Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in unscored_cases
+        SkippedRow(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in unscored_cases
     ]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
-            _describe(memory, row, failed, undescribed, unread)
-    constants_of |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
-    refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, undescribed, processes=processes)
+            _describe(memory, row, failed, skipped, non_numeric)
+    constants_of |= {source: fitted_constants(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
+    refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, skipped, processes=processes)
     fits = [(case, prediction) for case, prediction in predicted if case.row.status in ("ok", "suspect")]
     return LlmValidation(
-        tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(predicted), tuple(unread), tuple(not_scored)
+        tuple(scored), tuple(fits), tuple(refused), tuple(skipped), count, len(predicted), tuple(non_numeric), tuple(not_scored)
     )
 
 
@@ -130,18 +131,18 @@ def _predicted(
     cases: Sequence[Case],
     constants_of: Mapping[str, FittedConstants],
     predictor: Predictor,
-    undescribed: list[Undescribed],
+    skipped: list[SkippedRow],
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
 ) -> list[tuple[Case, LlmPrediction]]:
-    """Return *cases* with the predictions of *predictor*; those that it refuses are added to *undescribed*."""
+    """Return *cases* with the predictions of *predictor*; those that it refuses are added to *skipped*."""
     predicted = []
     tasks = [(case, constants_of[case.row.source].constants) for case in cases]
     for done, (case, outcome) in enumerate(zip(cases, each(partial(_predict_or_refuse, predictor), tasks, processes), strict=True), 1):
         if isinstance(outcome, LlmPrediction):
             predicted.append((case, outcome))
         else:
-            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], outcome))
+            skipped.append(SkippedRow(path.name, case.row.line, case.row.text["model"], outcome))
         progress(done, len(cases))
     return predicted
 
@@ -152,16 +153,16 @@ def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> Ll
     Cases that are not scored are predicted by the closed form: all predictors use the same model of memory.
     """
     try:
-        return (predictor if scorable(task[0]) else closed_form.predict)(*task)
+        return (predictor if is_scorable(task[0]) else closed_form.predict)(*task)
     except (SpecError, ValueError, ArithmeticError) as error:
         return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
-    unread += [f"{path.name}:{row.line}: {name} is {cell!r}, not a number" for name, cell in row.unread.items()]
+def _describe(path: Path, row: LlmRow, described: list[Case], skipped: list[SkippedRow], non_numeric: list[str]) -> None:
+    non_numeric += [f"{path.name}:{row.line}: {name} is {cell!r}, not a number" for name, cell in row.non_numeric.items()]
     case = describe(row)
     if isinstance(case, str):
-        undescribed.append(Undescribed(path.name, row.line, row.text["model"], case))
+        skipped.append(SkippedRow(path.name, row.line, row.text["model"], case))
     else:
         described.append(case)
 
@@ -173,26 +174,26 @@ def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -
         "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, constants.rules),
     }
-    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.learning)
+    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.common_share)
 
 
 def llm_document(validation: LlmValidation) -> dict[str, Any]:
     """Return the JSON document of *validation*."""
     rows = validation.scored
-    of_source = pooled(rows)
+    of_source = pool_sources(rows)
     sources: list[dict[str, Any]] = [
         {
             "source": source,
             "rows_of": sorted({row.case.row.source for row in group}),
-            "assumed": fmean(bool(row.case.assumed) for row in group),
-            **{name: errors_of(group, name) for name in NAMES},
-            "one_row_known": one_row_known(group),
+            "assumed": fmean(bool(row.case.assumptions) for row in group),
+            **{name: errors_of(group, name) for name in PREDICTIONS},
+            "one_row_known": errors_with_one_row(group),
             "coverage": coverage(group),
             "skill": _skill(group),
         }
         for source, group in sorted(of_source.items())
     ]
-    overall: dict[str, Any] = {name: voted(rows, name) for name in NAMES}
+    overall: dict[str, Any] = {name: vote_by_source(rows, name) for name in PREDICTIONS}
     overall["calibrated"] = overall["predicted"]
     with_one_row = [source["one_row_known"] for source in sources if source["one_row_known"]["median"] is not None]
     overall["one_row_known"] = {key: fmean(one[key] for one in with_one_row) if with_one_row else None for key in ("median", "p90")}
@@ -201,8 +202,8 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
     return {
         "schema": 1,
         "kind": "llm",
-        "rows": validation.rows,
-        "described": validation.described,
+        "rows": validation.row_count,
+        "described": validation.described_count,
         "scored": len(rows),
         "overall": overall,
         "sources": sources,
@@ -212,13 +213,13 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
             "sources": {source["source"]: source["coverage"] for source in sources},
             "families": {family["name"]: family["coverage"] for family in groups(rows)["model_family"]},
         },
-        "memory": memory_scores([(case, prediction) for case, prediction in validation.said if case.row.status in ("ok", "suspect")]),
+        "memory": memory_scores(validation.predictions),
         "feasibility": feasibility(validation.failed),
         "ranking": ranking(rows),
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
         "not_described": [vars(one) for one in validation.not_described],
         "not_scored": [vars(one) for one in validation.not_scored],
-        "unread": list(validation.unread),
+        "unread": list(validation.non_numeric),
     }
 
 
@@ -292,14 +293,14 @@ def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
     lines = _by_reason("not described", validation.not_described, most) + _by_reason(
         "described but not scored", validation.not_scored, most
     )
-    if validation.unread:
-        lines += ["", "cells of number columns that are not numbers:", *(f"  {cell}" for cell in validation.unread[:most])]
-    return lines + ([f"  and {len(validation.unread) - most} more"] if len(validation.unread) > most else [])
+    if validation.non_numeric:
+        lines += ["", "cells of number columns that are not numbers:", *(f"  {cell}" for cell in validation.non_numeric[:most])]
+    return lines + ([f"  and {len(validation.non_numeric) - most} more"] if len(validation.non_numeric) > most else [])
 
 
-def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
+def _by_reason(what: str, rows: Sequence[SkippedRow], most: int) -> list[str]:
     """Return lines with *rows* grouped by reason, most frequent first, under the heading *what*."""
-    reasons: dict[str, list[Undescribed]] = {}
+    reasons: dict[str, list[SkippedRow]] = {}
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
     lines = ["", f"{what}:"] if reasons else []
@@ -322,14 +323,14 @@ def predictions_csv(validation: LlmValidation) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in validation.scored:
-        case, times = row.case, row.said
+        case, times = row.case, row.step_times
         text, measured = case.row.text, case.measured_memory
         figures = [row.measured, times["predicted"], row.low, row.high, times["zero_shot"], times["constant_mfu"], times["six_pd"]]
         writer.writerow(
             [
                 text["source"], case.row.line, text["set"], text["model"], case.chip.name, case.gpus, text["precision"], case.axes,
                 *(f"{figure:.6g}" for figure in figures), "" if measured is None else f"{measured / 2.0**30:.4g}",
-                f"{row.prediction.memory / 2.0**30:.4g}", row.prediction.verdict, "; ".join(case.assumed),
+                f"{row.prediction.memory / 2.0**30:.4g}", row.prediction.verdict, "; ".join(case.assumptions),
             ]
         )  # fmt: skip
     return out.getvalue()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-from calibration.llm.chips import Products
+from calibration.llm.chips import ProductPrecision
 from calibration.llm.shapes import CannotDescribe
 from sim.spec.fields import Fp8Recipe
 
@@ -20,7 +20,7 @@ _NARROWEST: Final = re.compile(r"fp4|float4")
 _SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|\bamp\b|mixed")
 
 
-SAVED: Final[Mapping[str, tuple[str, ...]]] = {
+SAVED_LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
     "minimal": ("attention.qkv", "attention.output", "feed.gate_up"),
     "save_dot_except_mlpwi": ("attention.qkv", "attention.output"),
     "save_dot_except_mlp": ("attention.qkv", "attention.output"),
@@ -34,10 +34,10 @@ their rotation (layers/attentions.py): the bytes are the same, but here the rota
 """
 
 
-def means_yes(text: str, unsaid: bool) -> bool:
-    """Return whether *text* means yes; *unsaid* if it is blank."""
+def means_yes(text: str, default: bool) -> bool:
+    """Return whether *text* means yes; *default* if it is blank."""
     plain = text.strip().lower()
-    return not plain.startswith(_NO) if plain else unsaid
+    return not plain.startswith(_NO) if plain else default
 
 
 _SCALED: Final[Mapping[str, Fp8Recipe]] = {
@@ -50,7 +50,7 @@ _SCALED: Final[Mapping[str, Fp8Recipe]] = {
 """The FP8 recipe by the first pattern that matches; words of two letters are those of NeMo and Megatron-Bridge."""
 
 
-def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
+def precision_of(text: str) -> tuple[ProductPrecision, Fp8Recipe | None]:
     """Return the precision of products that *text* names, and the FP8 recipe if it states one.
 
     Raise CannotDescribe if it names no precision that can be described.
@@ -68,7 +68,7 @@ def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
     """Return what software of *family* recomputes, and in how many blocks of a rank (0: all). Raise CannotDescribe for unknown words."""
     plain = text.strip().lower()
-    if plain in SAVED:
+    if plain in SAVED_LAYERS:
         return "full", 0
     if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
         raise CannotDescribe(
@@ -90,7 +90,7 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
 
 def saves_of(text: str) -> tuple[str, ...]:
     """Return the layers whose outputs are saved though their block is recomputed, if *text* is one of MaxText's policies; else none."""
-    return SAVED.get(text.strip().lower(), ())
+    return SAVED_LAYERS.get(text.strip().lower(), ())
 
 
 class Shards(NamedTuple):

@@ -5,27 +5,31 @@ from __future__ import annotations
 import math
 
 from calibration.llm.case import Case
-from calibration.llm.priors import EAGER, Constants
+from calibration.llm.priors import EAGER_FAMILIES, Constants
 from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, CLAMP_PASSES
 
 
 class StepWork:
-    """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
+    """One micro-batch of one rank, from the shapes of *case* and the rates in *constants*."""
 
-    def __init__(self, case: Case, at: Constants) -> None:
-        self.case, self.at = case, at
+    def __init__(self, case: Case, constants: Constants) -> None:
+        self.case, self.constants = case, constants
         self.chip = case.chip
         self.tokens = case.micro_batch * case.seq / case.context
-        self.held = self.tokens / (case.tensor if case.sequence_parallel else 1)
-        eager = case.family in EAGER and not case.compiled
-        self.elementwise = at[f"elementwise:{case.family}"] * (at["elementwise.eager"] if eager else 1.0)
-        self.rate16 = self.chip.peak["16bit"] * at.get(f"product.{self.chip.generation}", 0.6)
+        self.held_tokens = self.tokens / (case.tensor if case.sequence_parallel else 1)
+        eager = case.family in EAGER_FAMILIES and not case.is_compiled
+        self.elementwise = constants[f"elementwise:{case.family}"] * (constants["elementwise.eager"] if eager else 1.0)
+        self.rate16 = self.chip.peak["16bit"] * constants.get(f"product.{self.chip.generation}", 0.6)
         self.rate = self.rate16
-        if case.products != "16bit":
-            self.rate = self.chip.peak[case.products] * at.get(f"product.{self.chip.generation}", 0.6) * at[f"product.{case.products}"]
+        if case.precision != "16bit":
+            self.rate = (
+                self.chip.peak[case.precision]
+                * constants.get(f"product.{self.chip.generation}", 0.6)
+                * constants[f"product.{case.precision}"]
+            )
             self.rate *= case.recipe_rate
-        self.bandwidth = self.chip.memory_bandwidth * at["memory"]
+        self.bandwidth = self.chip.memory_bandwidth * constants["memory"]
 
     def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
         """Return the seconds of *groups* products of (rows x inner) by (inner x columns)."""
@@ -36,14 +40,14 @@ class StepWork:
         waves = tiles / self.chip.multiprocessors
         full = 0.5 * (math.ceil(waves) + max(waves, 1.0)) / waves
         padded = math.ceil(rows / 128) * 128 / rows
-        depth = 1 + self.at["depth"] / inner
+        depth = 1 + self.constants["depth"] / inner
         if inner % 64 or columns % 64:
-            depth *= self.at["unaligned"]
+            depth *= self.constants["unaligned"]
         flop = 2.0 * rows * inner * columns * groups
         moved = 2.0 * (rows * inner + inner * columns + rows * columns) * groups / self.bandwidth
-        return max(flop * depth * max(full, padded) / rate, moved) + self.at["kernel"]
+        return max(flop * depth * max(full, padded) / rate, moved) + self.constants["kernel"]
 
-    def wide(self, passes: float, tokens: float, elements: float) -> float:
+    def memory_passes(self, passes: float, tokens: float, elements: float) -> float:
         """Return the seconds of *passes* memory passes over 16-bit activations of *tokens* by *elements*."""
         return passes * 2.0 * tokens * elements * self.elementwise / self.bandwidth
 
@@ -97,18 +101,18 @@ class StepWork:
         shape, case = self.case.shape, self.case
         inner = float(shape.expert_ffn or shape.inner)
         local = max(1.0, shape.experts / case.expert)
-        rows = self.held * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
+        rows = self.held_tokens * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
         inner_here = inner if case.expert > 1 else inner / case.tensor
         gates = 2 if shape.gated else 1
         total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
-        total *= self.at["experts"]
+        total *= self.constants["experts"]
         shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
         if shared:
             total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
             total += self.product(self.tokens, shared / case.tensor, shape.hidden)
-        return total + self.product(self.held, shape.hidden, shape.experts, narrow=False)
+        return total + self.product(self.held_tokens, shape.hidden, shape.experts, narrow=False)
 
-    def core(self, layer: int, backward: bool) -> float:
+    def attention_core(self, layer: int, backward: bool) -> float:
         """Return the seconds of attention itself, which is causal; a sequence of packed samples counts as one of full length."""
         shape, case = self.case.shape, self.case
         heads = shape.heads / case.tensor
@@ -116,22 +120,22 @@ class StepWork:
         span = case.seq / 2 if not window or window >= case.seq else window * (1 - window / (2 * case.seq))
         flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
         if case.flash:
-            share = self.at["attention.backward" if backward else "attention.forward"]
+            share = self.constants["attention.backward" if backward else "attention.forward"]
             old = self.chip.generation in ("ampere", "volta")
-            share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
+            share *= 1.0 if old or case.family not in EAGER_FAMILIES else self.constants["attention.eager"]
             share *= 1.25 if old else 1.0
             share *= min(1.0, shape.head_size / 128 + 0.25)
-            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
-        scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
-        slow = self.at["unaligned.head"] if shape.head_size % 8 else 1.0
+            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.constants["kernel"]
+        scores = self.tokens * case.seq * heads * 2.0 * self.constants["scores"] / self.bandwidth
+        slow = self.constants["unaligned.head"] if shape.head_size % 8 else 1.0
         return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
 
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
-        total = self.wide(self.at["wide"], self.held, self.case.shape.hidden) + self.activation(experts)
+        total = self.memory_passes(self.constants["wide"], self.held_tokens, self.case.shape.hidden) + self.activation(experts)
         if experts:
             total += self.routed_traffic()
-        return total + self.casts(experts) + 10 * self.at["kernel"]
+        return total + self.casts(experts) + 10 * self.constants["kernel"]
 
     def casts(self, experts: bool) -> float:
         """Return the seconds of quantizing the inputs of one layer's products, forward, counted as in the simulator."""
@@ -146,7 +150,7 @@ class StepWork:
         both = not (case.lora or stack.casts_again)
         fused = [name for name in stack.fused_casts if not (experts and name.startswith("feed."))]
         moved = sum(elements * operand_bytes(own, gpu, both, name in fused) for name, elements in inputs.items())
-        return self.at["cast"] * self.tokens * moved / self.bandwidth
+        return self.constants["cast"] * self.tokens * moved / self.bandwidth
 
     def activation(self, experts: bool) -> float:
         """Return the seconds of the activation of one layer's feed-forward block, forward."""
@@ -154,7 +158,7 @@ class StepWork:
         sides = 1.5 if shape.gated else 1.0
         apart = CLAMP_PASSES[0] * 2.0 if experts and shape.clamped and self.case.family == "megatron" else 0.0
         return (
-            self.wide(3 * self.at["inner"], tokens, self._inner(experts) * sides)
+            self.memory_passes(3 * self.constants["inner"], tokens, self._inner(experts) * sides)
             + apart * 2.0 * tokens * self._inner(experts) / self.bandwidth
         )
 
@@ -162,7 +166,7 @@ class StepWork:
         """Return the seconds of permuting a layer's tokens into the order of their experts and back, and of adding biases, forward."""
         shape = self.case.shape
         biased = BIAS_PASSES[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
-        return (self.at["moe.traffic"] + biased) * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+        return (self.constants["moe.traffic"] + biased) * 2 * self.held_tokens * shape.experts_per_token * shape.hidden / self.bandwidth
 
     def _inner(self, experts: bool) -> float:
         """Return the inner elements per token of a feed-forward block, over all experts that the token is routed to."""

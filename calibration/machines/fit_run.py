@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from calibration.machines.gloo_fit import gloo_fits, gloo_processor
 from calibration.machines.layer_factors import layer_fits
-from calibration.machines.machine_blocks import described, untold
-from calibration.machines.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
-from calibration.machines.machine_yaml import Block, Machine, Sources, device_block, gpu_part, interval, with_layers
+from calibration.machines.machine_blocks import describe_machine, undetermined_subjects
+from calibration.machines.machine_fit import FACTOR, RATE, Fit, MergedRecords, fits, merge_records
+from calibration.machines.machine_yaml import Block, Machine, Sources, device_block, gpu_named_by_driver, interval, with_layers
 from calibration.machines.nccl_fit import NCCL, nccl_fit
 from calibration.machines.posterior import PosteriorEstimate
-from calibration.machines.predicted_steps import Written
-from calibration.machines.step_factors import FIELD, WHOLE, is_significant, step_fit, step_ratios, with_factor
+from calibration.machines.predicted_steps import WrittenFiles
+from calibration.machines.step_factors import FIELD, STEPS_SUBJECT, is_significant, step_fit, step_ratios, with_factor
 from sim.check import check_hardware, require
 from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
@@ -28,42 +28,42 @@ from sim.spec.yaml import SpecError
 from sim.study.new.hardware import new_hardware
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The results of a call of ``fit``."""
 
-    measured: Measured
+    records: MergedRecords
     fits: dict[str, Fit]
     machine: Machine
-    ratios: Mapping[str, Sequence[float]]
+    step_ratios: Mapping[str, Sequence[float]]
     """Measured step times over the times of their layers, by model."""
-    written: Written
+    files: WrittenFiles
 
 
-def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fitted:
+def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> FitResult:
     """Fit the records at *paths*, write the hardware to *output*, and write the software stack to the path that `stack_file` returns.
 
     Raise SpecError and leave all files unchanged if the records are insufficient or an output cannot be written.
     """
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: the name of the output file must end in .yaml")
-    measured = together(paths)
-    hardware = hardware or wired(measured, output)
-    fitted = fits(measured) | collective_fits(measured, hardware)
-    kernels = device_block(measured, fitted)
+    records = merge_records(paths)
+    hardware = hardware or write_links(records, output)
+    fitted = fits(records) | collective_fits(records, hardware)
+    kernels = device_block(records, fitted)
     gpu = _gpu(kernels, output)
-    fitted |= layer_fits(measured, gpu, _described_kernels(measured, fitted, gpu))
-    device = with_layers(kernels, measured, fitted, gpu.vector_factor)
-    block, stack = described(measured, fitted, device, output.stem, hardware, _reference(hardware, output))
+    fitted |= layer_fits(records, gpu, _described_kernels(records, fitted, gpu))
+    device = with_layers(kernels, records, fitted, gpu.vector_factor)
+    block, stack = describe_machine(records, fitted, device, output.stem, hardware, _reference(hardware, output))
     changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
-    machine = Machine(block, changed, stack, tuple(untold(measured, fitted)))
+    machine = Machine(block, changed, stack, tuple(undetermined_subjects(records, fitted)))
     with _drafts(output) as drafts:
         _write(machine, *drafts)
-        ratios = step_ratios(measured, _written(*drafts, machine))
+        ratios = step_ratios(records, _written(*drafts, machine))
         step_factor = step_fit(ratios)
         if step_factor is not None:
-            fitted[WHOLE] = step_factor
+            fitted[STEPS_SUBJECT] = step_factor
         if step_factor is not None and stack is not None and is_significant(step_factor):
-            sources = Sources(measured)
+            sources = Sources(records)
             sources.fitted(
                 FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"
             )
@@ -72,28 +72,28 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it matters most
             if draft.exists():
                 write_file(path, draft.read_text(encoding="utf-8"))
-    return Fitted(measured, fitted, machine, ratios, _written(output, stack_file(output), machine))
+    return FitResult(records, fitted, machine, ratios, _written(output, stack_file(output), machine))
 
 
-def _described_kernels(measured: Measured, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:
+def _described_kernels(records: MergedRecords, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:
     """Return the kernel classes that are described: all classes of a GPU in the catalogue, else those that were measured."""
-    if measured.machine["gpus"] and gpu_part(measured.machine["gpus"][0]["name"]):
+    if records.machine["gpus"] and gpu_named_by_driver(records.machine["gpus"][0]["name"]):
         return {*gpu.efficiency}
     return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in fitted}
 
 
-def wired(measured: Measured, output: Path) -> str | None:
+def write_links(records: MergedRecords, output: Path) -> str | None:
     """Write the links of several GPUs, as their driver printed them, to a file next to *output* and return its path.
 
     Return None if there are fewer than two GPUs or the driver printed no topology.
     """
-    text = measured.machine.get("topology", "")
-    if len(measured.machine["gpus"]) < 2 or not text:
+    text = records.machine.get("topology", "")
+    if len(records.machine["gpus"]) < 2 or not text:
         return None
     with tempfile.TemporaryDirectory() as folder:
         topo, path = Path(folder) / "topo.txt", output.with_name(f"{output.stem}-links.yaml")
         topo.write_text(text, encoding="utf-8")
-        part = gpu_part(measured.machine["gpus"][0]["name"])
+        part = gpu_named_by_driver(records.machine["gpus"][0]["name"])
         new_hardware(topo, path, gpu=part.name if part else None, overwrite=True)
     return str(path)
 
@@ -106,13 +106,13 @@ def _reference(hardware: str | None, output: Path) -> str:
     return path if os.sep in path else f"./{path}"
 
 
-def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
+def collective_fits(records: MergedRecords, hardware: str | None = None) -> dict[str, Fit]:
     """Return the fits of collectives; a fit of NCCL needs *hardware*, which describes the links."""
     candidates: list[Fit | None] = []
-    if measured.machine["backend"] == "gloo":
-        candidates = [*gloo_fits(measured), gloo_processor(measured)]
-    elif measured.machine["backend"] == NCCL and hardware is not None:
-        candidates = [nccl_fit(measured, load_hardware(hardware).spec)]
+    if records.machine["backend"] == "gloo":
+        candidates = [*gloo_fits(records), gloo_processor(records)]
+    elif records.machine["backend"] == NCCL and hardware is not None:
+        candidates = [nccl_fit(records, load_hardware(hardware).spec)]
     return {each.subject: each for each in candidates if each is not None}
 
 
@@ -124,10 +124,10 @@ def _gpu(block: Block, output: Path) -> Gpu:
         return load(Gpu, path).spec
 
 
-def _written(hardware: Path, stack: Path, machine: Machine) -> Written:
+def _written(hardware: Path, stack: Path, machine: Machine) -> WrittenFiles:
     """Return the files of a fit, with the overrides that undo the changes made by the measurements of whole layers."""
-    overrides = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
-    return Written(hardware, stack if machine.stack else None, overrides, {"elementwise_traffic": 1.0})
+    overrides = tuple(f"node.gpu.{key}={value}" for key, value in machine.before_layers.items())
+    return WrittenFiles(hardware, stack if machine.stack else None, overrides, {"elementwise_traffic": 1.0})
 
 
 def stack_file(output: Path) -> Path:
@@ -180,11 +180,11 @@ def fit_table(fitted: Mapping[str, Fit]) -> str:
     """Return a table with one line per parameter, with its interval."""
     lines = [f"{'':34} {'value':>12}   {'95% interval':27} {'points':>6} {'scatter':>8}"]
     for fit in fitted.values():
-        for estimate in fit.found.estimates:
+        for estimate in fit.posterior.estimates:
             value, low, high, unit = _shown(fit, estimate)
             interval_text = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
             name = f"{fit.subject}, {unit}"
-            lines.append(f"{name:34} {value:12.4g}   {interval_text:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
+            lines.append(f"{name:34} {value:12.4g}   {interval_text:27} {len(fit.times):6} {100 * fit.posterior.noise:6.1f}%")
     return "\n".join(lines)
 
 
@@ -205,7 +205,7 @@ def _shown(fit: Fit, estimate: PosteriorEstimate) -> tuple[float, float, float, 
     return scale / values[0], scale / values[2], scale / values[1], unit
 
 
-def fit_document(measured: Measured, fitted: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
+def fit_document(records: MergedRecords, fitted: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
     """Return the JSON document of a fit, in seconds, bytes and FLOP."""
     rows = [
         {
@@ -217,9 +217,9 @@ def fit_document(measured: Measured, fitted: Mapping[str, Fit], machine: Machine
             "high_s": estimate.high,
             "identified": estimate.identified,
             "points": len(fit.times),
-            "scatter": fit.found.noise,
+            "scatter": fit.posterior.noise,
         }
         for fit in fitted.values()
-        for estimate in fit.found.estimates
+        for estimate in fit.posterior.estimates
     ]
-    return {"machine": measured.name, "records": list(measured.files), "parameters": rows, "not_told": list(machine.untold)}
+    return {"machine": records.name, "records": list(records.files), "parameters": rows, "not_told": list(machine.undetermined)}

@@ -18,20 +18,20 @@ from typing import Final
 import numpy as np
 
 from calibration.clusters.network_parameters import WIDTHS
-from calibration.machines.machine_fit import RATE, Fit, Measured, ring, typical
-from calibration.machines.posterior import VAGUE, Unknown, Vector, explain_by, mean_of
+from calibration.machines.machine_fit import RATE, Fit, MergedRecords, median_time, ring_traffic
+from calibration.machines.posterior import VAGUE_WIDTH, Parameter, Vector, fit_mean, fit_posterior
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.price.gloo_ring import cut, pass_time
 
-LARGE = 2.0**20
+LARGE_MESSAGE = 2.0**20
 """Size (bytes) from which the processor time of a collective is due to its bytes rather than its steps."""
 PASSES: Final = {"all_reduce": 2, "all_gather": 1}
 """Passes around the ring, by operation."""
 INSIDE, BETWEEN = "gloo", "gloo between machines"
 """Subjects of the two fits."""
-PROBE = 1e-4
+DIFFERENCE_STEP = 1e-4
 """Step of the finite difference in a log parameter."""
 _ENOUGH = 16
 """Segments after which a ring is periodic, with a period of two segments."""
@@ -42,9 +42,9 @@ def gloo_class() -> Transport:
     return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
 
 
-def gloo_fits(measured: Measured) -> list[Fit]:
+def gloo_fits(records: MergedRecords) -> list[Fit]:
     """Return the fits of a socket inside a machine and of one between machines, as far as they were measured."""
-    plain = [row for row in (*measured.rows("all_reduce"), *measured.rows("collectives")) if row["op"] in PASSES and "beside" not in row]
+    plain = [row for row in (*records.rows("all_reduce"), *records.rows("collectives")) if row["op"] in PASSES and "beside" not in row]
     inside, across = ([row for row in plain if (row.get("nodes", 1) > 1) == between] for between in (False, True))
     return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
 
@@ -52,20 +52,20 @@ def gloo_fits(measured: Measured) -> list[Fit]:
 def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
     prior = gloo_class()
     assert prior.flow_cap is not None
-    times = np.array([typical(row) for row in rows])
+    times = np.array([median_time(row) for row in rows])
 
     def model(center: Vector) -> tuple[Vector, Vector]:
-        points = [center, *(center + PROBE * unit for unit in np.eye(3))]
+        points = [center, *(center + DIFFERENCE_STEP * unit for unit in np.eye(3))]
         logs = np.log([[collective_time(row, *np.exp(point).tolist()) for row in rows] for point in points])
-        return logs[0], ((logs[1:] - logs[0]) / PROBE).T
+        return logs[0], ((logs[1:] - logs[0]) / DIFFERENCE_STEP).T
 
-    unknowns = [
-        Unknown("launch", prior.launch, WIDTHS["launch"]),
-        Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
-        Unknown(RATE, 1.0 / prior.flow_cap, VAGUE if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # a NIC can have any speed
+    parameters = [
+        Parameter("launch", prior.launch, WIDTHS["launch"]),
+        Parameter("hop_latency", prior.hop_latency, WIDTHS["latency"]),
+        Parameter(RATE, 1.0 / prior.flow_cap, VAGUE_WIDTH if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # a NIC can have any speed
     ]
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
-    return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))
+    return Fit(subject, "all_reduce", sizes, times, fit_posterior(model, times, parameters))
 
 
 def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: float) -> float:
@@ -83,10 +83,10 @@ def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:
     return before + (count - first) / 2 * (after - before)
 
 
-def gloo_processor(measured: Measured) -> Fit | None:
+def gloo_processor(records: MergedRecords) -> Fit | None:
     """Return the fit of the core-seconds per byte sent or received; a rank sends and receives every byte of the ring."""
-    rows = [row for row in measured.rows("all_reduce") if row["bytes"] >= LARGE and row.get("cpu_s", 0.0) > 0]
+    rows = [row for row in records.rows("all_reduce") if row["bytes"] >= LARGE_MESSAGE and row.get("cpu_s", 0.0) > 0]
     if not rows:
         return None
-    times = np.array([row["cpu_s"] / (2.0 * ring(row)[1]) for row in rows])
-    return Fit("gloo processor", "all_reduce", np.ones(len(times)), times, mean_of(RATE, times.tolist()))
+    times = np.array([row["cpu_s"] / (2.0 * ring_traffic(row)[1]) for row in rows])
+    return Fit("gloo processor", "all_reduce", np.ones(len(times)), times, fit_mean(RATE, times.tolist()))

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machines.machine_fit import FACTOR, Fit, Measured
-from calibration.machines.posterior import mean_of
+from calibration.machines.machine_fit import FACTOR, Fit, MergedRecords
+from calibration.machines.posterior import fit_mean
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
@@ -27,42 +27,42 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
-PRODUCTS: Final = ("conv", "gemm", "attention", "rnn", "embedding")
+PRODUCT_OPERATORS: Final = ("conv", "gemm", "attention", "rnn", "embedding")
 """Operator classes of layers that compute products; all others are passes over memory."""
 _COMPUTING: Final = ("Conv", "Linear", "Bilinear", "LSTM", "GRU", "RNN", "Embedding", "MultiheadAttention")
 """Prefixes of the names of torch modules that compute products."""
-IN_NETWORKS: Final = "products in networks"
-PASSES: Final = "passes in networks"
+NETWORK_PRODUCTS: Final = "products in networks"
+NETWORK_PASSES: Final = "passes in networks"
 """Subjects of the two fits."""
-LEAST: Final = 20e-6
+LEAST_TIME: Final = 20e-6
 """Total measured time (s) of one kind of layers in a network below which their factor is noise."""
 
 
 @lru_cache(maxsize=32)
-def traced(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
+def trace_model(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
     """Return the layer table of a measured model. Raise SpecError if it cannot be traced."""
     from sim.extract.target import parse_arguments
 
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 
 
-def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
+def layer_fits(records: MergedRecords, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
     """Return the factors on products and passes relative to *gpu*, without those for which no layer was measured.
 
     *kernels* are the kernel classes that were measured or that the catalogue describes.
     """
-    values_of: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
-    for row in measured.rows("layers"):
+    values_of: dict[str, list[float]] = {NETWORK_PRODUCTS: [], NETWORK_PASSES: []}
+    for row in records.rows("layers"):
         try:
-            model = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
+            model = trace_model(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
         except SpecError:
             continue  # the model is no longer available
-        if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCTS):
+        if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCT_OPERATORS):
             continue  # some of its kernels were not measured
-        for subject, ratio in zip(values_of, ratios(row, model, gpu), strict=True):
+        for subject, ratio in zip(values_of, layer_ratios(row, model, gpu), strict=True):
             values_of[subject] += [ratio] if ratio else []
     return {
-        subject: Fit(subject, "layers", np.ones(len(values)), np.array(values), mean_of(FACTOR, values))
+        subject: Fit(subject, "layers", np.ones(len(values)), np.array(values), fit_mean(FACTOR, values))
         for subject, values in values_of.items()
         if values
     }
@@ -73,7 +73,7 @@ def _kernel(op: str) -> str:
     return "conv" if op == "conv" else "gemm"
 
 
-def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
+def layer_ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
     """Return measured over modelled time of the layers that compute products and of the others; None if they took too little time."""
     measured = [0.0, 0.0]
     for layer in row["layers"]:
@@ -81,9 +81,9 @@ def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float 
     stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
     modelled = [0.0, 0.0]
     for each in model.layers:
-        modelled[each.op not in PRODUCTS] += _time(each, gpu, stack, row["batch"])
+        modelled[each.op not in PRODUCT_OPERATORS] += _time(each, gpu, stack, row["batch"])
     pairs = zip(measured, modelled, strict=True)
-    computing, passing = (took / due if took > LEAST and due > 0 else None for took, due in pairs)
+    computing, passing = (took / due if took > LEAST_TIME and due > 0 else None for took, due in pairs)
     return computing, passing
 
 

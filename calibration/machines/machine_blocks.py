@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
-from calibration.machines.layer_factors import IN_NETWORKS as PRODUCTS
-from calibration.machines.machine_fit import RATE, Fit, Measured, typical
+from calibration.machines.layer_factors import NETWORK_PRODUCTS as PRODUCTS
+from calibration.machines.machine_fit import RATE, Fit, MergedRecords, median_time
 from calibration.machines.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
 from calibration.machines.nccl_fit import NCCL, transport_blocks
 from sim.spec.hardware import Node
@@ -20,12 +20,12 @@ from sim.spec.library import load_hardware, load_part
 from sim.spec.workload import Dataset
 from sim.spec.yaml import SpecError
 
-REFERENCE: Final = "imagenet-1k"
+REFERENCE_DATASET: Final = "imagenet-1k"
 """The data set that the decoded pictures represent; the reference core needs its ``prep`` time per sample."""
 
 
-def described(
-    measured: Measured, fitted: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
+def describe_machine(
+    records: MergedRecords, fitted: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
 ) -> tuple[Block, Block | None]:
     """Return the description of the machine *name* with its *device*, and its software stack.
 
@@ -33,31 +33,31 @@ def described(
     description refers to *hardware* if that is a file. Raise SpecError if the records are insufficient.
     """
     node: Block = {"gpu": device}
-    if (storage := storage_block(measured, fitted)) is not None:
+    if (storage := storage_block(records, fitted)) is not None:
         node["storage"] = storage
     if hardware is not None:
-        block: Block = {"name": name, "extends": reference or hardware, "node": node | _replacements(measured, fitted, hardware)}
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _replacements(records, fitted, hardware)}
     else:
-        block = _from_records(measured, fitted, name, node)
-    return block, stack_block(measured, fitted)
+        block = _from_records(records, fitted, name, node)
+    return block, stack_block(records, fitted)
 
 
-def _replacements(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
+def _replacements(records: MergedRecords, fitted: Mapping[str, Fit], hardware: str) -> Block:
     """Return the measured values that replace those of *hardware*: host, PCIe and, with NCCL, transport classes."""
     node: Node = load_hardware(hardware).spec.groups[0].node
-    count = len(measured.machine["gpus"])
+    count = len(records.machine["gpus"])
     if count and count != node.gpu_count:
         raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, but the record {count}; name the machine that was measured")
     block: Block = {}
     if "loading" in fitted:
-        block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, fitted)}}
+        block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(records, fitted)}}
     if "pinned copy to device" in fitted:
-        block["topology"] = {"pcie": _pcie(measured, fitted["pinned copy to device"], node)}
-    return block | (transport_blocks(measured, fitted[NCCL], load_hardware(hardware).spec) if NCCL in fitted else {})
+        block["topology"] = {"pcie": _pcie(records, fitted["pinned copy to device"], node)}
+    return block | (transport_blocks(records, fitted[NCCL], load_hardware(hardware).spec) if NCCL in fitted else {})
 
 
-def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
-    rate, sources = 1.0 / copy[RATE].value, Sources(measured)
+def _pcie(records: MergedRecords, copy: Fit, node: Node) -> Block:
+    rate, sources = 1.0 / copy[RATE].value, Sources(records)
     sources.fitted("efficiency", "host_copy", f"pinned, to the device: {interval(copy[RATE], 1e-9, 'GB/s', inverse=True)}")
     return {
         "extends": node.topology.pcie.name,
@@ -66,41 +66,41 @@ def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
     }
 
 
-def _speed(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
+def _speed(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the block with the speed of a core at preparing pictures relative to the reference core, and its SMT gain."""
-    sources = Sources(measured)
-    reference = load_part(Dataset, REFERENCE, "workloads/datasets").prep
+    sources = Sources(records)
+    reference = load_part(Dataset, REFERENCE_DATASET, "workloads/datasets").prep
     each = fitted["loading"][RATE]
     sources.fitted(
         "speed", "loading", f"{interval(each, 1e3, 'ms')} a picture and core, against {1e3 * reference:g} ms on the reference core"
     )
     block: Block = {"speed": float(f"{reference / each.value:.4g}")}
-    if (gain := threads_gain(measured)) is not None:
+    if (gain := threads_gain(records)) is not None:
         block["smt_gain"] = round(gain, 3)
         sources.fitted("smt_gain", "loading", "rate with a worker for each hardware thread over that with one for each core")
     return block | {"source": sources.texts}
 
 
-def threads_gain(measured: Measured) -> float | None:
+def threads_gain(records: MergedRecords) -> float | None:
     """Return the factor, at least 1, by which second hardware threads raise the rate of loaders.
 
     Return None if there are no second threads or one of the two rates was not measured.
     """
-    cores, threads = measured.machine["physical_cores"], measured.machine["vcpus"]
-    times = {row["workers"]: typical(row) for row in measured.rows("loading") if row["stage"] == "loader"}
+    cores, threads = records.machine["physical_cores"], records.machine["vcpus"]
+    times = {row["workers"]: median_time(row) for row in records.rows("loading") if row["stage"] == "loader"}
     if threads <= cores or cores not in times or threads not in times:
         return None
     return max(1.0, times[cores] / times[threads])
 
 
-def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
+def storage_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | None:
     """Return the description of the measured disk; None if no disk was measured."""
     if not {"disk bytes", "disk latency", "disk I/Os"} <= set(fitted):
         return None
-    sources = Sources(measured)
+    sources = Sources(records)
     rate, single, concurrent = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
     iops = f"{1 / concurrent.value:.4g} IOPS"
-    cache = measured.rows("disk")[0]["cache"]
+    cache = records.rows("disk")[0]["cache"]
     how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
     sources.fitted("bandwidth", "disk", f"sequential, {how}: {interval(rate, 1e-9, 'GB/s', inverse=True)}")
     for key in ("baseline_iops", "max_iops"):
@@ -109,7 +109,7 @@ def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None
     sources.estimate("size", "not measured; no effect on rates")
     sources.estimate("io_size", "Linux reads ahead 128 KiB")
     volume = {
-        "name": f"disk-of-{measured.name}",
+        "name": f"disk-of-{records.name}",
         "size": "1 TB",
         "bandwidth": rate_text(rate),
         "io_size": "128 KiB",
@@ -118,15 +118,15 @@ def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None
         "latency": f"{1e3 * single.value:.4g} ms",
         "source": sources.texts,
     }
-    return {"volume": volume, "source": f"{', '.join(measured.files)}, probe disk, {measured.date}"}
+    return {"volume": volume, "source": f"{', '.join(records.files)}, probe disk, {records.date}"}
 
 
-def _from_records(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
-    facts = measured.machine
-    count = len(facts["gpus"]) or measured.neighbours
+def _from_records(records: MergedRecords, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
+    facts = records.machine
+    count = len(facts["gpus"]) or records.neighbours
     if len(facts["gpus"]) > 1:
         raise SpecError(
-            f"{measured.files[0]}: {count} GPUs, but the record does not contain their links (no nvidia-smi); name the machine with "
+            f"{records.files[0]}: {count} GPUs, but the record does not contain their links (no nvidia-smi); name the machine with "
             "--hardware, from the catalog or created by 'sim new --from-topo'"
         )
     kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
@@ -134,30 +134,30 @@ def _from_records(measured: Measured, fitted: Mapping[str, Fit], name: str, node
     described_node = {
         **node,
         "gpu_count": count,
-        "topology": _topology(measured, fitted, count),
-        "host": _host(measured, fitted),
-        "nic": nic_block(measured, fitted),
+        "topology": _topology(records, fitted, count),
+        "host": _host(records, fitted),
+        "nic": nic_block(records, fitted),
         "storage": node.get("storage", storage),
         "peer_transport": "pcie-peer",
         "host_transport": "host-staged",
     }
     head = {
         "name": name,
-        "description": (f"{measured.nodes} times " if measured.nodes > 1 else "") + f"{kind}, measured {measured.date}",
+        "description": (f"{records.nodes} times " if records.nodes > 1 else "") + f"{kind}, measured {records.date}",
         "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
     }
-    if measured.nodes == 1:
+    if records.nodes == 1:
         return head | {"node": described_node}
-    return head | {"groups": [{"node": described_node, "count": measured.nodes}], "fabric": fabric_block(measured, fitted)}
+    return head | {"groups": [{"node": described_node, "count": records.nodes}], "fabric": fabric_block(records, fitted)}
 
 
-def nic_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
+def nic_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the NIC: the rate of Gloo's ring between machines over the payload share of the line rate, or an estimate if unmeasured."""
     if (fit := fitted.get(BETWEEN)) is None or not fit[RATE].identified:
         alone = "not measured, as one machine was alone; profile under torchrun on two"
-        reason = alone if measured.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
+        reason = alone if records.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
         return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate ({reason})"}
-    sources = Sources(measured)
+    sources = Sources(records)
     payload = gloo_class().total_efficiency
     carried = interval(fit[RATE], 1e-9, "GB/s", inverse=True)
     sources.fitted(
@@ -167,21 +167,21 @@ def nic_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     return {"bandwidth": f"{8e-9 / fit[RATE].value / payload:.4g} Gbps", "transport": gloo_class().name, "source": sources.texts}
 
 
-def fabric_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
+def fabric_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the network: half the latency by which a ring step between machines exceeds one inside a machine."""
     across, inside = fitted.get(BETWEEN), fitted.get(INSIDE)
     if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
         return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
     extra = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
-    sources = Sources(measured)
+    sources = Sources(records)
     steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
     sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
     return {"latency": f"{1e6 * extra:.4g} us", "source": sources.texts}
 
 
-def _topology(measured: Measured, fitted: Mapping[str, Fit], count: int) -> Block:
-    copy, sources = fitted.get("pinned copy to device"), Sources(measured)
-    if measured.machine["device"] == "cpu":
+def _topology(records: MergedRecords, fitted: Mapping[str, Fit], count: int) -> Block:
+    copy, sources = fitted.get("pinned copy to device"), Sources(records)
+    if records.machine["device"] == "cpu":
         sources.estimate("*", "tensors of a CPU are in host memory: nothing is copied, so at a rate that costs nothing")
         rate: str = FREE_COPY
     elif copy is not None:
@@ -191,18 +191,18 @@ def _topology(measured: Measured, fitted: Mapping[str, Fit], count: int) -> Bloc
         sources.estimate("*", "PCIe 3 x16; not measured, profile --only host_copy")
         rate = "15.75 GB/s"
     link: Block = {
-        "name": f"copies-of-{measured.name}",
+        "name": f"copies-of-{records.name}",
         "bandwidth": rate,
         "efficiency": 1.0,
         "nccl_bandwidth": rate,
         "source": sources.texts,
     }
-    sockets: list[Any] = [{"gpus": list(range(count)), "nics": [0]}, *({} for _ in range(measured.machine["sockets"] - 1))]
+    sockets: list[Any] = [{"gpus": list(range(count)), "nics": [0]}, *({} for _ in range(records.machine["sockets"] - 1))]
     return {"pcie": link, "sockets": sockets, "peer_to_peer": "none", "source": "estimate (ranks side by side on one host bridge)"}
 
 
-def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
-    facts, sources = measured.machine, Sources(measured)
+def _host(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
+    facts, sources = records.machine, Sources(records)
     sources.facts("*")
     sources.estimate("socket_link", "one link between sockets, where there are two")
     cpu: Block = {
@@ -211,10 +211,10 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
         "clock": f"{(facts['clock_hz'] or 2.5e9) / 1e9:.4g} GHz",
         "speed": 1.0,
         "smt_gain": 1.0,
-        "memory_bandwidth": _host_bandwidth(measured, sources),
+        "memory_bandwidth": _host_bandwidth(records, sources),
         "socket_link": "upi-skylake",
     }
-    speed = _speed(measured, fitted) if "loading" in fitted else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
+    speed = _speed(records, fitted) if "loading" in fitted else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
     speed_sources = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
     return {
         "cpu": cpu | speed | {"source": speed_sources},
@@ -222,22 +222,22 @@ def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
         "physical_cores": facts["physical_cores"],
         "vcpus": facts["vcpus"],
         "memory": f"{facts['memory_bytes'] / 2**30:.4g} GiB",
-        "source": f"{', '.join(measured.files)}: as the machine names itself",
+        "source": f"{', '.join(records.files)}: as the machine names itself",
     }
 
 
-def _host_bandwidth(measured: Measured, sources: Sources) -> str:
+def _host_bandwidth(records: MergedRecords, sources: Sources) -> str:
     """Return the memory bandwidth of a socket: the combined rate of all ranks if it was measured, else an estimate."""
-    concurrent = next((row for row in measured.rows("memory") if "together" in row), None)
+    concurrent = next((row for row in records.rows("memory") if "together" in row), None)
     if concurrent is None:
         sources.estimate("memory_bandwidth", "not measured: a share of one socket of a server")
         return "100 GB/s"
-    rate = concurrent["bytes"] * concurrent["together"] / typical(concurrent) / measured.machine["sockets"]
+    rate = concurrent["bytes"] * concurrent["together"] / median_time(concurrent) / records.machine["sockets"]
     sources.fitted("memory_bandwidth", "memory", f"scaled sums by {concurrent['together']} ranks at once; more might be reached by more")
     return f"{rate / 1e9:.4g} GB/s"
 
 
-WANTED: Final = {
+WANTED_SUBJECTS: Final = {
     "launch by the device": "launch",
     "memory": "memory",
     "gemm fp32": "gemm",
@@ -248,14 +248,14 @@ WANTED: Final = {
 """Subjects that every record should determine, with the probe that measures each."""
 
 
-def untold(measured: Measured, fitted: Mapping[str, Fit]) -> list[str]:
+def undetermined_subjects(records: MergedRecords, fitted: Mapping[str, Fit]) -> list[str]:
     """Return the subjects and parameters that the records do not determine, with the command that would measure each."""
-    wanted = WANTED | ({"pinned copy to device": "host_copy"} if measured.machine["gpus"] else {})
-    gloo = {(BETWEEN if measured.nodes > 1 else INSIDE): "all_reduce"}
-    wanted |= gloo if measured.machine["backend"] == "gloo" else {}
-    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
+    wanted = WANTED_SUBJECTS | ({"pinned copy to device": "host_copy"} if records.machine["gpus"] else {})
+    gloo = {(BETWEEN if records.nodes > 1 else INSIDE): "all_reduce"}
+    wanted |= gloo if records.machine["backend"] == "gloo" else {}
+    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in records.versions and records.rows("layers") else {}
     missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in fitted]
-    weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.found.estimates if not estimate.identified]
+    weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.posterior.estimates if not estimate.identified]
     return missing + [f"{fit.subject}, {estimate.name}: {_identifying_command(fit, estimate.name)}" for fit, estimate in weak]
 
 

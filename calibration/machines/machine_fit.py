@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machines.posterior import Posterior, PosteriorEstimate, Unknown, Vector, explain, mean_of
+from calibration.machines.posterior import Parameter, Posterior, PosteriorEstimate, Vector, fit_mean, fit_terms
 from calibration.measure.machine_record import AnswerRow, MachineRecord, check_rows, read_record
 from sim.spec.yaml import SpecError
 
@@ -28,7 +28,7 @@ BEYOND_CACHES: Final = 2.0**26
 CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
 LEAST_STEPS: Final = 5
 """Least number of steps of one rank from which scatter is estimated."""
-OWN: Final = 0.85
+LEAST_CORE_SHARE: Final = 0.85
 """Least share of the time that a rank's thread has its core on a quiet machine: 0.97 to 1 there, less if other programs run."""
 JITTER: Final = "scatter of steps"
 FIXED, RATE, FACTOR = "fixed time", "time per unit", "factor"
@@ -42,15 +42,15 @@ class Fit:
     probe: str
     sizes: Vector
     times: Vector
-    found: Posterior
+    posterior: Posterior
 
     def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
-        return self.found[name]
+        return self.posterior[name]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MergedRecords:
     """The merged records of one machine."""
 
     name: str
@@ -77,7 +77,7 @@ class Measured:
         return self.probes.get(probe, [])
 
 
-def together(paths: Sequence[Path]) -> Measured:
+def merge_records(paths: Sequence[Path]) -> MergedRecords:
     """Return the records at *paths*, merged. Raise SpecError if they are of different machines."""
     if not paths:
         raise SpecError("no record given: pass the file written by 'calibration profile'")
@@ -97,7 +97,7 @@ def together(paths: Sequence[Path]) -> Measured:
             probes.setdefault(name, []).extend(record.rows(name))
     disturbed = tuple(f"{path.name}: {text}" for path, record in zip(paths, records, strict=True) if (text := record.disturbed()))
     most = max(records, key=lambda record: int(record.machine.get("nodes", 1)))
-    return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
+    return MergedRecords(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
 
 _TIMES: Final = ("times_s", "times_by_rank_s")
@@ -121,17 +121,17 @@ def _date(records: Iterable[MachineRecord]) -> str:
     return max((probe.date[:10] for record in records for probe in record.probes.values()), default="")
 
 
-def typical(row: AnswerRow) -> float:
+def median_time(row: AnswerRow) -> float:
     """Return the median time (s) over the repetitions of *row*, and over its ranks if there are several."""
     times = row["times_s"] if "times_s" in row else [time for own in row["times_by_rank_s"] for time in own]
     return float(median(times))
 
 
-def fits(measured: Measured) -> dict[str, Fit]:
+def fits(records: MergedRecords) -> dict[str, Fit]:
     """Return all fits that the records allow, by subject, except those of collectives."""
-    candidates: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
-    candidates += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
-    candidates += [_overlap(measured), _jitter(measured)]
+    candidates: list[Fit | None] = [_launch(records, clock) for clock in ("device", "host")]
+    candidates += [_memory(records), *_products(records), *_copies(records), *_disk(records), _loading(records)]
+    candidates += [_overlap(records), _jitter(records)]
     return {each.subject: each for each in candidates if each is not None}
 
 
@@ -139,26 +139,28 @@ def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[A
     """Fit ``fixed + size * time per unit`` to *rows*, without the first term if not *fixed*. Return None if there are no rows."""
     if not rows:
         return None
-    sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([typical(row) for row in rows])
-    unknowns = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
+    sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([median_time(row) for row in rows])
+    parameters = [Parameter(FIXED, float(times.min()) / 2), Parameter(RATE, float(np.min(times / sizes)))]
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    return Fit(subject, probe, sizes, times, explain(design, times, unknowns) if fixed else explain(design[:, 1:], times, unknowns[1:]))
+    return Fit(
+        subject, probe, sizes, times, fit_terms(design, times, parameters) if fixed else fit_terms(design[:, 1:], times, parameters[1:])
+    )
 
 
-def _launch(measured: Measured, clock: str) -> Fit | None:
-    rows = [row for row in measured.rows("launch") if row["clock"] == clock]
+def _launch(records: MergedRecords, clock: str) -> Fit | None:
+    rows = [row for row in records.rows("launch") if row["clock"] == clock]
     return _repeated(f"launch by the {clock}", "launch", [time for row in rows for time in row["times_s"]])
 
 
 def _repeated(subject: str, probe: str, times: Sequence[float]) -> Fit | None:
     if not times:
         return None
-    return Fit(subject, probe, np.ones(len(times)), np.array(times, dtype=float), mean_of(RATE, times))
+    return Fit(subject, probe, np.ones(len(times)), np.array(times, dtype=float), fit_mean(RATE, times))
 
 
-def _memory(measured: Measured) -> Fit | None:
+def _memory(records: MergedRecords) -> Fit | None:
     """Fit the memory time per byte of one rank: with all ranks active if they share a processor, else in isolation."""
-    rows = [row for row in measured.rows("memory") if row["bytes"] >= BEYOND_CACHES]
+    rows = [row for row in records.rows("memory") if row["bytes"] >= BEYOND_CACHES]
     concurrent = [row for row in rows if "together" in row]
     if concurrent:
         row = concurrent[0]
@@ -166,17 +168,17 @@ def _memory(measured: Measured) -> Fit | None:
     return _line("memory", "memory", rows, lambda row: row["bytes"], fixed=False)
 
 
-def _products(measured: Measured) -> list[Fit | None]:
+def _products(records: MergedRecords) -> list[Fit | None]:
     products: list[Fit | None] = []
-    single = [row for row in measured.rows("gemm") if "together" not in row]
+    single = [row for row in records.rows("gemm") if "together" not in row]
     for precision in dict.fromkeys(row["precision"] for row in single):
         rows = [row for row in single if row["precision"] == precision]
         products.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
-    fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
+    fused = [row for row in records.rows("attention") if row["way"] == "forward"]
     for precision in dict.fromkeys(row["precision"] for row in fused):
         rows = [row for row in fused if row["precision"] == precision]
         products.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
-    convolutions = measured.rows("convolution")
+    convolutions = records.rows("convolution")
     for kind in CONVOLUTIONS:
         for precision in dict.fromkeys(row["precision"] for row in convolutions):
             rows = [row for row in convolutions if row["precision"] == precision and row["class"] == kind]
@@ -184,8 +186,8 @@ def _products(measured: Measured) -> list[Fit | None]:
     return products
 
 
-def _copies(measured: Measured) -> list[Fit | None]:
-    single = [row for row in measured.rows("host_copy") if row["together"] == 1]
+def _copies(records: MergedRecords) -> list[Fit | None]:
+    single = [row for row in records.rows("host_copy") if row["together"] == 1]
     ways = [(host, way) for host in ("pinned", "pageable") for way in ("to device", "to host")]
     return [
         _line(
@@ -195,9 +197,9 @@ def _copies(measured: Measured) -> list[Fit | None]:
     ]
 
 
-def _disk(measured: Measured) -> list[Fit | None]:
+def _disk(records: MergedRecords) -> list[Fit | None]:
     """Return the fits of reads: time per byte of sequential reads, and time per I/O of small reads, one and several at a time."""
-    rows = measured.rows("disk")
+    rows = records.rows("disk")
     sequential = [time / row["block_bytes"] for row in rows if row["way"] == "sequential" for time in row["times_s"]]
     small = [row for row in rows if row["way"] == "random" and row["block_bytes"] == 4096]
     one = [time for row in small if row["threads"] == 1 for time in row["times_s"]]
@@ -205,43 +207,43 @@ def _disk(measured: Measured) -> list[Fit | None]:
     return [_repeated("disk bytes", "disk", sequential), _repeated("disk latency", "disk", one), _repeated("disk I/Os", "disk", many)]
 
 
-def _loading(measured: Measured) -> Fit | None:
+def _loading(records: MergedRecords) -> Fit | None:
     """Fit the time per picture on one core, from loaders with at most as many workers as cores."""
-    cores = measured.machine["physical_cores"]
-    rows = [row for row in measured.rows("loading") if row["stage"] == "loader" and row["workers"] <= cores]
+    cores = records.machine["physical_cores"]
+    rows = [row for row in records.rows("loading") if row["stage"] == "loader" and row["workers"] <= cores]
     return _repeated("loading", "loading", [time * row["workers"] for row in rows for time in row["times_s"]])
 
 
-def _overlap(measured: Measured) -> Fit | None:
+def _overlap(records: MergedRecords) -> Fit | None:
     """Fit the factor by which kernels slow down while an all-reduce runs."""
-    rows = [row for row in measured.rows("all_reduce") if "beside" in row and {"beside_s", "products_s"} <= row.keys()]
+    rows = [row for row in records.rows("all_reduce") if "beside" in row and {"beside_s", "products_s"} <= row.keys()]
     ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=False)]
     if not ratios:
         return None
-    return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))
+    return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), fit_mean(FACTOR, ratios))
 
 
 def is_disturbed(row: AnswerRow) -> bool:
     """Return whether a rank without exchange had its core for less than `OWN` of the time."""
     shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
-    return not row["exchange"] and bool(shares) and min(shares) < OWN
+    return not row["exchange"] and bool(shares) and min(shares) < LEAST_CORE_SHARE
 
 
-def _jitter(measured: Measured) -> Fit | None:
+def _jitter(records: MergedRecords) -> Fit | None:
     """Fit the coefficient of variation of steps without exchange, from one value per rank and model.
 
     Each value is a median absolute deviation times 1.4826 (a normal standard deviation), so that single disturbed steps do not matter.
     Limits: with few steps the estimate is too low, with six by a quarter; the interval does not account for this.
     """
-    rows = [row for row in measured.rows("steps") if not row["exchange"]]
-    rows = [row for row in rows if measured.machine["device"] != "cpu" or not is_disturbed(row)]
+    rows = [row for row in records.rows("steps") if not row["exchange"]]
+    rows = [row for row in rows if records.machine["device"] != "cpu" or not is_disturbed(row)]
     alone = [np.array(own) for row in rows for own in row["times_by_rank_s"] if len(own) >= LEAST_STEPS]
     variations = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
     variations = [value for value in variations if value > 0.0]
-    return Fit(JITTER, "steps", np.ones(len(variations)), np.array(variations), mean_of(FACTOR, variations)) if variations else None
+    return Fit(JITTER, "steps", np.ones(len(variations)), np.array(variations), fit_mean(FACTOR, variations)) if variations else None
 
 
-def ring(row: AnswerRow) -> tuple[int, float]:
+def ring_traffic(row: AnswerRow) -> tuple[int, float]:
     """Return the number of sequential ring steps of a measured collective, and the bytes that cross each link of the ring."""
     ranks, nbytes = row["ranks"], float(row["bytes"])
     steps = (2 if row["op"] == "all_reduce" else 1) * (ranks - 1)

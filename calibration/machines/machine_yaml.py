@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
-from calibration.machines.layer_factors import IN_NETWORKS, PASSES
-from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
+from calibration.machines.layer_factors import NETWORK_PASSES, NETWORK_PRODUCTS
+from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, MergedRecords, median_time
 from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.product_shares import ProductShare, product_shares
 from sim.spec.hardware import Gpu
@@ -38,14 +38,14 @@ class Machine:
     """The hardware and software stack to write."""
 
     hardware: Block
-    kernels: Block
+    before_layers: Block
     """Values of the ``gpu`` block before measurements of whole layers changed them, for the changed keys."""
     stack: Block | None
-    untold: tuple[str, ...]
+    undetermined: tuple[str, ...]
     """What the records do not determine, each with the command that would measure it."""
 
 
-def gpu_part(name: str) -> Gpu | None:
+def gpu_named_by_driver(name: str) -> Gpu | None:
     """Return the GPU of the catalogue that the driver calls *name*; None unless exactly one matches."""
     from sim.study.new.parts import named_like
 
@@ -56,18 +56,18 @@ def gpu_part(name: str) -> Gpu | None:
 class Sources:
     """Collects the source of each value of a block."""
 
-    def __init__(self, measured: Measured) -> None:
-        self._measured = measured
+    def __init__(self, records: MergedRecords) -> None:
+        self._records = records
         self.texts: dict[str, str] = {}
 
     def fitted(self, key: str, probe: str, text: str) -> None:
         """Record that *key* was measured by *probe*."""
-        files = ", ".join(self._measured.files)
-        self.texts[key] = f"{files}, probe {probe}, {self._measured.date}: {text}"
+        files = ", ".join(self._records.files)
+        self.texts[key] = f"{files}, probe {probe}, {self._records.date}: {text}"
 
     def facts(self, key: str) -> None:
         """Record that *key* is a fact that the machine reports about itself."""
-        self.texts[key] = f"{', '.join(self._measured.files)}, {self._measured.date}: as the machine names itself"
+        self.texts[key] = f"{', '.join(self._records.files)}, {self._records.date}: as the machine names itself"
 
     def estimate(self, key: str, reason: str) -> None:
         """Record that *key* is an estimate."""
@@ -87,7 +87,7 @@ def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
     return f"{1e-9 / estimate.value:.4g} {unit}"
 
 
-def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
+def require_estimate(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
     """Return a parameter that every simulation needs. Raise SpecError with the probe that measures it if it was not identified."""
     if subject not in fitted or not fitted[subject][name].identified:
         raise SpecError(f"the records do not contain {subject}: measure it with 'calibration profile --only {probe}'")
@@ -97,33 +97,33 @@ def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = R
 # --- the device ------------------------------------------------------------------------------------------------------
 
 
-def device_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
+def device_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the ``gpu`` block."""
-    facts = measured.machine
-    part = gpu_part(facts["gpus"][0]["name"]) if facts["gpus"] else None
-    sources = Sources(measured)
-    block: Block = {"extends": part.name} if part else _unknown_device(measured, fitted, sources)
+    facts = records.machine
+    part = gpu_named_by_driver(facts["gpus"][0]["name"]) if facts["gpus"] else None
+    sources = Sources(records)
+    block: Block = {"extends": part.name} if part else _unknown_device(records, fitted, sources)
     if part and "memory" in fitted:
         share = min(1.0, 1.0 / fitted["memory"][RATE].value / part.memory_bandwidth)
         block["memory_efficiency"] = round(share, 4)
         sources.fitted("memory_efficiency", "memory", interval(fitted["memory"][RATE], 1e-9, "GB/s", inverse=True))
-    peaks = {precision: rate for precision, rate in part.peak.items()} if part else fastest(fitted)
-    if curves := efficiency(fitted, peaks, _kernel_time(fitted)):
+    peaks = {precision: rate for precision, rate in part.peak.items()} if part else highest_rates(fitted)
+    if curves := efficiency_curves(fitted, peaks, _kernel_time(fitted)):
         ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
         sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
-        block["efficiency"] = {**_catalogue_curves(part), **curves} if part else filled(curves, sources)
+        block["efficiency"] = {**_catalogue_curves(part), **curves} if part else with_default_curves(curves, sources)
         for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
                 sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
-    if part and (shares := product_shares(measured, part)):
+    if part and (shares := product_shares(records, part)):
         measured_shares = {peak: float(f"{share_fit.share:.3g}") for peak, share_fit in shares.items()}
         block["kernels"] = {"product_share": {**part.kernels.product_share, **measured_shares} if part.kernels else measured_shares}
         sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, share_fit) for peak, share_fit in shares.items()))
     if (launch := fitted.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
-    if (slowdown := slowdown_beside(measured)) > 1.0:
+    if (slowdown := concurrent_slowdown(records)) > 1.0:
         block["vector_factor"] = round(slowdown, 3)
         sources.fitted("vector_factor", "gemm", f"products take {slowdown:.3g} times as long while the other ranks multiply as well")
     if (jitter := fitted.get(JITTER)) is not None:
@@ -133,14 +133,15 @@ def device_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
 
 
 def _share_text(peak: str, product_share: ProductShare) -> str:
-    missed = f"products left out are {100 * product_share.left_out:.0f}% off, {100 * product_share.described:.0f}% by the catalogue's"
+    described, left_out = 100 * product_share.described_error, 100 * product_share.left_out_error
+    missed = f"products left out are {left_out:.0f}% off, {described:.0f}% by the catalogue's"
     return f"{peak} share {product_share.share:.3g} of {product_share.points} products ({missed})"
 
 
-def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
+def with_layers(block: Block, records: MergedRecords, layers: Mapping[str, Fit], before: float) -> Block:
     """Return the ``gpu`` *block* with its ``vector_factor``, *before* until now, scaled by the factor that whole layers determined."""
-    sources, changed = Sources(measured), dict(block)
-    if (products := layers.get(IN_NETWORKS)) is not None:
+    sources, changed = Sources(records), dict(block)
+    if (products := layers.get(NETWORK_PRODUCTS)) is not None:
         changed["vector_factor"] = round(before * products[FACTOR].value, 3)
         text = f"layers take {interval(products[FACTOR], 1.0, 'times')} as long as their kernels"
         sources.fitted("vector_factor", "layers", "; ".join([text, *(block["source"].get("vector_factor", "").split(": ")[1:])]))
@@ -156,10 +157,10 @@ def _kernel_time(fitted: Mapping[str, Fit]) -> float:
     return launch[RATE].value if launch else 0.0
 
 
-def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sources) -> Block:
+def _unknown_device(records: MergedRecords, fitted: Mapping[str, Fit], sources: Sources) -> Block:
     """Return the fields that a device outside the catalogue needs in addition to those that every device gets."""
-    facts = measured.machine
-    memory, product = essential(fitted, "memory", "memory"), essential(fitted, "gemm fp32", "gemm")
+    facts = records.machine
+    memory, product = require_estimate(fitted, "memory", "memory"), require_estimate(fitted, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
     sources.facts("*")
     sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))
@@ -171,15 +172,15 @@ def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sour
         sources.estimate("kernel_time", "not measured; profile --only launch")
     if not gpu:
         sources.texts["host_cores"] = "each rank computes on its share of the cores"
-    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // measured.neighbours)}
+    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // records.neighbours)}
     return {
-        "name": gpu["name"] if gpu else f"{measured.name}-rank",
+        "name": gpu["name"] if gpu else f"{records.name}-rank",
         "architecture": "unknown" if gpu else "cpu",
         "compute_capability": gpu["compute_capability"] if gpu else "0.0",
-        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / measured.neighbours) / 2**30:.4g} GiB",
+        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / records.neighbours) / 2**30:.4g} GiB",
         "memory_bandwidth": rate_text(memory),
         "memory_efficiency": 1.0,
-        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in fastest(fitted).items()},
+        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in highest_rates(fitted).items()},
         "efficiency": {},
         "kernel_time": "5 us",
         "context_memory": "0.5 GiB",
@@ -187,7 +188,7 @@ def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sour
     }
 
 
-def fastest(fitted: Mapping[str, Fit]) -> dict[str, float]:
+def highest_rates(fitted: Mapping[str, Fit]) -> dict[str, float]:
     """Return the highest measured rate (FLOP/s) for each precision."""
     rates: dict[str, float] = {}
     for subject, fit in fitted.items():
@@ -197,7 +198,7 @@ def fastest(fitted: Mapping[str, Fit]) -> dict[str, float]:
     return rates
 
 
-def efficiency(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
+def efficiency_curves(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
     """Return efficiency curves by class and precision: points of time at peak rate and share of the peak, without *kernel_time*."""
     curves: Block = {}
     for subject, fit in fitted.items():
@@ -209,7 +210,7 @@ def efficiency(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_tim
     return curves
 
 
-def filled(curves: Block, sources: Sources) -> Block:
+def with_default_curves(curves: Block, sources: Sources) -> Block:
     """Return *curves* of a device outside the catalogue, with the curve of gemm for classes of convolutions that were not measured.
 
     A class without a curve would take only the time of its memory traffic.
@@ -231,27 +232,27 @@ def curve_sources(fitted: Mapping[str, Fit]) -> Iterable[str]:
     """Yield a text with the fitted rate of each class and precision."""
     for subject, fit in fitted.items():
         if fit.probe in ("gemm", "convolution", "attention"):
-            yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
+            yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.posterior.noise:.0f}%"
 
 
-def slowdown_beside(measured: Measured) -> float:
+def concurrent_slowdown(records: MergedRecords) -> float:
     """Return the time of a product while other ranks compute products over its time in isolation, at least 1; 1 if either is unmeasured."""
-    rows = measured.rows("gemm")
+    rows = records.rows("gemm")
     shared = next((row for row in rows if "together" in row), None)
     if shared is None:
         return 1.0
     single = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (shared["shape"], shared["precision"])]
-    return max(1.0, typical(shared) / typical(single[0])) if single else 1.0
+    return max(1.0, median_time(shared) / median_time(single[0])) if single else 1.0
 
 
 # --- the software ----------------------------------------------------------------------------------------------------
 
 
-def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
+def stack_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | None:
     """Return the software stack that the records determine; None if they determine none of its values."""
-    sources = Sources(measured)
-    block: Block = {"extends": "gloo-ddp" if measured.machine["backend"] == "gloo" else "torch-2.x-ddp", "name": f"{measured.name}-ddp"}
-    if measured.machine["device"] == "cpu":
+    sources = Sources(records)
+    block: Block = {"extends": "gloo-ddp" if records.machine["backend"] == "gloo" else "torch-2.x-ddp", "name": f"{records.name}-ddp"}
+    if records.machine["device"] == "cpu":
         block |= {"launch_cpu": "0 us", "optimizer": "per_tensor"}
         sources.texts["launch_cpu"] = "a CPU runs an operator in the call that launches it: the device's kernel_time holds its cost"
         sources.texts["optimizer"] = "torch/optim: foreach is chosen for parameters on CUDA alone"
@@ -260,22 +261,22 @@ def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
         block["launch_cpu"] = f"{1e6 * launch.value:.4g} us"
         sources.fitted("launch_cpu", "launch", interval(launch, 1e6, "us"))
     if INSIDE in fitted or BETWEEN in fitted:
-        block["gloo_transport"] = gloo_block(measured, fitted)
-    if (passes := fitted.get(PASSES)) is not None:
+        block["gloo_transport"] = gloo_block(records, fitted)
+    if (passes := fitted.get(NETWORK_PASSES)) is not None:
         block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
         text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
         sources.fitted("elementwise_traffic", "layers", text)
-    if (overlap := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
+    if (overlap := fitted.get("products beside an exchange")) is not None and records.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, overlap[FACTOR].value), 3)
         text = f"products beside an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 
 
-def gloo_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
+def gloo_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block:
     """Return the transport class of Gloo's sockets; constants that were not identified keep the values of `gloo_class`."""
-    fit, sources = fitted.get(INSIDE) or fitted[BETWEEN], Sources(measured)
-    block: Block = {"extends": gloo_class().name, "name": f"gloo-{measured.name}", "flows": 1}
+    fit, sources = fitted.get(INSIDE) or fitted[BETWEEN], Sources(records)
+    block: Block = {"extends": gloo_class().name, "name": f"gloo-{records.name}", "flows": 1}
     for name in ("launch", "hop_latency"):
         if fit[name].identified:
             block[name] = f"{1e6 * fit[name].value:.4g} us"

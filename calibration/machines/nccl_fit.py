@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.clusters.network_parameters import EVERYWHERE, NIC, WIDTHS, transports
-from calibration.machines.machine_fit import Fit, Measured, typical
-from calibration.machines.posterior import Unknown, Vector, explain_by
+from calibration.machines.machine_fit import Fit, MergedRecords, median_time
+from calibration.machines.posterior import Parameter, Vector, fit_posterior
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.hardware import Hardware, Node, Transport
@@ -28,40 +28,40 @@ from sim.training.job import job_slots
 NCCL: Final = "nccl"
 PROBES: Final = ("all_reduce", "collectives")
 """Probes that measure collectives: all-reduces and small all-gathers, and those of sharded, expert-parallel and pipelined jobs."""
-PROBE: Final = 0.02
+DIFFERENCE_STEP: Final = 0.02
 """Step of the finite difference in a log factor."""
 ConstantKey = tuple[str, str]
 """The node's field that holds a transport class (``nic`` for the NIC's), and the constant to scale."""
 
 
-def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
+def nccl_fit(records: MergedRecords, hardware: Hardware) -> Fit | None:
     """Fit factors on *hardware*'s transport classes to the collectives of the records. Return None if no collective was measured."""
-    rows = _collectives(measured)
+    rows = _collectives(records)
     keys = _keys(hardware, rows)
     if not rows or not keys:
         return None
     ordered = sorted(rows, key=_kind)
-    times = np.array([typical(row) for row in ordered])
+    times = np.array([median_time(row) for row in ordered])
 
     def modelled(point: Vector) -> Vector:
-        return np.log(predicted(hardware, dict(zip(keys, point.tolist(), strict=True)), ordered))
+        return np.log(predicted_times(hardware, dict(zip(keys, point.tolist(), strict=True)), ordered))
 
     def model(point: Vector) -> tuple[Vector, Vector]:
         center = modelled(point)
-        slopes = [(modelled(point + step) - center) / PROBE for step in PROBE * np.eye(len(keys))]
+        slopes = [(modelled(point + step) - center) / DIFFERENCE_STEP for step in DIFFERENCE_STEP * np.eye(len(keys))]
         return center, np.stack(slopes, axis=1)
 
-    unknowns = [Unknown(name(key), 1.0, _width(hardware, key)) for key in keys]
+    parameters = [Parameter(factor_name(key), 1.0, _width(hardware, key)) for key in keys]
     sizes = np.array([row["bytes"] for row in ordered], dtype=float)
-    return Fit(NCCL, "all_reduce", sizes, times, explain_by(model, times, unknowns))
+    return Fit(NCCL, "all_reduce", sizes, times, fit_posterior(model, times, parameters))
 
 
-def _collectives(measured: Measured) -> list[AnswerRow]:
+def _collectives(records: MergedRecords) -> list[AnswerRow]:
     """Return the measured collectives of all operations, without those that ran concurrently with other work."""
-    return [row for probe in PROBES for row in measured.rows(probe) if "beside" not in row]
+    return [row for probe in PROBES for row in records.rows(probe) if "beside" not in row]
 
 
-def name(key: ConstantKey) -> str:
+def factor_name(key: ConstantKey) -> str:
     """Return the name of a factor in tables, such as ``nvlink transport efficiency``."""
     return f"{key[0]} {key[1]}".strip().replace("_", " ")
 
@@ -95,9 +95,9 @@ def _width(hardware: Hardware, key: ConstantKey) -> float:
     return WIDTHS["efficiency, host" if where == "host_transport" else "efficiency"]
 
 
-def predicted(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered: Sequence[AnswerRow]) -> list[float]:
+def predicted_times(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered: Sequence[AnswerRow]) -> list[float]:
     """Predict the times (s) of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
-    groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
+    groups = [group.model_copy(update={"node": scale_node(group.node, factors)}) for group in hardware.groups]
     machine = hardware.model_copy(update={"groups": tuple(groups)})
     seconds: list[float] = []
     for (ranks, nodes, op), same in groupby(ordered, _kind):
@@ -106,14 +106,14 @@ def predicted(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered:
     return seconds
 
 
-def moved_node(node: Node, factors: Mapping[ConstantKey, float]) -> Node:
+def scale_node(node: Node, factors: Mapping[ConstantKey, float]) -> Node:
     """Return *node* with log *factors* applied to the constants of its transport classes."""
-    changed: dict[str, Any] = {where: moved_transport(transport, where, factors) for where, transport in transports(node)}
+    changed: dict[str, Any] = {where: scale_transport(transport, where, factors) for where, transport in transports(node)}
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
     return node.model_copy(update=changed)
 
 
-def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantKey, float]) -> Transport:
+def scale_transport(transport: Transport, where: str, factors: Mapping[ConstantKey, float]) -> Transport:
     """Return *transport*, the field *where* of its node, with its constants scaled by log *factors*."""
     efficiency, latency = (math.exp(factors.get((where, constant), 0.0)) for constant in ("efficiency", "latency"))
     low = transport.hop_latency_ll
@@ -127,27 +127,27 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantK
     )
 
 
-def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
+def transport_blocks(records: MergedRecords, fit: Fit, hardware: Hardware) -> dict[str, Any]:
     """Return the part of a ``node`` block that holds the transport classes with constants identified by the records."""
-    estimates = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
+    estimates = {key: fit[factor_name(key)] for key in _keys(hardware, _collectives(records))}
     factors = {key: math.log(estimate.value) for key, estimate in estimates.items() if estimate.identified}
     places = {where for where, _ in estimates if where}
     texts = {
-        constant: _source_text(measured, {key: estimates[key] for key in factors if key[1] == constant})
+        constant: _source_text(records, {key: estimates[key] for key in factors if key[1] == constant})
         for constant in ("efficiency", "latency", "launch")
     }
     blocks: dict[str, Any] = {}
     for where, transport in transports(hardware.groups[0].node):
         if where in places and (any(place == where for place, _ in factors) or (EVERYWHERE, "launch") in factors):
-            blocks[where] = _transport_block(transport, moved_transport(transport, where, factors), measured.name, texts)
+            blocks[where] = _transport_block(transport, scale_transport(transport, where, factors), records.name, texts)
     nic = blocks.pop(NIC, None)
     return blocks | ({"nic": {"transport": nic}} if nic else {})
 
 
-def _source_text(measured: Measured, estimates: Mapping[ConstantKey, Any]) -> str:
-    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in estimates.items())
-    probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
-    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {factors} of the class" if factors else ""
+def _source_text(records: MergedRecords, estimates: Mapping[ConstantKey, Any]) -> str:
+    factors = "; ".join(f"{factor_name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in estimates.items())
+    probes = " and ".join(probe for probe in PROBES if records.rows(probe))
+    return f"{', '.join(records.files)}, probe {probes}, {records.date}: {factors} of the class" if factors else ""
 
 
 def _transport_block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:

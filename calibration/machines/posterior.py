@@ -25,10 +25,10 @@ Vector = NDArray[np.float64]
 
 LEAST_NOISE: Final = 0.01
 """Least relative scatter: that of repetitions of one probe on a quiet machine."""
-NARROWED: Final = 0.5
+IDENTIFIED_WIDTH: Final = 0.5
 """Share of the prior's width below which a parameter is identified by the data."""
-LEVEL: Final = 0.95
-VAGUE: Final = 3.0
+CONFIDENCE: Final = 0.95
+VAGUE_WIDTH: Final = 3.0
 """Width of a vague prior: one standard deviation is a factor of 20 either way."""
 ROBUST: Final = 2.0
 """Standard deviations, estimated from the median absolute residual, beyond which the loss is linear."""
@@ -38,12 +38,12 @@ _TURNS: Final = 6
 _CLOSE: Final = 1e-7
 
 
-class Unknown(NamedTuple):
+class Parameter(NamedTuple):
     """One parameter: its usual value, and the width of the normal prior of its logarithm."""
 
     name: str
     usual: float
-    width: float = VAGUE
+    width: float = VAGUE_WIDTH
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ PosteriorModel = Callable[[Vector], tuple[Vector, Vector]]
 """Maps logarithms of parameters to logarithms of times, one per point, and their derivatives, one row per point."""
 
 
-def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
+def fit_terms(design: Vector, times: Vector, parameters: Sequence[Parameter]) -> Posterior:
     """Fit the sum of terms to *times* (s); row i of *design* holds the coefficient of each parameter in time i.
 
     Raise SpecError if there are no times or one of them is not positive.
@@ -89,14 +89,14 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
         total = parts.sum(axis=1)
         return np.log(total), parts / total[:, None]
 
-    return explain_by(model, times, unknowns)
+    return fit_posterior(model, times, parameters)
 
 
-def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
+def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[Parameter]) -> Posterior:
     """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("nothing to fit: expected times above zero")
-    usual, widths = np.log([unknown.usual for unknown in unknowns]), np.array([unknown.width for unknown in unknowns])
+    usual, widths = np.log([parameter.usual for parameter in parameters]), np.array([parameter.width for parameter in parameters])
     logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
         values = _maximized(_Points(model, logs, weights / noise**2, usual, widths), values)
@@ -108,8 +108,8 @@ def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
         weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
     estimates = (
-        _estimate(unknown, mean, math.sqrt(spread), freedom)
-        for unknown, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
+        _estimate(parameter, mean, math.sqrt(spread), freedom)
+        for parameter, mean, spread in zip(parameters, values, np.diag(covariance), strict=True)
     )
     return Posterior(tuple(estimates), noise, residuals)
 
@@ -123,20 +123,20 @@ class _Points(NamedTuple):
     usual: Vector
     widths: Vector
 
-    def doubt(self, here: Vector, residuals: Vector) -> float:
+    def misfit(self, here: Vector, residuals: Vector) -> float:
         """Return minus twice the log posterior at *here*, which leaves *residuals*, up to a constant."""
         return float(residuals @ (self.precision * residuals) + np.sum(((here - self.usual) / self.widths) ** 2))
 
     def at(self, here: Vector) -> tuple[Vector, Vector, float]:
-        """Return residuals, derivatives and doubt at *here*."""
+        """Return residuals, derivatives and the misfit at *here*."""
         modelled, slope = self.model(here)
         residuals = self.logs - modelled
-        return residuals, slope, self.doubt(here, residuals)
+        return residuals, slope, self.misfit(here, residuals)
 
 
 def _maximized(points: _Points, here: Vector) -> Vector:
     """Return the most probable parameters of *points*, starting the search at *here*."""
-    damping, (residuals, slope, doubt) = 1e-3, points.at(here)
+    damping, (residuals, slope, misfit) = 1e-3, points.at(here)
     for _ in range(_ROUNDS):
         weighted = slope * points.precision[:, None]
         curvature = slope.T @ weighted + np.diag(points.widths**-2.0)
@@ -144,31 +144,31 @@ def _maximized(points: _Points, here: Vector) -> Vector:
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         candidate = here + np.clip(step, -2.0, 2.0)
         point = points.at(candidate)
-        if point[2] > doubt:
+        if point[2] > misfit:
             damping *= 8.0
             continue
-        gained = doubt - point[2]
-        here, damping, (residuals, slope, doubt) = candidate, damping / 4.0, point
+        gained = misfit - point[2]
+        here, damping, (residuals, slope, misfit) = candidate, damping / 4.0, point
         if gained < _CLOSE:
             break
     return here
 
 
-def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
-    identified = spread < NARROWED * unknown.width
-    half_width = (student(freedom) if identified else student(math.inf)) * spread
-    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), identified)
+def _estimate(parameter: Parameter, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
+    identified = spread < IDENTIFIED_WIDTH * parameter.width
+    half_width = (interval_half_width(freedom) if identified else interval_half_width(math.inf)) * spread
+    return PosteriorEstimate(parameter.name, math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), identified)
 
 
-def student(freedom: float) -> float:
+def interval_half_width(freedom: float) -> float:
     """Return the half width of a 95% interval in standard deviations: 1.96, and more with few degrees of *freedom*."""
     from scipy.stats import norm, t
 
-    half_width: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)
+    half_width: Any = norm.ppf(0.5 + CONFIDENCE / 2) if math.isinf(freedom) else t.ppf(0.5 + CONFIDENCE / 2, freedom)
     return float(half_width)
 
 
-def mean_of(name: str, values: Sequence[float]) -> Posterior:
+def fit_mean(name: str, values: Sequence[float]) -> Posterior:
     """Fit the typical value of repeated positive *values* as the only parameter, *name*."""
     usual = float(np.median(values)) if len(values) else 1.0
-    return explain(np.ones((len(values), 1)), np.array(values, dtype=float), [Unknown(name, usual)])
+    return fit_terms(np.ones((len(values), 1)), np.array(values, dtype=float), [Parameter(name, usual)])

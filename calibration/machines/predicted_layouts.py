@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from calibration.machines.predicted_steps import Written, synthetic
+from calibration.machines.predicted_steps import WrittenFiles, synthetic_workload
 from calibration.measure.division import Division
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, with_nodes
@@ -22,11 +22,11 @@ from sim.spec.workload import Model, Workload
 _SOURCE: Final = "calibration/measure/layout_steps.py"
 
 
-def predicted_layout(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+def predicted_layout(row: AnswerRow, written: WrittenFiles, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
     """Return the predicted step time (s) of *row* on the *written* files, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
-    base = synthetic(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
+    base = synthetic_workload(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
     gloo = base.training.stack.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
     # the measured times of the units include FSDP's copies

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from calibration.machines.layer_factors import full_precision, traced
+from calibration.machines.layer_factors import full_precision, trace_model
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place
 from sim.simulate import simulate
@@ -20,7 +20,7 @@ from sim.spec.workload import Model, Workload
 from sim.training.job import Job
 
 
-class Written(NamedTuple):
+class WrittenFiles(NamedTuple):
     """The files of a fit, with overrides of hardware and stack that undo the changes made by the measurements of whole layers."""
 
     hardware: Path
@@ -34,16 +34,16 @@ def measured_step(row: AnswerRow) -> float:
     return float(median(max(times) for times in zip(*row["times_by_rank_s"], strict=True)))
 
 
-def predicted_step(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+def predicted_step(row: AnswerRow, written: WrittenFiles, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
     """Return the predicted step time (s) of *row* on the *written* files, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
-    table = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
-    workload = synthetic(table, row["batch"], written.stack, stack or {})
+    table = trace_model(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
+    workload = synthetic_workload(table, row["batch"], written.stack, stack or {})
     placed = place(machine, row["ranks"]) if row["exchange"] else place(machine, None, "1")
     return simulate(machine, [Job(workload, placed)], cold=False).jobs[0].warm.step_time
 
 
-def synthetic(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
+def synthetic_workload(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
     """Return a workload that matches the steps of `calibration.measure.ddp_steps`: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from calibration.kernels.fit import errors, fit_share, with_kernels
+from calibration.kernels.fit import fit_share, log_errors, with_kernels
 from calibration.kernels.records import PEAKS, KernelRow
-from calibration.machines.machine_fit import Measured, typical
+from calibration.machines.machine_fit import MergedRecords, median_time
 from sim.cluster.kernels import ProductShape, described
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
@@ -29,16 +29,16 @@ class ProductShare(NamedTuple):
 
     share: float
     points: int
-    described: float
+    described_error: float
     """Error with the share of the description."""
-    left_out: float
+    left_out_error: float
     """Error with the share fitted to the other half of the shapes."""
 
 
-def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
+def product_shares(records: MergedRecords, gpu: Gpu) -> dict[Peak, ProductShare]:
     """Return the shares of *gpu*'s peaks fitted to the measured products, for the precisions at which they beat the described ones."""
     shares: dict[Peak, ProductShare] = {}
-    products = list(_products(measured, gpu))
+    products = list(_products(records, gpu))
     for peak in dict.fromkeys(row.peak for row in products):
         rows = [row for row in products if row.peak == peak]
         if len(rows) < LEAST_SHAPES:
@@ -51,15 +51,15 @@ def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
     return shares
 
 
-def _products(measured: Measured, gpu: Gpu) -> Iterable[KernelRow]:
+def _products(records: MergedRecords, gpu: Gpu) -> Iterable[KernelRow]:
     """Yield the measured products whose kernels *gpu* describes, smallest first, without those too short to be bound by the peak."""
-    alone = [row for row in measured.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
+    alone = [row for row in records.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
     for row in sorted(alone, key=lambda row: (row["flop"], row["shape"])):
         peak = PEAKS[row["precision"]]
         if described(gpu, peak) and row["flop"] / gpu.peak[peak] >= gpu.kernel_time:
             rows, columns, depth = row["shape"]
             shape = ProductShape(rows, columns, depth)
-            yield KernelRow(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, typical(row), measured.name)
+            yield KernelRow(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, median_time(row), records.name)
 
 
 def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
@@ -68,4 +68,4 @@ def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
 
 def _mean_error(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
     changed_gpu = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
-    return float(np.mean(np.abs(errors(rows, {gpu.name: changed_gpu}))))
+    return float(np.mean(np.abs(log_errors(rows, {gpu.name: changed_gpu}))))

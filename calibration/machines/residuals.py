@@ -84,4 +84,4 @@ def _axis_factor(fits: Sequence[Fit]) -> float:
 def _ratio(fit: Fit) -> Any:
     import numpy as np
 
-    return np.exp(fit.found.residuals)
+    return np.exp(fit.posterior.residuals)

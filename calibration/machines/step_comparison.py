@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from calibration.machines.machine_fit import FACTOR, Measured, is_disturbed
+from calibration.machines.machine_fit import FACTOR, MergedRecords, is_disturbed
 from calibration.machines.predicted_layouts import predicted_layout
-from calibration.machines.predicted_steps import Written, measured_step, predicted_step
+from calibration.machines.predicted_steps import WrittenFiles, measured_step, predicted_step
 from calibration.machines.step_factors import FIELD, is_significant, step_fit
 from calibration.measure.division import Division
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 
-class Comparison(NamedTuple):
+class StepComparison(NamedTuple):
     """Measured and predicted times (s) of one kind of step."""
 
     model: str
@@ -29,9 +29,9 @@ class Comparison(NamedTuple):
     ranks: int
     exchange: bool
     measured: float
-    kernels: float
+    from_kernels: float
     """Predicted from kernels only."""
-    layers: float
+    from_layers: float
     """Predicted also with the factors from whole layers."""
     predicted: float
     """Predicted also with the factor from steps of other models."""
@@ -43,20 +43,20 @@ class Comparison(NamedTuple):
         return self.predicted / self.measured - 1.0
 
 
-def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[float]]) -> tuple[list[Comparison], list[str]]:
+def compare(records: MergedRecords, written: WrittenFiles, ratios: Mapping[str, Sequence[float]]) -> tuple[list[StepComparison], list[str]]:
     """Return the measured steps with their predictions, and notes on steps without one; *ratios* are from `step_factors.step_ratios`."""
-    comparisons: list[Comparison] = []
+    comparisons: list[StepComparison] = []
     notes: list[str] = []
     for kind, predicted in (("steps", predicted_step), ("layouts", predicted_layout)):
-        for row in measured.rows(kind):
+        for row in records.rows(kind):
             try:
                 times = _predictions(row, written, ratios, predicted)
             except SpecError as error:
                 notes.append(f"{row['model']}: not predicted: {error}")
                 continue
             model, batch, ranks, exchange = _labels(row)
-            disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
-            comparisons.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
+            disturbed = records.machine["device"] == "cpu" and not exchange and is_disturbed(row)
+            comparisons.append(StepComparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
     return comparisons, list(dict.fromkeys(notes))
 
 
@@ -68,19 +68,19 @@ def _labels(row: AnswerRow) -> tuple[str, int, int, bool]:
 
 
 def _predictions(
-    row: AnswerRow, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
+    row: AnswerRow, written: WrittenFiles, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
 ) -> tuple[float, float, float]:
     """Return the times (s) that *predicted* gives from kernels, with layers, and with steps of the other models."""
     kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
     layers = predicted(row, written, stack={FIELD: 1.0})
-    others = step_fit(ratios, but=row["model"])
+    others = step_fit(ratios, excluded=row["model"])
     return kernels, layers, predicted(row, written, stack={FIELD: others[FACTOR].value}) if others and is_significant(others) else layers
 
 
 _WAYS = ("from kernels", "and layers", "and other steps")
 
 
-def comparison_table(rows: Sequence[Comparison]) -> str:
+def comparison_table(rows: Sequence[StepComparison]) -> str:
     """Return a table with one line per step, and the median error."""
     lines = [f"{'step':42} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
     for row in rows:
@@ -91,17 +91,17 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
     return "\n".join([*lines, f"{label:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 
-def _times(row: Comparison) -> tuple[float, float, float]:
-    return row.kernels, row.layers, row.predicted
+def _times(row: StepComparison) -> tuple[float, float, float]:
+    return row.from_kernels, row.from_layers, row.predicted
 
 
-def median_errors(rows: Sequence[Comparison]) -> list[float]:
+def median_errors(rows: Sequence[StepComparison]) -> list[float]:
     """Return the median error of each way of predicting, over the undisturbed steps (over all steps if there are none)."""
     counted = [row for row in rows if not row.disturbed] or rows
     return [median(abs(_times(row)[way] / row.measured - 1) for row in counted) for way in range(len(_WAYS))]
 
 
-def comparison_rows(rows: Sequence[Comparison]) -> list[Mapping[str, Any]]:
+def comparison_rows(rows: Sequence[StepComparison]) -> list[Mapping[str, Any]]:
     """Return the comparison for JSON."""
     return [
         {
@@ -110,8 +110,8 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[Mapping[str, Any]]:
             "ranks": row.ranks,
             "exchange": row.exchange,
             "measured_s": row.measured,
-            "predicted_from_kernels_s": row.kernels,
-            "predicted_from_layers_s": row.layers,
+            "predicted_from_kernels_s": row.from_kernels,
+            "predicted_from_layers_s": row.from_layers,
             "predicted_s": row.predicted,
             "error": row.error,
             "disturbed": row.disturbed,

@@ -14,23 +14,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machines.machine_fit import FACTOR, Fit, Measured, is_disturbed
-from calibration.machines.posterior import mean_of
-from calibration.machines.predicted_steps import Written, measured_step, predicted_step
+from calibration.machines.machine_fit import FACTOR, Fit, MergedRecords, is_disturbed
+from calibration.machines.posterior import fit_mean
+from calibration.machines.predicted_steps import WrittenFiles, measured_step, predicted_step
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
-WHOLE: Final = "steps over their layers"
+STEPS_SUBJECT: Final = "steps over their layers"
 FIELD: Final = "compute_factor"
 LEAST_STEPS: Final = 3
 """Measured steps, of one model or several: with fewer, their variation is unknown."""
 
 
-def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
+def step_ratios(records: MergedRecords, written: WrittenFiles) -> dict[str, list[float]]:
     """Return, by model, the factors of its steps without exchange, relative to the *written* files without a factor."""
     ratios: dict[str, list[float]] = {}
-    for row in measured.rows("steps"):
-        if row["exchange"] or (measured.machine["device"] == "cpu" and is_disturbed(row)):
+    for row in records.rows("steps"):
+        if row["exchange"] or (records.machine["device"] == "cpu" and is_disturbed(row)):
             continue
         try:
             ratio = _ratio(row, written)
@@ -41,7 +41,7 @@ def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
     return ratios
 
 
-def _ratio(row: AnswerRow, written: Written) -> float | None:
+def _ratio(row: AnswerRow, written: WrittenFiles) -> float | None:
     once, twice = (predicted_step(row, written, stack={FIELD: factor}) for factor in (1.0, 2.0))
     layers = twice - once
     rest = once - layers
@@ -49,10 +49,10 @@ def _ratio(row: AnswerRow, written: Written) -> float | None:
     return time / layers if layers > 0 and time > 0 else None
 
 
-def step_fit(ratios: Mapping[str, Sequence[float]], but: str | None = None) -> Fit | None:
-    """Fit the factor to the steps of all models except *but*. Return None if there are no steps."""
-    values = [value for model, own in ratios.items() if model != but for value in own]
-    return Fit(WHOLE, "steps", np.ones(len(values)), np.array(values), mean_of(FACTOR, values)) if values else None
+def step_fit(ratios: Mapping[str, Sequence[float]], excluded: str | None = None) -> Fit | None:
+    """Fit the factor to the steps of all models except *excluded*. Return None if there are no steps."""
+    values = [value for model, own in ratios.items() if model != excluded for value in own]
+    return Fit(STEPS_SUBJECT, "steps", np.ones(len(values)), np.array(values), fit_mean(FACTOR, values)) if values else None
 
 
 def is_significant(fit: Fit) -> bool:

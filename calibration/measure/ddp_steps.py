@@ -27,19 +27,19 @@ from sim.spec.yaml import SpecError
 
 StepPrecision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
 
-LIMIT: Final = 300.0
+TIMEOUT: Final = 300.0
 """Timeout (s) of a rank that waits for another."""
 MOST_STEPS: Final = 200
 _PROFILED: Final = 9
 """Steps of a profile; readers skip the first."""
 _POLL: Final = 0.02
 """Interval (s) between polls of the ranks' processes; it does not affect the measured times."""
-DONE: Final = "stallsim-steps:"
+RESULT_PREFIX: Final = "stallsim-steps:"
 """Prefix of the line on which a rank's process prints its result; the model may print other lines."""
 
 
 @dataclass(frozen=True)
-class StepsWanted:
+class StepRequest:
     """Which steps to run; *model* and *inputs* are written as for ``stallsim extract``."""
 
     model: str
@@ -103,9 +103,9 @@ NextInputs = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def run_rank(
-    wanted: StepsWanted, next_inputs: NextInputs | None = None, afterwards: Callable[[Callable[[], None]], None] = lambda step: None
+    request: StepRequest, next_inputs: NextInputs | None = None, afterwards: Callable[[Callable[[], None]], None] = lambda step: None
 ) -> RankSteps:
-    """Run the steps *wanted* as one rank; *next_inputs* provides batches, by default the same synthetic batch for every step.
+    """Run the steps of *request* as one rank; *next_inputs* provides batches, by default the same synthetic batch for every step.
 
     When all steps have been timed, *afterwards* is called with a function that runs one more step.
 
@@ -116,43 +116,32 @@ def run_rank(
 
     from sim.extract import target
 
-    device = device_of(wanted)
+    device = device_of(request)
     with _process_group(device):
-        torch.set_num_threads(wanted.threads)
+        torch.set_num_threads(request.threads)
         torch.manual_seed(0)
-        model = _model(wanted).to(device, torch.bfloat16 if wanted.precision == "bf16" else None)
+        model = _model(request).to(device, torch.bfloat16 if request.precision == "bf16" else None)
         try:
-            batches = next_inputs or _same_batch(wanted, model, device)
-            wrapped = _wrapped(model, device, wanted.bucket_mib) if wanted.exchange and _ranks() > 1 else model
-            step = _step(wrapped, wanted, batches, device)
-            times, cpu_time = timed(step, wanted, device)
-            if wanted.trace:
-                profiled(step, Path(wanted.trace), device)
+            batches = next_inputs or _same_batch(request, model, device)
+            wrapped = _wrapped(model, device, request.bucket_mib) if request.exchange and _ranks() > 1 else model
+            step = _step(wrapped, request, batches, device)
+            times, cpu_time = time_steps(step, request, device)
+            if request.trace:
+                write_profile(step, Path(request.trace), device)
             afterwards(step)
         except SpecError:
             raise
         except Exception as error:
-            raise SpecError(f"{wanted.model}: a training step failed: {target.error_line(error)}") from error
+            raise SpecError(f"{request.model}: a training step failed: {target.error_line(error)}") from error
         rank = dist.get_rank() if dist.is_initialized() else 0
         return RankSteps(rank, tuple(times), cpu_time, sum(parameter.numel() for parameter in model.parameters()))
 
 
-def gathered(own: RankSteps) -> list[RankSteps]:
-    """Return the measurements of all ranks of the process group, in order of rank; only *own* if there is no group."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        return [own]
-    by_rank: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(by_rank, own)
-    return by_rank
-
-
-def device_of(wanted: StepsWanted) -> Any:
+def device_of(request: StepRequest) -> Any:
     """Return the device on which this rank's steps run; a GPU also becomes the current device."""
     import torch
 
-    if wanted.device == "cpu" or not torch.cuda.is_available():
+    if request.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -183,7 +172,7 @@ def _join(device: Any) -> bool:
     backend = "nccl" if device.type == "cuda" else "gloo"
     meeting = os.environ.get("STALLSIM_MEETING", "env://")
     place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    dist.init_process_group(backend, init_method=meeting, timeout=datetime.timedelta(seconds=LIMIT), **place)
+    dist.init_process_group(backend, init_method=meeting, timeout=datetime.timedelta(seconds=TIMEOUT), **place)
     return True
 
 
@@ -193,33 +182,33 @@ def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _model(wanted: StepsWanted) -> Any:
+def _model(request: StepRequest) -> Any:
     import torch
 
     from sim.extract import target
 
-    make, arguments = target.find(wanted.model), target.parse_arguments(wanted.arguments)
+    make, arguments = target.find(request.model), target.parse_arguments(request.arguments)
     try:
         model = make(**arguments)
     except Exception as error:
-        raise SpecError(f"{wanted.model}: calling it failed: {target.error_line(error)}") from error
+        raise SpecError(f"{request.model}: calling it failed: {target.error_line(error)}") from error
     if not isinstance(model, torch.nn.Module) or not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"{wanted.model}: returned {type(model).__name__}; expected a torch.nn.Module with trainable parameters")
+        raise SpecError(f"{request.model}: returned {type(model).__name__}; expected a torch.nn.Module with trainable parameters")
     return model.train()
 
 
-def _same_batch(wanted: StepsWanted, model: Any, device: Any) -> NextInputs:
+def _same_batch(request: StepRequest, model: Any, device: Any) -> NextInputs:
     """Return a function that returns the same synthetic batch on *device* every time."""
     from sim.extract import target
 
-    if len(wanted.inputs) == 1 and wanted.inputs[0].startswith("@"):
-        inputs = target.find(wanted.inputs[0][1:])(wanted.batch)
+    if len(request.inputs) == 1 and request.inputs[0].startswith("@"):
+        inputs = target.find(request.inputs[0][1:])(request.batch)
         positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     else:
-        shapes = [target.parse_input(text) for text in wanted.inputs]
+        shapes = [target.parse_input(text) for text in request.inputs]
         target.check_inputs(model.forward, shapes)
-        positional = tuple(_tensor(shape, wanted.batch) for shape in shapes if not shape.name)
-        named = {shape.name: _tensor(shape, wanted.batch) for shape in shapes if shape.name}
+        positional = tuple(_tensor(shape, request.batch) for shape in shapes if not shape.name)
+        named = {shape.name: _tensor(shape, request.batch) for shape in shapes if shape.name}
     moved = _moved((positional, named), device)
     return lambda: moved
 
@@ -247,7 +236,7 @@ def _wrapped(model: Any, device: Any, bucket_mib: int) -> Any:
     return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, bucket_cap_mb=bucket_mib)
 
 
-def profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
+def write_profile(step: Callable[[], None], folder: Path, device: Any) -> None:
     """Write a profile of a few steps of this rank into *folder*."""
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -261,17 +250,17 @@ def profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
     profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
 
 
-def _step(model: Any, wanted: StepsWanted, next_inputs: NextInputs, device: Any) -> Callable[[], None]:
+def _step(model: Any, request: StepRequest, next_inputs: NextInputs, device: Any) -> Callable[[], None]:
     """Return a function that runs one step of *model*."""
     import torch
 
-    precision = wanted.precision
+    precision = request.precision
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     low = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "amp_fp16" and device.type == "cuda")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer: Any = torch.optim.SGD(trained, lr=1e-6, momentum=0.9)
-    if wanted.optimizer == "adamw":
+    if request.optimizer == "adamw":
         optimizer = torch.optim.AdamW(trained, lr=1e-6)
 
     def step() -> None:
@@ -301,7 +290,7 @@ def _loss(output: Any) -> Any:
     return sum(torch.nn.functional.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64)) for logits in rows)
 
 
-def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[list[float], float]:
+def time_steps(step: Callable[[], None], request: StepRequest, device: Any) -> tuple[list[float], float]:
     """Return the time (s) of each timed step, and the mean processor time (s) per step."""
     import torch
     import torch.distributed as dist
@@ -311,11 +300,11 @@ def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[l
             torch.cuda.synchronize(device)
 
     begin = time.perf_counter()
-    for _ in range(wanted.warmup):
+    for _ in range(request.warmup):
         begin = time.perf_counter()
         step()
         wait()
-    count = _agreed_count(wanted, time.perf_counter() - begin, device)
+    count = _agreed_count(request, time.perf_counter() - begin, device)
     if dist.is_initialized():
         dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
     marks, cpu_time = [time.perf_counter()], time.process_time()
@@ -327,21 +316,21 @@ def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[l
     return [end - begin for begin, end in pairwise(marks)], cpu_time
 
 
-def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[Any], Any]]:
+def prepare_model(request: StepRequest, device: Any) -> tuple[Any, NextInputs, Callable[[Any], Any]]:
     """Return the model on *device*, a function that returns its batches, and its loss function, for callers that run steps themselves."""
-    model = _model(wanted).to(device)
-    return model, _same_batch(wanted, model, device), _loss
+    model = _model(request).to(device)
+    return model, _same_batch(request, model, device), _loss
 
 
-def _agreed_count(wanted: StepsWanted, last: float, device: Any) -> int:
+def _agreed_count(request: StepRequest, last: float, device: Any) -> int:
     """Return the number of steps that all ranks time; the *last* warm-up step took this many seconds on this rank."""
     import torch
     import torch.distributed as dist
 
-    count = wanted.steps
-    if wanted.seconds and wanted.warmup:
-        count = max(count, min(MOST_STEPS, round(wanted.seconds / last)))
-    if dist.is_initialized() and wanted.seconds:
+    count = request.steps
+    if request.seconds and request.warmup:
+        count = max(count, min(MOST_STEPS, round(request.seconds / last)))
+    if dist.is_initialized() and request.seconds:
         proposed = torch.tensor([count], device=device)
         dist.all_reduce(proposed, dist.ReduceOp.MIN)
         count = int(proposed.item())
@@ -349,27 +338,27 @@ def _agreed_count(wanted: StepsWanted, last: float, device: Any) -> int:
 
 
 def spawn(
-    wanted: StepsWanted,
+    request: StepRequest,
     ranks: int,
     before: Callable[[int], Sequence[str]] = lambda rank: (),
     environment: Mapping[str, str] | None = None,
-    limit: float = 2 * LIMIT,
+    limit: float = 2 * TIMEOUT,
     program: Sequence[str] = ("calibration.measure.ddp_steps",),
 ) -> list[RankSteps]:
-    """Run *wanted* in *ranks* processes on this machine and return their results; *before* gives the command prefix of each rank.
+    """Run *request* in *ranks* processes on this machine and return their results; *before* gives the command prefix of each rank.
 
     *program* is the module that runs a rank, followed by additional arguments. Without MASTER_ADDR in *environment* the ranks rendezvous
     over a file. Raise SpecError, with all processes ended, if a rank fails or *limit* seconds pass.
     """
     with tempfile.TemporaryDirectory() as folder:
         meeting = {} if environment and "MASTER_ADDR" in environment else {"STALLSIM_MEETING": f"file://{folder}/ranks"}
-        shared = os.environ | {"OMP_NUM_THREADS": str(wanted.threads), "WORLD_SIZE": str(ranks)} | meeting | dict(environment or {})
+        shared = os.environ | {"OMP_NUM_THREADS": str(request.threads), "WORLD_SIZE": str(ranks)} | meeting | dict(environment or {})
         started: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         try:
             for rank in range(ranks):
                 output: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
                 own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                command = [*before(rank), sys.executable, "-m", program[0], json.dumps(asdict(wanted)), *program[1:]]
+                command = [*before(rank), sys.executable, "-m", program[0], json.dumps(asdict(request)), *program[1:]]
                 started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own), output))
             _wait([process for process, _ in started], [output for _, output in started], limit)
             return [_result(output) for _, output in started]
@@ -408,36 +397,36 @@ def _last_line(output: IO[bytes]) -> str:
 def _result(output: IO[bytes]) -> RankSteps:
     output.seek(0)
     for line in reversed(output.read().decode(errors="replace").splitlines()):
-        if line.startswith(DONE):
-            fields = json.loads(line.removeprefix(DONE))
+        if line.startswith(RESULT_PREFIX):
+            fields = json.loads(line.removeprefix(RESULT_PREFIX))
             return RankSteps(**fields | {"times": tuple(fields["times"])})
     raise SpecError(f"a rank ended without a result: {_last_line(output)}")
 
 
-def read_wanted(text: str) -> StepsWanted:
+def read_request(text: str) -> StepRequest:
     """Return the steps that the JSON document *text* requests."""
     fields = json.loads(text)
-    return StepsWanted(**fields | {"inputs": tuple(fields["inputs"]), "arguments": tuple(fields.get("arguments", ()))})
+    return StepRequest(**fields | {"inputs": tuple(fields["inputs"]), "arguments": tuple(fields.get("arguments", ()))})
 
 
-def join(wanted: StepsWanted) -> None:
+def join(request: StepRequest) -> None:
     """Join the ranks that the environment specifies, if there are others and no group yet."""
-    _join(device_of(wanted))
+    _join(device_of(request))
 
 
 def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int:
     """Run the steps of the JSON document *arguments*[0] as one rank, with batches from *next_inputs*, and print the result on stdout."""
     try:
-        wanted = read_wanted(arguments[0])
-        join(wanted)  # without leaving the group later: Gloo's threads may abort a process that does
-        print(DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
+        request = read_request(arguments[0])
+        join(request)  # without leaving the group later: Gloo's threads may abort a process that does
+        print(RESULT_PREFIX + json.dumps(asdict(run_rank(request, next_inputs))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)
         return 2
     return 0
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End this rank's process at once, without running the destructors of communication threads."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -445,4 +434,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

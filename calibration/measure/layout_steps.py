@@ -2,8 +2,8 @@
 
     python -m calibration.measure.layout_steps STEPS LAYOUT
 
-runs one rank. STEPS is the document of a `StepsWanted`, with one micro-batch as its batch, and LAYOUT the document of a `LaidOut`. With
-*alone* the process runs its rank in isolation: a process group that sends nothing (torch's fake backend) replaces the other ranks. The
+runs one rank. STEPS is the document of a `StepRequest`, with one micro-batch as its batch, and LAYOUT the document of a `LayoutRequest`.
+With an *isolated_rank* the process runs that rank in isolation: torch's fake backend, which sends nothing, replaces the other ranks. The
 step then consists of the rank's own work only, and the printed result includes the time of each part of the model. Limits: those of
 `calibration.measure.ddp_steps`; at most one axis in addition to data parallelism; the loss is cross-entropy, with ``loss_parallel``
 for tensor ranks.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.measure import ddp_steps
-from calibration.measure.ddp_steps import RankSteps, StepsWanted
+from calibration.measure.ddp_steps import RankSteps, StepRequest
 from calibration.measure.division import Division
 from sim.extract import target
 from sim.spec.yaml import SpecError
@@ -34,41 +34,46 @@ Marker = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class LaidOut:
+class LayoutRequest:
     """How the ranks divide the model, and which rank this process runs if it runs in isolation."""
 
     layout: Division
     ranks: int
-    alone: int | None = None
+    isolated_rank: int | None = None
     """The rank that this process runs in isolation; None if the other ranks exist."""
 
     @classmethod
-    def read(cls, text: str) -> LaidOut:
+    def read(cls, text: str) -> LayoutRequest:
         """Return the object that the JSON document *text* describes."""
         fields = json.loads(text)
         return cls(Division.model_validate(fields["layout"]), fields["ranks"], fields["alone"])
 
     def text(self) -> str:
         """Return this as a JSON document."""
-        return json.dumps({"layout": self.layout.model_dump(), "ranks": self.ranks, "alone": self.alone})
+        return json.dumps({"layout": self.layout.model_dump(), "ranks": self.ranks, "alone": self.isolated_rank})
 
 
 class LayoutRank:
     """One rank of a layout, with its part of the model and the function that runs a step."""
 
-    def __init__(self, wanted: StepsWanted, laid_out: LaidOut, device: Any) -> None:
+    def __init__(self, request: StepRequest, layout_request: LayoutRequest, device: Any) -> None:
         import torch
 
-        layout = laid_out.layout
+        layout = layout_request.layout
         self.device = device
-        self.wanted, self.layout, self.ranks, self.alone = wanted, layout, laid_out.ranks, laid_out.alone is not None
-        torch.set_num_threads(wanted.threads)
+        self.request, self.layout, self.ranks, self.is_isolated = (
+            request,
+            layout,
+            layout_request.ranks,
+            layout_request.isolated_rank is not None,
+        )
+        torch.set_num_threads(request.threads)
         torch.set_flush_denormal(True)  # in isolation, weights from other ranks are uninitialized memory
         torch.manual_seed(0)
-        arguments = target.parse_arguments(wanted.arguments)
-        self.whole = target.find(wanted.model)(**arguments).to(device)
-        (shape,) = [target.parse_input(text) for text in wanted.inputs]
-        self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
+        arguments = target.parse_arguments(request.arguments)
+        self.model = target.find(request.model)(**arguments).to(device)
+        (shape,) = [target.parse_input(text) for text in request.inputs]
+        self.inputs = torch.zeros(shape.sizes(request.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marker = lambda part: None
         self.run = self._pipeline_step() if layout.pipeline > 1 else self._whole_model_step()
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
@@ -86,7 +91,7 @@ class LayoutRank:
         """Return a function that runs forward and backward of a model that is sharded, split over tensor ranks, or neither."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        model, layout = self.whole, self.layout
+        model, layout = self.model, self.layout
         context: Callable[[], AbstractContextManager[Any]] = nullcontext
         if layout.tensor > 1:
             from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
@@ -143,13 +148,13 @@ class LayoutRank:
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         stages = []
         for number, part in zip(own, parts, strict=True):
-            width = self.whole.head.in_features
-            hidden = torch.empty(self.wanted.batch, self.inputs.shape[1], width, device=self.device, requires_grad=True)
-            scores = torch.empty(self.wanted.batch, self.inputs.shape[1], self.whole.head.out_features, device=self.device)
-            entering = self.inputs[: self.wanted.batch] if number == 0 else hidden
+            width = self.model.head.in_features
+            hidden = torch.empty(self.request.batch, self.inputs.shape[1], width, device=self.device, requires_grad=True)
+            scores = torch.empty(self.request.batch, self.inputs.shape[1], self.model.head.out_features, device=self.device)
+            entering = self.inputs[: self.request.batch] if number == 0 else hidden
             leaving = scores if number == count - 1 else hidden
             stage = PipelineStage(part, number, count, self.device, input_args=entering, output_args=leaving)
-            if self.alone:  # no other stage takes part in the votes, and the layout determines their result
+            if self.is_isolated:  # no other stage takes part in the votes, and the layout determines their result
                 stage._warmup_forward_vote = stage._warmup_backward_result = lambda *given, **named: torch.ones(1, dtype=torch.int32)
             self._mark_passes(stage)
             stages.append(stage)
@@ -172,7 +177,7 @@ class LayoutRank:
         """Return the part of the model that chunk *number* of *count* holds."""
         import torch
 
-        model = self.whole
+        model = self.model
         each = len(model.blocks) // count
         if each * count != len(model.blocks):
             raise SpecError(f"lab: {len(model.blocks)} blocks do not divide into {count} chunks")
@@ -205,20 +210,20 @@ def _loss(scores: Any) -> Any:
     return torch.nn.functional.cross_entropy(flat, torch.zeros(len(flat), dtype=torch.int64, device=flat.device))
 
 
-def run_rank(wanted: StepsWanted, laid_out: LaidOut, interface: str = "") -> RankSteps:
-    """Run the steps *wanted* as one rank of a layout; in isolation, also measure the median time (s) of each part of a step.
+def run_rank(request: StepRequest, layout_request: LayoutRequest, interface: str = "") -> RankSteps:
+    """Run the steps of *request* as one rank of a layout; in isolation, also measure the median time (s) of each part of a step.
 
     Sent bytes are counted on the network *interface*.
     """
-    device = ddp_steps.device_of(wanted)
-    rank = LayoutRank(wanted, laid_out, device)
+    device = ddp_steps.device_of(request)
+    rank = LayoutRank(request, layout_request, device)
     before = _sent(interface)
-    times, cpu_time = ddp_steps.timed(rank.step, wanted, device)
-    sent = (_sent(interface) - before) / (len(times) + wanted.warmup)
+    times, cpu_time = ddp_steps.time_steps(rank.step, request, device)
+    sent = (_sent(interface) - before) / (len(times) + request.warmup)
     parameters = sum(parameter.numel() for parameter in rank.parameters)
-    of_parts = parts(rank, len(times)) if rank.alone else {}
-    if wanted.trace:
-        ddp_steps.profiled(rank.step, Path(wanted.trace), device)
+    of_parts = part_times(rank, len(times)) if rank.is_isolated else {}
+    if request.trace:
+        ddp_steps.write_profile(rank.step, Path(request.trace), device)
     return RankSteps(int(os.environ.get("RANK", "0")), tuple(times), cpu_time, parameters, of_parts, sent)
 
 
@@ -228,7 +233,7 @@ def _sent(interface: str) -> int:
     return int(counter.read_text(encoding="ascii")) if counter.exists() else 0
 
 
-def parts(rank: LayoutRank, steps: int) -> Mapping[str, float]:
+def part_times(rank: LayoutRank, steps: int) -> Mapping[str, float]:
     """Return the time (s) of each part of a step, summed over its passes; the median over *steps* steps."""
     part_times: list[dict[str, float]] = []
     last = [time.perf_counter()]
@@ -246,23 +251,23 @@ def parts(rank: LayoutRank, steps: int) -> Mapping[str, float]:
     return {part: statistics.median(step[part] for step in part_times) for part in part_times[0]}
 
 
-def _join_fake_group(laid_out: LaidOut) -> None:
+def _join_fake_group(layout_request: LayoutRequest) -> None:
     """Join a process group in which the other ranks do not exist."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", store=FakeStore(), rank=laid_out.alone or 0, world_size=laid_out.ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=layout_request.isolated_rank or 0, world_size=layout_request.ranks)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one rank; see the module's docstring."""
     try:
-        wanted, laid_out = ddp_steps.read_wanted(arguments[0]), LaidOut.read(arguments[1])
-        if laid_out.alone is None:
-            ddp_steps.join(wanted)  # without leaving the group later: Gloo's threads may abort a process that does
+        request, layout_request = ddp_steps.read_request(arguments[0]), LayoutRequest.read(arguments[1])
+        if layout_request.isolated_rank is None:
+            ddp_steps.join(request)  # without leaving the group later: Gloo's threads may abort a process that does
         else:
-            _join_fake_group(laid_out)
-        print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out, *arguments[2:]))), flush=True)
+            _join_fake_group(layout_request)
+        print(ddp_steps.RESULT_PREFIX + json.dumps(asdict(run_rank(request, layout_request, *arguments[2:]))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)
         return 2
@@ -270,4 +275,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    ddp_steps.leave(main(sys.argv[1:]))
+    ddp_steps.exit_now(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from calibration.measure.processor_use import DISTURBED
+from calibration.measure.processor_use import DISTURBANCE
 from sim.spec.strict import read_json, typed
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
@@ -55,9 +55,9 @@ class MachineRecord:
     probes: dict[str, ProbeRecord] = field(default_factory=dict)
 
     def disturbed(self) -> str:
-        """Return a text on the probes during which other programs used more than `processor_use.DISTURBED` of the cores; empty if none."""
+        """Return a text on the probes during which other programs used more than `DISTURBANCE` of the cores; empty if there are none."""
         cores = self.machine.get("vcpus", 1)
-        busy_cores = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        busy_cores = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBANCE * cores}
         if not busy_cores:
             return ""
         text = ", ".join(f"{busy:.1f} during {name}" for name, busy in busy_cores.items())
@@ -78,18 +78,18 @@ def record_text(record: MachineRecord) -> str:
 
 def _probe_text(name: str, probe: ProbeRecord) -> str:
     head = {key: value for key, value in asdict(probe).items() if key != "rows"}
-    rows = ",\n".join("  " + json.dumps(rounded(row)) for row in probe.rows)
-    text = json.dumps(rounded(head))[:-1]
+    rows = ",\n".join("  " + json.dumps(round_numbers(row)) for row in probe.rows)
+    text = json.dumps(round_numbers(head))[:-1]
     return f'"{name}": {text}, "rows": [' + (f"\n{rows}\n" if rows else "") + "]}"
 
 
-def rounded(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     """Return *value* with every float in it rounded to `DIGITS` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: round_numbers(inner) for key, inner in value.items()}
+    return [round_numbers(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write_record(path: Path, record: MachineRecord) -> None:

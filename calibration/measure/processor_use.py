@@ -11,44 +11,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-DISTURBED: Final = 0.1
+DISTURBANCE: Final = 0.1
 """Share of the cores from which other programs affect measurements: estimate (repetitions scatter by as much)."""
 
 
 @dataclass(frozen=True)
-class Used:
+class ProcessorUse:
     """A point in time, with the core-seconds used so far by all processes and by the measuring processes."""
 
     time: float
-    everybody: float
-    own: float
+    all_processes: float
+    own_processes: float
 
     @classmethod
-    def now(cls, beside: float = 0.0) -> Used:
-        """Return the current values; ``own`` covers this process, the children it has waited for, and *beside* seconds of its ranks."""
-        own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    def now(cls, rank_time: float = 0.0) -> ProcessorUse:
+        """Return the current values; *rank_time* is the core-seconds of ranks that are not children this process has waited for."""
+        own = rank_time + sum(
+            usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
         with suppress(OSError):
-            everybody = busy_of(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")
-            return cls(time.monotonic(), everybody, own + beside)
-        return cls(time.monotonic(), own + beside, own + beside)  # the operating system does not provide it
+            ticks = busy_core_ticks(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0))
+            return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), own)
+        return cls(time.monotonic(), own, own)  # the operating system does not provide the ticks
 
-    def others_since(self, before: Used) -> float:
+    def others_since(self, before: ProcessorUse) -> float:
         """Return the mean number of cores that other programs and other virtual machines used since *before*, without interrupts."""
-        return max(0.0, self.everybody - before.everybody - (self.own - before.own)) / max(1e-9, self.time - before.time)
+        others = self.all_processes - before.all_processes - (self.own_processes - before.own_processes)
+        return max(0.0, others) / max(1e-9, self.time - before.time)
 
 
-def busy_of(stat: str, cores: Collection[int]) -> int:
+def busy_core_ticks(stat: str, cores: Collection[int]) -> int:
     """Return the ticks for which *cores* were busy, from the text *stat* of /proc/stat (proc(5))."""
     lines = (line.split() for line in stat.splitlines() if line.startswith("cpu"))
-    return sum(busy(list(map(int, ticks))) for name, *ticks in lines if name[3:].isdigit() and int(name[3:]) in cores)
+    return sum(busy_ticks(list(map(int, ticks))) for name, *ticks in lines if name[3:].isdigit() and int(name[3:]) in cores)
 
 
-def busy(ticks: list[int]) -> int:
+def busy_ticks(ticks: list[int]) -> int:
     """Return the sum of user, nice, system and steal ticks of one line of /proc/stat."""
     return sum(ticks[:3]) + (ticks[7] if len(ticks) > 7 else 0)
 
 
-def of_processes(pids: Iterable[int]) -> float:
+def process_time(pids: Iterable[int]) -> float:
     """Return the core-seconds used so far by processes and the children they have waited for; processes that are gone count as 0."""
     ticks = 0
     for pid in pids:

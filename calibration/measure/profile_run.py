@@ -15,10 +15,10 @@ from typing import Any
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
 from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record
-from calibration.measure.probes.catalogue import chosen
+from calibration.measure.probes.catalogue import select_probes
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.stash import stalls
-from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, opened_record
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, open_record
 from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
@@ -32,7 +32,7 @@ MEMORY_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ProfileOptions:
     """The options of the command line."""
 
     path: Path
@@ -46,24 +46,26 @@ class Wishes:
     model: JobModel | None = None
 
 
-def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
-    """Measure this machine as *wishes* specify and return its record; return None on ranks that only take part.
+def profile(options: ProfileOptions, talk: Talk) -> MachineRecord | None:
+    """Measure this machine as *options* specify and return its record; return None on ranks that only take part.
 
     Raise SpecError if the measurement cannot start, or if a probe failed; in the latter case the record is partial.
     """
-    probes = chosen(wishes.only)
-    device = _device(wishes.device, any(probe.needs_torch for probe in probes))
-    if wishes.model is not None:
-        _check_model(wishes.model)
-    with _ending_by_signal(wishes.path), _team(wishes, device) as team:
+    probes = select_probes(options.only)
+    device = _device(options.device, any(probe.needs_torch for probe in probes))
+    if options.model is not None:
+        _check_model(options.model)
+    with _ending_by_signal(options.path), _team(options, device) as team:
         if team is None:
             return None
         facts = _facts(team, device)
-        fresh = MachineRecord(wishes.name or neutral_name(facts), facts, version_facts())
-        record = opened_record(wishes.path, fresh)
-        failures = measure(MeasuringPlan(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
+        fresh = MachineRecord(options.name or neutral_name(facts), facts, version_facts())
+        record = open_record(options.path, fresh)
+        failures = measure(
+            MeasuringPlan(options.path, probes, options.again), record, _bench(options, device, team, facts), TerminalProgress(talk)
+        )
         if failures:
-            raise SpecError([*failures, f"{wishes.path}: has the other results, marked partial"])
+            raise SpecError([*failures, f"{options.path}: has the other results, marked partial"])
         return record
 
 
@@ -115,10 +117,10 @@ def _backend(ranks: int, device: str) -> str:
 
 
 @contextmanager
-def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
+def _team(options: ProfileOptions, device: str) -> Iterator[Team | None]:
     """Yield the team that this process leads; yield None after it has served as a rank of another process's team."""
     if under_torchrun():
-        if wishes.ranks is not None:
+        if options.ranks is not None:
             raise SpecError("--ranks: torchrun has already started the ranks; leave it out")
         local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
         if ranks % local:
@@ -134,7 +136,7 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
             return
         team: Team = TorchrunTeam(rank)
     else:
-        ranks = wishes.ranks or _usual_ranks(device)
+        ranks = options.ranks or _usual_ranks(device)
         _check_ranks(ranks, device)
         team = SpawnedTeam(ranks, device, max(1, cores() // ranks))
     try:
@@ -160,15 +162,15 @@ def _usual_ranks(device: str) -> int:
     return int(torch.cuda.device_count())
 
 
-def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Bench:
-    folder = wishes.folder or wishes.path.absolute().parent
+def _bench(options: ProfileOptions, device: str, team: Team, facts: dict[str, Any]) -> Bench:
+    folder = options.folder or options.path.absolute().parent
     if not folder.is_dir():
         raise SpecError(f"{folder}: no such folder; use --folder to name one on the disk to measure")
     threads = max(1, cores() // (team.ranks // team.nodes))
     memory = _free(facts["gpus"][0]["memory_bytes"]) if device == "cuda" else facts["memory_bytes"]
-    bench = Bench(device, threads, cores(), QUICK_SECONDS if wishes.quick else SECONDS, folder, team, wishes.quick)
+    bench = Bench(device, threads, cores(), QUICK_SECONDS if options.quick else SECONDS, folder, team, options.quick)
     bench.memory = MEMORY_SHARE * memory
-    bench.models = (wishes.model,) if wishes.model else ()
+    bench.models = (options.model,) if options.model else ()
     if sys.modules.get("torch") is not None:
         import torch
 
@@ -183,7 +185,7 @@ def _free(memory: int) -> float:
     return float(min(memory, torch.cuda.mem_get_info()[0]))
 
 
-class _Ended(SpecError):
+class _Terminated(SpecError):
     """Another program, such as torchrun, told this one to end."""
 
 
@@ -202,7 +204,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
             raise
         message = "terminated (SIGTERM or SIGHUP); torchrun does this after another rank has died"
         leads = os.environ.get("RANK", "0") == "0"  # the other ranks of torchrun write no record
-        raise _Ended([message, kept(path)] if leads else message) from None
+        raise _Terminated([message, interruption_text(path)] if leads else message) from None
     finally:
         for number, action in before.items():
             signal.signal(number, action)
@@ -211,7 +213,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
 _TOLD_TO_END = "terminated by a signal"
 
 
-class Shown(ProfileProgress):
+class TerminalProgress(ProfileProgress):
     """Progress on stderr: a bar if it is a terminal, and always a line for each probe that has ended."""
 
     def __init__(self, talk: Talk) -> None:
@@ -238,9 +240,9 @@ class Shown(ProfileProgress):
         self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {outcome}")
 
 
-def listing() -> str:
+def probe_list() -> str:
     """Return a list of the probes, one per line."""
-    return "\n".join(f"{probe.name:12} {probe.about}" for probe in chosen(None))
+    return "\n".join(f"{probe.name:12} {probe.about}" for probe in select_probes(None))
 
 
 def summary(path: Path, record: MachineRecord) -> str:
@@ -256,7 +258,7 @@ def summary(path: Path, record: MachineRecord) -> str:
     return "\n".join([*lines, *([f"  stalls by Stash's method: {', '.join(texts)}"] if texts else [])])
 
 
-def kept(path: Path) -> str:
+def interruption_text(path: Path) -> str:
     """Return a sentence on the answers that an interrupted run leaves at *path*."""
     try:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record, rounded, write_record
-from calibration.measure.probes.probe import Bench, Probe, no_memory
-from calibration.measure.processor_use import Used
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record, round_numbers, write_record
+from calibration.measure.probes.probe import Bench, Probe, is_out_of_memory
+from calibration.measure.processor_use import ProcessorUse
 from calibration.measure.team import TorchrunTeam
 from sim.spec.yaml import SpecError
 
@@ -46,30 +46,30 @@ class MeasuringPlan:
     again: bool = False
 
 
-def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> MachineRecord:
+def open_record(path: Path, fresh: MachineRecord, ignored: Sequence[str] = ()) -> MachineRecord:
     """Return the record at *path*, to be continued, or *fresh* if there is no such file.
 
-    Raise SpecError if the record is of another machine or other versions; facts named in *but* are not compared.
+    Raise SpecError if the record is of another machine or other versions; facts named in *ignored* are not compared.
     """
     if not path.exists():
         return fresh
     record = read_record(path)
     for name, here in (fresh.machine | fresh.versions).items():
         there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # older records do not have nodes
-        if name not in ("clock_hz", *but) and there != rounded(here):
+        if name not in ("clock_hz", *ignored) and there != round_numbers(here):
             raise SpecError(f"{path}: was measured with {name} {there}, but here it is {here}; measure into another file")
     record.state = "partial"
     return record
 
 
-def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress: ProfileProgress) -> list[str]:
-    """Run the probes of *wishes* and add the answers to *record*. Return failures. The file is written as answers arrive."""
-    write_record(wishes.path, record)
+def measure(plan: MeasuringPlan, record: MachineRecord, bench: Bench, progress: ProfileProgress) -> list[str]:
+    """Run the probes of *plan* and add the answers to *record*. Return failures. The file is written as answers arrive."""
+    write_record(plan.path, record)
     failures: list[str] = []
-    for probe in wishes.probes:
-        answers = record.probes[probe.name] = _started_record(record, probe, wishes.again)
+    for probe in plan.probes:
+        answers = record.probes[probe.name] = _started_record(record, probe, plan.again)
         try:
-            _run_probe(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
+            _run_probe(probe, answers, bench, progress, lambda: write_record(plan.path, record))
         except Exception as error:
             answers.state, answers.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
             failures.append(f"{probe.name}: {answers.reason}")
@@ -81,10 +81,10 @@ def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress
         finally:
             bench.clear()
             progress.end(probe, answers)
-            write_record(wishes.path, record)
+            write_record(plan.path, record)
     if not any(probe.state in ("partial", "failed") for probe in record.probes.values()):
         record.state = "complete"
-        write_record(wishes.path, record)
+        write_record(plan.path, record)
     return failures
 
 
@@ -95,24 +95,24 @@ def _started_record(record: MachineRecord, probe: Probe, again: bool) -> ProbeRe
 
 
 def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
-    reason = probe.skipped(bench)
+    reason = probe.skip_reason(bench)
     if reason:
         record.state, record.reason = "skipped", reason
         return
     record.state, record.reason = "partial", STOPPED
     start = written = time.monotonic()
-    before = Used.now(bench.team.used())
+    before = ProcessorUse.now(bench.team.processor_time())
     questions = probe.questions(bench)
-    missing = unanswered(questions, record.rows)
+    missing = unanswered_questions(questions, record.rows)
     progress.begin(probe, len(missing))
     too_large: list[AnswerRow] = []
     for question in missing:
         progress.step(question)
         bench.gather()
         try:
-            record.rows.append(rounded(question | probe.answer(bench, question)))
+            record.rows.append(round_numbers(question | probe.answer(bench, question)))
         except Exception as error:
-            if not no_memory(error):
+            if not is_out_of_memory(error):
                 raise
             too_large.append(question)
             bench.clear()
@@ -120,7 +120,7 @@ def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: Profil
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
-    duration, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
+    duration, others = time.monotonic() - start, ProcessorUse.now(bench.team.processor_time()).others_since(before)
     if duration > 0:
         record.others_cores = (record.others_cores * record.duration_s + others * duration) / (record.duration_s + duration)
     record.duration_s += duration
@@ -138,11 +138,11 @@ def _question_text(question: AnswerRow) -> str:
     return " ".join(f"{value}" for value in question.values() if value not in ([], ""))
 
 
-def unanswered(questions: Sequence[AnswerRow], rows: Sequence[AnswerRow]) -> list[AnswerRow]:
+def unanswered_questions(questions: Sequence[AnswerRow], rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Return the *questions* that no row answers. A row answers a question if they agree in all keys that occur in any question."""
     names = {name for question in questions for name in question}
     answered: list[AnswerRow] = [{name: row[name] for name in names & row.keys()} for row in rows]
-    return [question for question in questions if rounded(question) not in answered]
+    return [question for question in questions if round_numbers(question) not in answered]
 
 
 def now() -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple, Protocol
 
-from calibration.measure.processor_use import of_processes
+from calibration.measure.processor_use import process_time
 from sim.spec.yaml import SpecError
 
 LIMIT: Final = 180.0
@@ -52,7 +52,7 @@ class Team(Protocol):
         """Run *task* on each rank and return the results. Raise SpecError if one failed."""
         ...
 
-    def used(self) -> float:
+    def processor_time(self) -> float:
         """Return the core-seconds used so far by the ranks on this machine, without this process."""
         ...
 
@@ -61,11 +61,11 @@ class Team(Protocol):
         ...
 
 
-def present(rank: TeamRank) -> None:
+def ping(rank: TeamRank) -> None:
     """Answer at once, as a task: it keeps ranks that wait for a question from timing out while one rank measures on its own."""
 
 
-def used_task(rank: TeamRank) -> float:
+def processor_time_task(rank: TeamRank) -> float:
     """Return the core-seconds of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
 
@@ -127,9 +127,9 @@ class SpawnedTeam:
             self.close()
             raise
 
-    def used(self) -> float:
+    def processor_time(self) -> float:
         """Return the core-seconds of the children that are alive."""
-        return of_processes(child.pid for child, _ in self._children if child.pid is not None)
+        return process_time(child.pid for child, _ in self._children if child.pid is not None)
 
     def close(self) -> None:
         """End the children and any loader processes that they started."""
@@ -225,9 +225,9 @@ class TorchrunTeam:
             raise SpecError(f"a rank has died; see torchrun's output for which one: {' '.join(str(error).split())[:120]}") from None
         return results(answers)
 
-    def used(self) -> float:
+    def processor_time(self) -> float:
         """Return the core-seconds of the other ranks on this machine."""
-        seconds: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
+        seconds: list[float] = self.ask(processor_time_task)[1 : self.ranks // self.nodes]
         return sum(seconds)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from calibration.traces.asked import JobDescription
-from calibration.traces.import_trace import Imported
+from calibration.traces.import_trace import ImportedJob
+from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -26,12 +26,12 @@ _MODEL_OF_GPU: Final = re.compile(r"\b(?!SXM|GB)(?=[A-Z]*\d)[A-Z]{1,3}\d{1,4}[A-
 """The model designation in the name of a GPU: V100, A100, L40S, 3090."""
 
 
-def agreed(profile: Imported, job: JobDescription) -> tuple[JobDescription, list[str]]:
+def complete_description(profile: ImportedJob, job: JobDescription) -> tuple[JobDescription, list[str]]:
     """Return *job* completed with the facts of the trace, and the remaining doubts. Raise SpecError if they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
         return job, _gpu_doubts(first.gpu, first.file, job)
-    shown = {name: first.described.get(key) for name, key in _TRACE_KEYS.items()}
+    shown = {name: first.job_facts.get(key) for name, key in _TRACE_KEYS.items()}
     specified = {name: getattr(job, name) for name, value in shown.items() if value and getattr(job, name)}
     verdicts = {name: _matches(name, specified[name], shown[name], job) for name in specified}
     other = [f"{name} {shown[name]} (--{name} {specified[name]})" for name, same in verdicts.items() if same is False]

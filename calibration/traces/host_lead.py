@@ -11,7 +11,7 @@ _HALVINGS: Final = 60
 _MOST_SCALE: Final = 1e6
 
 
-def scale_reaching(wanted: float, waits: Callable[[float], float], least: float = 0.0) -> float:
+def find_scale(wanted: float, waits: Callable[[float], float], least: float = 0.0) -> float:
     """Return the scale, at least *least*, at which the non-decreasing function *waits* reaches *wanted*; 1 if it does so there."""
     if abs(waits(1.0) - wanted) <= 1e-9 + 1e-6 * wanted:
         return 1.0
@@ -37,4 +37,4 @@ def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timelin
 
     if timeline.launch_cpu <= 0 or not any(launches for _, launches in kernels):
         return 1.0
-    return scale_reaching(stall, waits)
+    return find_scale(stall, waits)

@@ -34,7 +34,7 @@ EXCHANGE = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedJob:
     """A measured job: its event log, the window of each rank, and the resulting times per step (s)."""
 
     traces: Sequence[RankTrace]
@@ -59,7 +59,7 @@ class Imported:
         return sum(self.stalls[cause] for cause in EXCHANGE)
 
 
-def import_traces(files: Iterable[Path | str]) -> Imported:
+def import_traces(files: Iterable[Path | str]) -> ImportedJob:
     """Return the job with the ranks in *files*, one file per rank. Raise SpecError if a rank or a step is missing."""
     traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
     _require_all(traces)
@@ -67,14 +67,14 @@ def import_traces(files: Iterable[Path | str]) -> Imported:
     log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
     joined = _join_times(traces)
-    tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
+    tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].job_facts.get("nodes", 1) > 1 else Cause.INTERCONNECT
     for number, (trace, window) in enumerate(zip(traces, windows, strict=True)):
         log.waits += _waits(trace, number, window)
         log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange_spans(trace, joined[number], tier))]
     return _analyzed(traces, log, windows)
 
 
-def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
+def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> ImportedJob:
     total = sum(trace.size for trace in traces)
     mean: dict[tuple[Cause, str], float] = defaultdict(float)
     for trace, own in zip(traces, windows, strict=True):
@@ -90,7 +90,7 @@ def _analyzed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Wind
         by_rank.append(table)
     step_time = sum(trace.size / total * (own.end - own.start) / own.steps for trace, own in zip(traces, windows, strict=True))
     resources = sorted((Blame(-1, *key, seconds) for key, seconds in mean.items()), key=lambda row: (-row.seconds, row.cause, row.resource))
-    return Imported(traces, log, windows, step_time, resources, by_rank)
+    return ImportedJob(traces, log, windows, step_time, resources, by_rank)
 
 
 # --- all ranks, all steps --------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def _require_all(traces: Sequence[RankTrace]) -> None:
             raise SpecError(
                 f"{other.file}: rank {other.rank} is already in {trace.file}; pass one file per rank, each with its own distributedInfo"
             )
-    if len({trace.described.get("job", 0) for trace in traces}) > 1:
+    if len({trace.job_facts.get("job", 0) for trace in traces}) > 1:
         raise SpecError(f"{first.file}: shows several jobs; trace each one separately")
     shown = sum(trace.size for trace in traces)
     if shown != first.world_size:
@@ -154,7 +154,7 @@ def _shifted(trace: RankTrace, by: float) -> RankTrace:
 def _window(trace: RankTrace) -> Window:
     """Return the window of the steps that count; it begins when the GPU has finished all work launched before the first of them."""
     numbers = sorted(trace.steps)
-    first = 0 if trace.described.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace includes all work before its steps
+    first = 0 if trace.job_facts.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace includes all work before its steps
     work = [*trace.compute, *trace.collectives, *trace.copies]
 
     def done(when: float) -> float:
@@ -258,7 +258,7 @@ def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], 
     return Cause.LAUNCH, "host" if running["busy"] else "host outside any operator", -1
 
 
-def kernel_times(imported: Imported, most: int = 20) -> list[dict[str, Any]]:
+def kernel_times(imported: ImportedJob, most: int = 20) -> list[dict[str, Any]]:
     """Return the kernels, collectives and copies that take most of the first rank's time, with calls and time (s) per step."""
     trace, window = imported.traces[0], imported.windows[0]
     times_of: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -72,7 +72,7 @@ class RankTrace:
     host: str
     gpu: str
     size: int = 1
-    described: Mapping[str, Any] = field(default_factory=dict)
+    job_facts: Mapping[str, Any] = field(default_factory=dict)
     """The description of the job in a simulated trace."""
     steps: dict[int, TraceSpan] = field(default_factory=dict)
     compute: list[TraceSpan] = field(default_factory=list)
@@ -93,13 +93,13 @@ class RankTrace:
     data type."""
     optimizer: list[TraceSpan] = field(default_factory=list)
     """Times at which the host is in an optimizer's step; *name* is the class of the optimizer."""
-    divided: str = ""
+    layout_event: str = ""
     """Name of an event that shows that ranks divide the model, such as ``FSDP::all_gather``; empty with data parallelism."""
 
     @property
     def simulated(self) -> bool:
         """Return whether stallsim wrote the trace; if so, the trace describes its job."""
-        return "pid" in self.described
+        return "pid" in self.job_facts
 
 
 MAX_BYTES: Final = 512 * 2**20
@@ -340,7 +340,7 @@ def _add_event(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str
     """Add *event* to the list of *trace* that it belongs to."""
     category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
-    trace.divided = trace.divided or (name if _DIVIDED.match(name) else "")
+    trace.layout_event = trace.layout_event or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
         span = TraceSpan(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.traces.agreement import agreed
-from calibration.traces.asked import JobDescription
-from calibration.traces.import_trace import Imported
+from calibration.traces.agreement import complete_description
+from calibration.traces.import_trace import ImportedJob
+from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
 from sim.spec.catalogue import every, locate
@@ -24,7 +24,7 @@ class JobMachine(NamedTuple):
     """The machine on which the job ran."""
 
     gpu: Gpu
-    said: Any
+    gpu_reference: Any
     """The GPU as written in a workload: its name in the catalogue, or its full description."""
     cpu_speed: float
     name: str
@@ -34,8 +34,8 @@ class JobMachine(NamedTuple):
 class ProfiledJob:
     """A job, its profile, and the *path* to which a workload that replays it will be written."""
 
-    profile: Imported
-    asked: JobDescription
+    profile: ImportedJob
+    description: JobDescription
     machine: JobMachine
     path: Path
 
@@ -53,7 +53,7 @@ class ProfiledJob:
 
     def workload(self, *overrides: str) -> Workload:
         """Return the workload that the user named, with the user's description of the job and *overrides* applied."""
-        job = self.asked
+        job = self.description
         specified = [f"training.batch={job.batch}"] if job.batch else []
         specified += [f"training.precision={job.precision}"] if job.precision else []
         specified += [f"training.stack={job.stack}"] if job.stack else []
@@ -65,19 +65,19 @@ class ProfiledJob:
 
     def reference(self, name: str, folder: str) -> str:
         """Return the reference to *name* in *folder* for the file at *path*: a relative path unless it is part of the catalogue."""
-        file = locate(name, folder, self.asked.folders.workloads)
+        file = locate(name, folder, self.description.folders.workloads)
         own = file not in every(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
 
 
-def job_of(profile: Imported, job: JobDescription, path: Path) -> ProfiledJob:
+def job_of(profile: ImportedJob, job: JobDescription, path: Path) -> ProfiledJob:
     """Return the job of *profile*. Raise SpecError if *profile* and *job* lack facts that a replay needs."""
-    job, _ = agreed(profile, job)
+    job, _ = complete_description(profile, job)
     _require(profile, job)
     machine = _machine(job)
-    if profile.traces[0].gpu == CPU and isinstance(machine.said, str):
+    if profile.traces[0].gpu == CPU and isinstance(machine.gpu_reference, str):
         raise SpecError(
-            f"{profile.traces[0].file}: shows no kernels of a GPU, but {machine.name} has {machine.said}s; profile with "
+            f"{profile.traces[0].file}: shows no kernels of a GPU, but {machine.name} has {machine.gpu_reference}s; profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
     return ProfiledJob(profile, job, machine, path)
@@ -89,12 +89,12 @@ def with_stack(workload: Workload, **fields: Any) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"stack": training.stack.model_copy(update=fields)})})
 
 
-def _require(profile: Imported, job: JobDescription) -> None:
+def _require(profile: ImportedJob, job: JobDescription) -> None:
     file = profile.traces[0].file
-    divided = next((trace for trace in profile.traces if trace.divided), None)
+    divided = next((trace for trace in profile.traces if trace.layout_event), None)
     if divided is not None and not divided.simulated and not job.workload:
         raise SpecError(
-            f"{divided.file}: shows {divided.divided}, so ranks share the model; add --workload with the training.parallel of the job"
+            f"{divided.file}: shows {divided.layout_event}, so ranks share the model; add --workload with the training.parallel of the job"
         )
     if not job.hardware:
         raise SpecError(f"{file}: does not contain the machine; add --hardware with the machine that was profiled")

@@ -1,8 +1,8 @@
 """How long would this profiled job take elsewhere? Write a workload for ``sim run`` with the times that the profile shows for its layers.
 
 With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` distributes the
-times of passes over its layers. Without one, `trace_alone` builds the table, which needs ``record_shapes=True``. For jobs that shard, split
-or pipeline the model, `divided` derives the times; they need a workload that specifies the layout.
+times of passes over its layers. Without one, `trace_layers` builds the table, which needs ``record_shapes=True``. For jobs that shard,
+split or pipeline the model, `layout_passes` derives the times; they need a workload that specifies the layout.
 Limits: if the GPU never waits for the host, a simulated trace does not show how far the host is ahead. A trace without a table has no
 activations, so GPU memory is not counted, and no number of samples per epoch; its times are proportional to the batch.
 """
@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from calibration.traces import divided
-from calibration.traces.asked import JobDescription
-from calibration.traces.import_trace import Imported
+from calibration.traces import layout_passes
+from calibration.traces.import_trace import ImportedJob
+from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
-from calibration.traces.optimizer_seen import launching, optimizer_factor
-from calibration.traces.passes_seen import Seen, passes_seen
+from calibration.traces.optimizer_constants import optimizer_factor, with_launch_cost
+from calibration.traces.pass_times import PassTimes, measure_passes
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
-from calibration.traces.table_times import timed_layers
-from calibration.traces.trace_alone import layers_seen
-from calibration.traces.trace_report import MUCH_INPUT
+from calibration.traces.table_times import with_pass_times
+from calibration.traces.trace_layers import build_layers
+from calibration.traces.trace_report import LEAST_INPUT_SHARE
 from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
@@ -46,38 +46,38 @@ _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
-def write_replay(profile: Imported, job: JobDescription, path: Path) -> None:
+def write_replay(profile: ImportedJob, job: JobDescription, path: Path) -> None:
     """Write a workload that replays the job of *profile* to *path*, after checking that it loads and is plausible."""
 
     def check(file: str) -> None:
         loaded = load_workload(file, (), job.folders.workloads)
         require(check_workload(loaded.spec, loaded.document))
 
-    write_new(path, replayed(profile, job, path), check)
+    write_new(path, replay_text(profile, job, path), check)
 
 
-def replayed(profile: Imported, said: JobDescription, path: Path) -> str:
+def replay_text(profile: ImportedJob, description: JobDescription, path: Path) -> str:
     """Return the text of a workload, to be written to *path*, that replays the job of *profile*.
 
-    Raise SpecError if *profile* and *said* lack facts that the workload needs, or if jobs of this kind cannot be replayed.
+    Raise SpecError if *profile* and *description* lack facts that the workload needs, or if jobs of this kind cannot be replayed.
     """
-    job = job_of(profile, said, path)
-    if any(trace.divided and not trace.simulated for trace in profile.traces):
+    job = job_of(profile, description, path)
+    if any(trace.layout_event and not trace.simulated for trace in profile.traces):
         return workload_text(_from_layout(job), job)
-    return workload_text(_from_table(job) if job.asked.workload else _from_trace(job), job)
+    return workload_text(_from_table(job) if job.description.workload else _from_trace(job), job)
 
 
 def _from_table(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, with the measured times of the job in its layers."""
-    described, machine = job.profile.traces[0].described, job.machine
+    described, machine = job.profile.traces[0].job_facts, job.machine
     setup = {name: described[name] for name in _SET_UP if name in described}
     base = job.workload(*(f"training.{name}={value}" for name, value in setup.items()))
-    seen = passes_seen(job.profile, base.training.stack.overlap_slowdown)
-    factor = optimizer_factor(base, machine.gpu, seen, job.ranks)
-    model = base.model.model_copy(update={"layers": timed_layers(base, machine, seen, job.ranks), "measured": job.measured_on(base)})
-    draft = launching(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, seen, job.ranks)
+    measured = measure_passes(job.profile, base.training.stack.overlap_slowdown)
+    factor = optimizer_factor(base, machine.gpu, measured, job.ranks)
+    model = base.model.model_copy(update={"layers": with_pass_times(base, machine, measured, job.ranks), "measured": job.measured_on(base)})
+    draft = with_launch_cost(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, measured, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
-    return _extended(job, base, draft.model, fitted, setup | _noise(seen))
+    return _extended(job, base, draft.model, fitted, setup | _noise(measured))
 
 
 def _from_layout(job: ProfiledJob) -> dict[str, Any]:
@@ -86,17 +86,18 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     parallel = base.training.parallel
     if parallel.trivial:
         raise SpecError(
-            f"{job.asked.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; for "
-            "example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
+            f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
+            "for example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
         )
-    hardware = load_hardware(job.asked.hardware, library=job.asked.folders.hardware).spec
+    hardware = load_hardware(job.description.hardware, library=job.description.folders.hardware).spec
     gpus_per_node = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
     machine = with_nodes(hardware, math.ceil(job.ranks / gpus_per_node))
-    seen = divided.by_stage(divided.own_passes(job.profile), prepare(machine, base))
+    measured = layout_passes.stage_passes(layout_passes.rank_passes(job.profile), prepare(machine, base))
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
-    bare = divided.without_copies(base)
-    workload = divided.timed(machine, bare, seen, on, first.gpu != CPU)
-    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(machine, workload, mean(passes.update for passes in seen))}
+    bare = layout_passes.without_copies(base)
+    workload = layout_passes.with_measured_passes(machine, bare, measured, on, first.gpu != CPU)
+    update = mean(passes.update for passes in measured)
+    fitted: dict[str, Any] = {"optimizer_factor": layout_passes.optimizer_factor(machine, workload, update)}
     if bare is not base:
         fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
     return _extended(job, base, workload.model, fitted, {})
@@ -105,16 +106,16 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
 def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return *base* with the measured *model*, the *fitted* constants of its stack, and the trace's *settings* of the training."""
     stack = {
-        "extends": job.reference(job.asked.stack or base.training.stack.name, "workloads/stacks"),
+        "extends": job.reference(job.description.stack or base.training.stack.name, "workloads/stacks"),
         **fitted,
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
     fields = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
-    if is_model(job.asked.workload, job.asked.folders.workloads):
+    if is_model(job.description.workload, job.description.folders.workloads):
         return fields | _run_fields(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(settings)}
     return {
-        "extends": job.reference(job.asked.workload, "workloads"),
+        "extends": job.reference(job.description.workload, "workloads"),
         **fields,
         "dropped": ("transformer", "sequence", "lora", "lengths", "frozen") if base.model.transformer is not None else (),
         "dataset": _token_dataset(base) if base.model.sequence is not None else None,
@@ -136,45 +137,45 @@ def _token_dataset(base: Workload) -> dict[str, Any]:
     return {"name": data.name, **sizes, "source": data.source}
 
 
-def _noise(seen: Seen) -> dict[str, Any]:
+def _noise(measured: PassTimes) -> dict[str, Any]:
     """Return the variation of steps and ranks, if the trace shows it."""
-    variations = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
+    variations = {"compute_cv": measured.compute_cv, "persistent_cv": measured.persistent_cv}
     spreads = {name: round(min(1.0, value), 5) for name, value in variations.items() if value is not None}
     return {"noise": spreads} if spreads else {}
 
 
 def _from_trace(job: ProfiledJob) -> dict[str, Any]:
     """Return a workload that is built from the trace only."""
-    profile, options, machine = job.profile, job.asked, job.machine
+    profile, options, machine = job.profile, job.description, job.machine
     on_cpu = profile.traces[0].gpu == CPU
     stack = options.stack or _STACKS[on_cpu]
     overrides = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
     overrides += [f"training.stack={stack}", "input.loader=synthetic"]
     base = load_workload("alexnet", overrides, options.folders.workloads).spec  # only for its setup: the model is replaced
-    seen = passes_seen(profile, base.training.stack.overlap_slowdown)
-    if any(gradient.elements < 0 for gradient in seen.gradients):
+    measured = measure_passes(profile, base.training.stack.overlap_slowdown)
+    if any(gradient.elements < 0 for gradient in measured.gradients):
         raise SpecError(
             f"{profile.traces[0].file}: contains no gradient shapes; profile with record_shapes=True, or add --workload, whose layers "
             "have them"
         )
-    layers = layers_seen(seen, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
-    copied = max(1, round(seen.copied / seen.micro_batches / base.training.batch))
+    layers = build_layers(measured, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
+    copied = max(1, round(measured.copied_bytes / measured.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,
         "measured": job.measured_on(base), "source": f"{job.source}; made of the trace alone",
     })  # fmt: skip
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
     changed_stack = base.training.stack.model_copy(update=changed)
-    rule = _OPTIMIZERS.get(seen.optimizer, "sgd")
+    rule = _OPTIMIZERS.get(measured.optimizer, "sgd")
     update = {
         "stack": changed_stack,
-        "gradient_accumulation_steps": seen.micro_batches,
+        "gradient_accumulation_steps": measured.micro_batches,
         "optimizer": Optimizer.model_validate({"name": rule}),
     }
     draft = base.model_copy(update={"model": model, "training": base.training.model_copy(update=update)})
-    changed["optimizer_factor"] = optimizer_factor(draft, machine.gpu, seen, job.ranks)
-    batches = seen.micro_batches * base.training.batch
-    prep = profile.step_time * machine.cpu_speed / batches if _input(profile, seen) else 0.0
+    changed["optimizer_factor"] = optimizer_factor(draft, machine.gpu, measured, job.ranks)
+    batches = measured.micro_batches * base.training.batch
+    prep = profile.step_time * machine.cpu_speed / batches if _input(profile, measured) else 0.0
     fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
     sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
     return {
@@ -184,19 +185,19 @@ def _from_trace(job: ProfiledJob) -> dict[str, Any]:
             "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": f"{prep!r} s",
             "source": {"*": "estimate (a trace does not tell samples of an epoch, nor what they cost)", "prepared": "copies in the trace"},
         },
-        "input": _input(profile, seen) or {"loader": "synthetic", "source": "no waits for input in the trace"},
+        "input": _input(profile, measured) or {"loader": "synthetic", "source": "no waits for input in the trace"},
         "training": {
-            "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": seen.micro_batches,
+            "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": measured.micro_batches,
             "optimizer": {"name": rule},
             "stack": {"extends": job.reference(stack, "workloads/stacks"), **fitted, "source": sources},
-            **_noise(seen), "source": "the profiled job",
+            **_noise(measured), "source": "the profiled job",
         },
     }  # fmt: skip
 
 
-def _input(profile: Imported, seen: Seen) -> dict[str, Any] | None:
+def _input(profile: ImportedJob, measured: PassTimes) -> dict[str, Any] | None:
     """Return a loader that needs the measured step time for a batch if the ranks waited for input; None if they did not."""
-    if seen.input_wait <= MUCH_INPUT * profile.step_time:
+    if measured.input_wait <= LEAST_INPUT_SHARE * profile.step_time:
         return None
     return {
         "loader": "pytorch", "num_workers": 1, "compute_cv": 0.0,

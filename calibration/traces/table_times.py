@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import PassSeconds, Seen
+from calibration.traces.pass_times import PassSeconds, PassTimes
 from calibration.traces.profiled_job import JobMachine
 from sim.parallel.program import Work
 from sim.spec.measured import MeasuredTimes
@@ -24,28 +24,28 @@ class _Group(NamedTuple):
     """Layers of one pass (indices in the table, in execution order) that share a measured time, and that time."""
 
     places: Sequence[int]
-    seen: PassSeconds
-    beside: float
+    measured: PassSeconds
+    other_time: float
     """Time (s) in it that is not due to its layers: copies of gradients into buckets, and recomputed forward passes."""
     drained: bool = False
     """Whether the host waits for the GPU before it launches these layers."""
 
 
-def timed_layers(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
-    """Return the layers of *base* with the times *seen*, distributed in proportion to the computed times."""
+def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> tuple[Layer, ...]:
+    """Return the layers of *base* with the times *measured*, distributed in proportion to the computed times."""
     layers, count = base.model.layers, len(base.model.layers)
-    times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if seen.micro_batches == 1 else 1
+    times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if measured.micro_batches == 1 else 1
     launch = base.training.stack.launch_cpu / machine.cpu_speed
     timeline = Timeline(launch)
     stack = base.training.stack
-    forward = _Group(range(count), seen.total("forward"), 0.0, drained=stack.backend == "gloo")
+    forward = _Group(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
     ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
     recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for number, group in enumerate(_backward_groups(base, machine, seen, ranks)):
+    for number, group in enumerate(_backward_groups(base, machine, measured, ranks)):
         recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds
         drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
-        group = group._replace(beside=group.beside + recompute, drained=drained)
+        group = group._replace(other_time=group.other_time + recompute, drained=drained)
         scaled = _distributed(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(scaled[0])
         back[1].update(scaled[1])
@@ -63,7 +63,7 @@ def measured_times(
     return MeasuredTimes.model_validate(times | {"forward_launches": forward_launches, "backward_launches": backward_launches})
 
 
-def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> list[_Group]:
+def _backward_groups(base: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> list[_Group]:
     """Return the layers of backward grouped by bucket if the trace shows the times of each bucket, else one group of all layers."""
     computed = timed_pass(plan_key(base, machine.gpu, machine.cpu_speed))
     count = len(base.model.layers)
@@ -74,14 +74,14 @@ def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int
         cuts.append((until, segment.bucket))
         copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))
         done = until
-    seen_buckets = {place for which, place in seen.parts if which == "backward"}
-    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != seen_buckets or len({*cuts}) != len(seen_buckets):
-        rounds = base.training.gradient_accumulation_steps if seen.micro_batches == 1 and not base.training.stack.no_sync else 1
-        return [_Group(range(count - 1, -1, -1), seen.total("backward"), sum(copied) * rounds)]
+    buckets = {place for which, place in measured.parts if which == "backward"}
+    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != buckets or len({*cuts}) != len(buckets):
+        rounds = base.training.gradient_accumulation_steps if measured.micro_batches == 1 and not base.training.stack.no_sync else 1
+        return [_Group(range(count - 1, -1, -1), measured.total("backward"), sum(copied) * rounds)]
     starts = [0, *(until for until, _ in cuts)]
     return [
-        _Group([count - 1 - place for place in range(start, until)], seen.parts["backward", bucket], beside)
-        for start, (until, bucket), beside in zip(starts, cuts, copied, strict=False)
+        _Group([count - 1 - place for place in range(start, until)], measured.parts["backward", bucket], other_time)
+        for start, (until, bucket), other_time in zip(starts, cuts, copied, strict=False)
     ]
 
 
@@ -90,16 +90,16 @@ def _distributed(
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Return time (s) and launches of each layer of *group*, which runs *rounds* times per step, and advance *timeline*."""
     computed = sum(times[place] for place in group.places)
-    seconds = max(0.0, group.seen.seconds - group.beside) / rounds
+    seconds = max(0.0, group.measured.seconds - group.other_time) / rounds
     scale = seconds / computed if computed else 0.0
     taken = {place: times[place] * scale for place in group.places}
-    stall = group.seen.stall / rounds
-    beside = group.beside / rounds
-    timeline.gpu += group.seen.held / rounds
+    stall = group.measured.host_wait / rounds
+    other_time = group.other_time / rounds
+    timeline.gpu += group.measured.rank_wait / rounds
     if group.drained:
         timeline.host = timeline.gpu
     launched = launches_scale([(taken[place], launches[place]) for place in group.places], stall, timeline)
     for place in group.places:
         timeline.run(taken[place], launches[place] * launched)
-    timeline.gpu += beside
+    timeline.gpu += other_time
     return taken, {place: launches[place] * launched for place in group.places}

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from calibration.questions import Folders, question
 from calibration.run_columns import COLUMNS
-from calibration.run_records import record
-from calibration.traces.import_trace import Imported, kernel_times
+from calibration.run_records import parse_record
+from calibration.traces.import_trace import ImportedJob, kernel_times
 from calibration.traces.kineto import CPU
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, aligned
@@ -23,12 +23,12 @@ from sim.units import show
 
 Record = Mapping[str, str | int | float]
 
-MUCH_INPUT = 0.01
+LEAST_INPUT_SHARE = 0.01
 """Share of a step spent waiting for data from which a record reflects the loader rather than compute."""
 _LONGEST_NAME = 90
 
 
-def trace_document(imported: Imported, row: Record) -> dict[str, Any]:
+def trace_document(imported: ImportedJob, row: Record) -> dict[str, Any]:
     """Return the JSON document of an imported job, including its *row* for the file of measured runs."""
     return {
         "schema": 1,
@@ -54,7 +54,7 @@ def trace_document(imported: Imported, row: Record) -> dict[str, Any]:
     }
 
 
-def trace_table(imported: Imported) -> str:
+def trace_table(imported: ImportedJob) -> str:
     """Return the stall table, and a table of the kernels, collectives and copies that took most time."""
     count, hosts = gpus(imported), nodes(imported)
     what = "CPU rank" if imported.traces[0].gpu == CPU else "GPU"
@@ -70,25 +70,25 @@ def trace_table(imported: Imported) -> str:
     return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
 
 
-def gpus(imported: Imported) -> int:
+def gpus(imported: ImportedJob) -> int:
     """Return the number of ranks of the job."""
     return sum(trace.size for trace in imported.traces)
 
 
-def nodes(imported: Imported) -> int:
+def nodes(imported: ImportedJob) -> int:
     """Return the number of hosts that the job ran on."""
-    simulated = imported.traces[0].described.get("nodes")
+    simulated = imported.traces[0].job_facts.get("nodes")
     return int(simulated) if simulated else len({trace.host for trace in imported.traces})
 
 
 def trace_record(
-    imported: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
+    imported: ImportedJob, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
 ) -> dict[str, str | int | float]:
     """Return a row for the file of measured runs: step time and its exposed gradient exchange (see `calibration.run_records`)."""
-    described = imported.traces[0].described
+    described = imported.traces[0].job_facts
     simulated = {key: described.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
     input_wait = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
-    waits = input_wait > MUCH_INPUT * imported.step_time
+    waits = input_wait > LEAST_INPUT_SHARE * imported.step_time
     row: dict[str, str | int | float] = dict.fromkeys(COLUMNS, "")
     row |= {
         "source": "profile",
@@ -145,7 +145,7 @@ def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -
     """Raise SpecError if the row *cells* names something that does not exist, or cannot have run as described."""
     where = f"--record {path}"
     try:
-        question(record(where, 0, columns, cells), folders)
+        question(parse_record(where, 0, columns, cells), folders)
     except SpecError as error:
         raise SpecError(str(error).replace(f"{where}:0: ", f"{where}: ")) from None
 

@@ -10,15 +10,15 @@ from sim.extract.table import render, word
 from sim.spec.workload import Model
 
 
-def workload_text(said: Mapping[str, Any], job: ProfiledJob) -> str:
+def workload_text(fields: Mapping[str, Any], job: ProfiledJob) -> str:
     """Return the workload as YAML."""
     lines = [
         f"# Layers carry the times of {job.source}.",
         "# Elsewhere they are scaled: another GPU, batch or precision, more nodes, another network, other buckets.",
     ]
-    for key, value in said.items():
+    for key, value in fields.items():
         if key == "model":
-            lines += ["model:", *_model(value, job.machine), *(f"  {name}: null" for name in said.get("dropped", ()))]
+            lines += ["model:", *_model(value, job.machine), *(f"  {name}: null" for name in fields.get("dropped", ()))]
         elif value is not None and key != "dropped":
             lines.append(f"{key}: {_flow(value)}")
     return "\n".join(lines) + "\n"
@@ -29,7 +29,7 @@ def _model(model: Model, machine: JobMachine) -> Sequence[str]:
     head, _, table = render(model.model_copy(update={"measured": None})).partition("layers:\n")
     on = model.measured
     assert on is not None
-    place = {"gpu": machine.said, "batch": on.batch, "precision": on.precision, "source": on.source}
+    place = {"gpu": machine.gpu_reference, "batch": on.batch, "precision": on.precision, "source": on.source}
     place |= {"tensor": on.tensor} if on.tensor > 1 else {}
     lines = [line for line in head.splitlines() if not line.startswith("#")]
     return [f"  {line}".rstrip() for line in (*lines, f"measured: {_flow(place)}", "layers:", *table.splitlines())]

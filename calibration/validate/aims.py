@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty
-from calibration.validate.scores import Scored, quantile, scores
+from calibration.validate.scores import ScoredRow, quantile, scores
 from sim.report.expected_error import traffic
 
-Selects = Callable[[Scored], bool]
+Selects = Callable[[ScoredRow], bool]
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Aim:
 
 
 def _rows(source: str, *hardware: str, workload: str = "") -> Selects:
-    def selects(row: Scored) -> bool:
-        record = row.asked.record
+    def selects(row: ScoredRow) -> bool:
+        record = row.question.record
         return record.source == source and (not hardware or record.hardware in hardware) and record.workload.startswith(workload)
 
     return selects
 
 
-def _of_torch_or_oneflow(row: Scored) -> bool:
-    stack = row.asked.workload.training.stack.name
-    return row.asked.record.source == "dlperf" and stack.startswith(("torch-", "ngc-pytorch", "oneflow"))
+def _of_torch_or_oneflow(row: ScoredRow) -> bool:
+    stack = row.question.workload.training.stack.name
+    return row.question.record.source == "dlperf" and stack.startswith(("torch-", "ngc-pytorch", "oneflow"))
 
 
-def _resnet(row: Scored) -> bool:
-    return _of_torch_or_oneflow(row) and row.asked.record.workload == "resnet50"
+def _resnet(row: ScoredRow) -> bool:
+    return _of_torch_or_oneflow(row) and row.question.record.workload == "resnet50"
 
 
-def _resnet_or_one_node(row: Scored) -> bool:
-    return _resnet(row) or (_of_torch_or_oneflow(row) and row.asked.nodes == 1)
+def _resnet_or_one_node(row: ScoredRow) -> bool:
+    return _resnet(row) or (_of_torch_or_oneflow(row) and row.question.nodes == 1)
 
 
 AIMS: Final = (
@@ -60,27 +60,27 @@ AIMS: Final = (
     Aim("DLPerf, PyTorch and OneFlow, ResNet-50, one-node BERT", _resnet_or_one_node, 0.04, 0.10, "zero_shot"),
     Aim("DLPerf, PyTorch and OneFlow, ResNet-50, 2 nodes known", _resnet, 0.02, 0.06),
     Aim("Lambda, 2 GPUs known, of one machine 8 as well", _rows("lambda"), 0.025, 0.08),
-    Aim("MLPerf, 1 to 8 nodes", lambda row: row.asked.record.source == "mlperf" and row.asked.nodes <= 8, 0.05, 0.12),
+    Aim("MLPerf, 1 to 8 nodes", lambda row: row.question.record.source == "mlperf" and row.question.nodes <= 8, 0.05, 0.12),
     Aim("TensorFlow 2017, DGX-1", _rows("tf2017", "dgx-1-p100"), 0.03, 0.08),
     Aim("TensorFlow 2017, K80", _rows("tf2017", "tf2017-gce-k80", "p2.8xlarge"), 0.03, 0.08),
 )
 LEAST_SKILL: Final = 0.5
 """Least skill over all rows with exposed communication."""
-LEAST_OF_FREE: Final = 0.5
+MOST_EXPOSED_ERROR: Final = 0.5
 """Largest median error of exposed communication, relative to its time, on Lambda's machines without NVLink; free communication has 1."""
-COVERED: Final = (0.90, 0.99)
+COVERAGE_RANGE: Final = (0.90, 0.99)
 
 
-CARRIED: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
+LEFT_OUT_LIMITS: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
 """Largest median and 90th percentile of errors with each source left out."""
-LEAST_SKILL_OF_SOURCE: Final = 0.2
+LEAST_SOURCE_SKILL: Final = 0.2
 MOST_HARM: Final = (0.005, 0.02)
 """Largest increase of a cluster's median and 90th percentile of errors by calibration."""
 MOST_GROWTH: Final = 1.3
 """Largest ratio of the 90th percentile of errors at the scales left out to that at the other scales."""
 
 
-def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] = MappingProxyType({})) -> str:
+def aims_table(rows: Sequence[ScoredRow], left_out: Mapping[str, Sequence[ScoredRow]] = MappingProxyType({})) -> str:
     """Return a line for each aim that applies to the prediction *rows*: number of rows, result, aim, and whether it is missed.
 
     *left_out* holds rows that were predicted with something left out (`calibration.validate.carry_over`), which have their own aims.
@@ -98,10 +98,10 @@ def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] 
     return "\n".join(lines)
 
 
-def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
+def _without_source(rows: Sequence[ScoredRow]) -> Iterator[str]:
     """Yield the lines of aims for *rows* that were predicted without their source."""
     score_of = scores(rows)
-    for name, (median, p90) in CARRIED.items():
+    for name, (median, p90) in LEFT_OUT_LIMITS.items():
         met = score_of[name]["median"] <= median and score_of[name]["p90"] <= p90
         both = f"{_percent(score_of[name]['median'])} / {_percent(score_of[name]['p90'])}%"
         yield _line(f"source left out, {name.replace('_', '-')}", len(rows), both, f"{100 * median:g} / {100 * p90:g}%", met)
@@ -109,27 +109,27 @@ def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
         if score["skill"] is not None:
             met = score["skill"] >= LEAST_SKILL
             yield _line(f"source left out, skill{part}", score["points"], f"{score['skill']:.2f}", f"{LEAST_SKILL:g}", met)
-    sources: dict[str, list[Scored]] = defaultdict(list)
-    clusters: dict[str, list[Scored]] = defaultdict(list)
+    sources: dict[str, list[ScoredRow]] = defaultdict(list)
+    clusters: dict[str, list[ScoredRow]] = defaultdict(list)
     for row in rows:
-        sources[row.asked.record.source].append(row)
+        sources[row.question.record.source].append(row)
         clusters[row.cluster].append(row)
     skill, worst = min((scores(same)["calibrated"]["skill"] or 0.0, name) for name, same in sources.items())
-    wanted = f"above {LEAST_SKILL_OF_SOURCE:g}"
-    yield _line(f"source left out, skill of the worst ({worst})", len(rows), f"{skill:.2f}", wanted, skill > LEAST_SKILL_OF_SOURCE)
+    wanted = f"above {LEAST_SOURCE_SKILL:g}"
+    yield _line(f"source left out, skill of the worst ({worst})", len(rows), f"{skill:.2f}", wanted, skill > LEAST_SOURCE_SKILL)
     for name, share, most in (("median", 0.5, MOST_HARM[0]), ("p90", 0.9, MOST_HARM[1])):
         harm, worst = max((quantile(same, "calibrated", share) - quantile(same, "zero_shot", share), of) for of, same in clusters.items())
         yield _line(
             f"calibrated {name} above zero-shot's ({worst})", len(clusters[worst]), f"{100 * harm:.1f}", f"{100 * most:g}", harm <= most
         )
-    low, high = COVERED
+    low, high = COVERAGE_RANGE
     for entry in by_novelty(rows):
         inside = entry["calibrated"]["coverage"]
         wanted = f"{100 * low:g}-{100 * high:g}%"
         yield _line(f"source left out, inside, {entry['novelty']}", entry["points"], f"{_percent(inside)}%", wanted, low <= inside <= high)
 
 
-def _growth(rows: Sequence[Scored]) -> Iterator[str]:
+def _growth(rows: Sequence[ScoredRow]) -> Iterator[str]:
     """Yield the line of the growth of errors beyond the scales that calibrate."""
     far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
     if far and near:
@@ -144,25 +144,25 @@ def _error_line(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
     return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
 
 
-def _other_aims(rows: Sequence[Scored]) -> Iterator[str]:
+def _other_aims(rows: Sequence[ScoredRow]) -> Iterator[str]:
     """Yield the lines of aims other than errors: skill, coverage, and exposed communication over PCIe."""
     score = scores(rows)["calibrated"]
-    pcie = [row for row in rows if row.asked.record.source == "lambda" and _without_nvlink(row)]
+    pcie = [row for row in rows if row.question.record.source == "lambda" and _without_nvlink(row)]
     exposed = scores(pcie)["calibrated"]["exposed"]
     if exposed["points"]:
         part = exposed["part_median"]
-        wanted = f"{LEAST_OF_FREE:g} of free"
+        wanted = f"{MOST_EXPOSED_ERROR:g} of free"
         yield _line(
-            "Lambda without NVLink, error of exposed communication", exposed["points"], f"{part:.2f}", wanted, part <= LEAST_OF_FREE
+            "Lambda without NVLink, error of exposed communication", exposed["points"], f"{part:.2f}", wanted, part <= MOST_EXPOSED_ERROR
         )
     skill, points = score["exposed"]["skill"], score["exposed"]["points"]
     if points:
         yield _line("skill, rows with at least 10% exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)
-    sources = {row.asked.record.source for row in rows}
-    skills = {name: scores([row for row in rows if row.asked.record.source == name])["calibrated"]["skill"] or 0.0 for name in sources}
+    sources = {row.question.record.source for row in rows}
+    skills = {name: scores([row for row in rows if row.question.record.source == name])["calibrated"]["skill"] or 0.0 for name in sources}
     worst = min(skills, key=lambda name: skills[name])
     yield _line(f"skill of the worst source ({worst})", len(rows), f"{skills[worst]:.2f}", "above 0", skills[worst] > 0.0)
-    low, high = COVERED
+    low, high = COVERAGE_RANGE
     inside = low <= score["coverage"] <= high
     yield _line("rows inside their 95% interval", len(rows), f"{_percent(score['coverage'])}%", f"{100 * low:g}-{100 * high:g}%", inside)
 
@@ -175,5 +175,5 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def _without_nvlink(row: Scored) -> bool:
-    return traffic(row.asked.hardware.groups[0].node, row.asked.job) in ("PCIe", "host memory")
+def _without_nvlink(row: ScoredRow) -> bool:
+    return traffic(row.question.hardware.groups[0].node, row.question.job) in ("PCIe", "host memory")

@@ -18,7 +18,7 @@ from sim.parallel.lower.exchange_plan import gradient_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-NAMES: Final = ("free_communication", "closed_form", "copy_row")
+RULES: Final = ("free_communication", "closed_form", "copy_row")
 BACKWARD: Final = 2 / 3
 """Share of compute in backward, which has twice the work of forward."""
 _START: Final = (math.log(5e9), math.log(2e9), math.log(50e-6))
@@ -27,26 +27,26 @@ _WIDTH: Final = 3.0
 """Width of a vague prior on their logarithms, which keeps constants finite that no row determines."""
 
 
-class Known(NamedTuple):
+class RunCompute(NamedTuple):
     """A run and its compute time (s), without exposed communication."""
 
-    asked: RunQuestion
+    question: RunQuestion
     compute: float
 
 
-def free_communication(row: Known) -> float:
+def free_communication(row: RunCompute) -> float:
     """Return the step time (s) if communication were free."""
     return row.compute
 
 
-def closed_form(row: Known, constants: Sequence[float]) -> float:
+def closed_form(row: RunCompute, constants: Sequence[float]) -> float:
     """Return the step time (s) by the closed form with *constants*: logarithms of both bandwidths and of the latency."""
-    ranks = row.asked.job.ranks
+    ranks = row.question.job.ranks
     if ranks == 1:
         return row.compute
     inside, between, latency = map(math.exp, constants)
-    bandwidth = between if row.asked.nodes > 1 else inside
-    workload = row.asked.workload
+    bandwidth = between if row.question.nodes > 1 else inside
+    workload = row.question.workload
     nbytes = gradient_bytes(workload) * workload.model.parameters
     buckets = max(1, math.ceil(nbytes / workload.training.stack.bucket_cap))
     each = 2 * (ranks - 1) * (nbytes / buckets / ranks / bandwidth + latency)
@@ -57,7 +57,7 @@ def closed_form(row: Known, constants: Sequence[float]) -> float:
     return max(row.compute, done)
 
 
-def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
+def fit_closed_form(rows: Sequence[RunCompute]) -> tuple[float, ...] | None:
     """Return the constants of `closed_form` that best fit the network *rows* of one cluster; None without rows."""
     if not rows:
         return None
@@ -67,7 +67,7 @@ def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
 
     def misses(values: np.ndarray) -> list[float]:
         prior = [0.03 * (value - begin) / _WIDTH for value, begin in zip(values, start, strict=True)]
-        return [math.log(closed_form(row, values.tolist()) / row.asked.step_time) for row in rows] + prior
+        return [math.log(closed_form(row, values.tolist()) / row.question.step_time) for row in rows] + prior
 
     solutions = [
         least_squares(misses, [start[0] + shift, start[1] + shift, start[2]], loss="soft_l1", f_scale=0.1) for shift in (-3, -1.5, 0, 1.5)
@@ -75,13 +75,13 @@ def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
     return tuple(map(float, min(solutions, key=lambda result: result.cost).x))
 
 
-def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
+def copy_row(row: RunCompute, calibration: Sequence[RunCompute]) -> float | None:
     """Return the step time (s) of the nearest run of the same job in *calibration*, scaled by compute; None if there is none."""
-    same = [other for other in calibration if _job(other.asked) == _job(row.asked)]
+    same = [other for other in calibration if _job(other.question) == _job(row.question)]
     if not same:
         return None
-    nearest = min(same, key=lambda other: _distance(row.asked, other.asked))
-    return nearest.asked.step_time * row.compute / nearest.compute
+    nearest = min(same, key=lambda other: _distance(row.question, other.question))
+    return nearest.question.step_time * row.compute / nearest.compute
 
 
 def _job(question: RunQuestion) -> tuple[str, str, str, str]:

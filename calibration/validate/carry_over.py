@@ -1,7 +1,7 @@
 """Does calibration carry over to new runs? Predict the rows of each source without that source, and large scales from small ones.
 
 *source*: every constant that rests on several sources is refitted without the scored source, or reset to its prior
-(`calibration.catalogue.left_out`, `Carried`). The source's own calibrating rows still calibrate its clusters, as a user's rows would.
+(`calibration.catalogue.without_source`, `SharedConstants`). The source's calibrating rows still calibrate its clusters, as a user's would.
 *nodes*: up to two nodes calibrate, three or more are scored. *large-batches* and *small-batches*: this half of each job's batches is
 scored, and the other half calibrates.
 """
@@ -16,19 +16,19 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
-from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
-from calibration.clusters.cluster_fit import Carried
+from calibration.catalogue.without_source import RUN_SOURCES, SINGLE_SOURCE_PRIORS
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS as ALL_KNOWN
+from calibration.clusters.cluster_fit import SharedConstants
 from calibration.questions import Folders, RunQuestion, questions
-from calibration.validate.scores import Scored
-from calibration.validate.splits import SPLITS, elsewhere, split
-from calibration.validate.validation import Say, Validation, of_same_gpu, validate_clusters
+from calibration.validate.scores import ScoredRow
+from calibration.validate.splits import SPLITS, near_rows, split_rows
+from calibration.validate.validation import Notify, Validation, compute_rows_of_gpus, validate_clusters
 from sim.spec.yaml import SpecError
 from sim.units import pluralized
 
 KINDS: Final = ("source", *SPLITS)
 """Kinds of data that can be left out."""
-WIDE: Final = 0.7
+SINGLE_SOURCE_WIDTH: Final = 0.7
 """Width of a prior that rests on a single source when that source is left out: the largest width of priors with several sources, except
 host memory's."""
 _COVERED: Final = 0.9
@@ -37,7 +37,7 @@ _INTERVAL: Final = 0.95
 _GRID: Final = tuple(0.025 * step for step in range(25))
 
 
-def kinds_of(text: str) -> list[str]:
+def parse_kinds(text: str) -> list[str]:
     """Return the kinds in the comma-separated list *text*. Raise SpecError if one is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -46,56 +46,56 @@ def kinds_of(text: str) -> list[str]:
     return names
 
 
-def carried_over(
-    validation: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None
+def score_left_out(
+    validation: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, notify: Notify = lambda text: None
 ) -> Validation:
     """Return *validation* with its rows scored again, once for each of *kinds* (from `KINDS`) left out."""
-    rows: dict[str, tuple[Scored, ...]] = {}
+    rows: dict[str, tuple[ScoredRow, ...]] = {}
     processes = processes or os.cpu_count() or 1
     for kind in kinds:
         if kind == "source":
-            rows[kind] = _without_sources(validation, folders, processes, say)
+            rows[kind] = _without_sources(validation, folders, processes, notify)
         else:
-            rows[kind] = _score_split(validation.asked, folders, processes, say, kind)
+            rows[kind] = _score_split(validation.questions, folders, processes, notify, kind)
     return replace(validation, left_out=rows)
 
 
-def _without_sources(validation: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
+def _without_sources(validation: Validation, folders: Folders, processes: int, notify: Notify) -> tuple[ScoredRow, ...]:
     """Return all prediction rows, each predicted with shared constants that do not use its source."""
-    all_rows = validation.asked
-    rows: dict[tuple[str, int], Scored] = {}
-    for source in dict.fromkeys(row.asked.record.source for row in validation.scored):
-        if source not in KNOWN:
-            rows |= {_row_key(row): row for row in validation.scored if row.asked.record.source == source}
+    all_rows = validation.questions
+    rows: dict[tuple[str, int], ScoredRow] = {}
+    for source in dict.fromkeys(row.question.record.source for row in validation.scored_rows):
+        if source not in RUN_SOURCES:
+            rows |= {_row_key(row): row for row in validation.scored_rows if row.question.record.source == source}
             continue
-        names = list(dict.fromkeys(row.cluster for row in validation.scored if row.asked.record.source == source))
+        names = list(dict.fromkeys(row.cluster for row in validation.scored_rows if row.question.record.source == source))
         here = [row for row in all_rows if row.record.hardware in names]
-        there = [row for row in of_same_gpu(here, all_rows) if row.record.hardware not in names]
+        there = [row for row in compute_rows_of_gpus(here, all_rows) if row.record.hardware not in names]
         without = replace(folders, without=source)
         again = questions([row.record for row in (*here, *there)], without)
-        say(f"without {source}: {pluralized(len(here), 'row')}")
-        clusters = validate_clusters(again, without, processes, say, carried_without(validation, source), names)
-        rows |= {_row_key(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
-    return tuple(replace(rows[_row_key(row)], novelty=row.novelty) for row in validation.scored)
+        notify(f"without {source}: {pluralized(len(here), 'row')}")
+        clusters = validate_clusters(again, without, processes, notify, constants_without(validation, source), names)
+        rows |= {_row_key(row): row for cluster in clusters for row in cluster.scored_rows if row.question.record.source == source}
+    return tuple(replace(rows[_row_key(row)], novelty=row.novelty) for row in validation.scored_rows)
 
 
-def _row_key(row: Scored) -> tuple[str, int]:
-    return row.asked.record.file, row.asked.record.line
+def _row_key(row: ScoredRow) -> tuple[str, int]:
+    return row.question.record.file, row.question.record.line
 
 
-def _score_split(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+def _score_split(questions: Sequence[RunQuestion], folders: Folders, processes: int, notify: Notify, kind: str) -> tuple[ScoredRow, ...]:
     """Return the scored rows of the split *kind* on both sides, marked as `FAR` or `NEAR` in their ``novelty``."""
-    scored_rows: list[Scored] = []
+    scored_rows: list[ScoredRow] = []
     for name in dict.fromkeys(row.record.hardware for row in questions):
         here = [row for row in questions if row.record.hardware == name]
-        changed, far = split(here, kind)
+        changed, far = split_rows(here, kind)
         if not far:
             continue
-        there = elsewhere((row for row in of_same_gpu(here, questions) if row.record.hardware != name), here, kind)
-        [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
+        there = near_rows((row for row in compute_rows_of_gpus(here, questions) if row.record.hardware != name), here, kind)
+        [cluster] = validate_clusters([*changed, *there], folders, processes, notify, names=[name])
         lines = {row.record.where for row in far}
-        scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
-        scored_rows += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
+        scored = [row for row in cluster.scored_rows if row.question.job.ranks > 1]
+        scored_rows += [replace(row, novelty=(FAR if row.question.record.where in lines else NEAR,)) for row in scored]
     return tuple(scored_rows)
 
 
@@ -104,28 +104,30 @@ NEAR: Final = "within"
 """The side of a split that a row is on."""
 
 
-def carried_without(validation: Validation, source: str) -> Carried:
+def constants_without(validation: Validation, source: str) -> SharedConstants:
     """Return the constants that clusters share, from rows of all sources except *source*: usual loss, widths of intervals and of priors."""
-    others = [row for row in validation.scored if row.asked.record.source != source]
-    carried = Carried(widths=tuple((name, WIDE) for name in PRIORS_OF_ONE.get(source, ())))
+    others = [row for row in validation.scored_rows if row.question.record.source != source]
+    shared = SharedConstants(widths=tuple((name, SINGLE_SOURCE_WIDTH) for name in SINGLE_SOURCE_PRIORS.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
-    for row in validation.fitted:
-        if row.loss is not None and row.asked.record.source != source:
-            losses[row.cluster].append(row.loss)
+    for row in validation.network_rows:
+        if row.log_slowdown is not None and row.question.record.source != source:
+            losses[row.cluster].append(row.log_slowdown)
     if losses:
-        carried = carried._replace(usual_loss=median(map(median, losses.values())))
-    unseen = [row for row in others if row.unseen]
+        shared = shared._replace(usual_slowdown=median(map(median, losses.values())))
+    unseen = [row for row in others if row.is_unseen_job]
     if not others:
-        return carried
-    form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
-    narrow = carried._replace(form=form)
+        return shared
+    form = next((width for width in _GRID if _covered(others, width, shared.unseen_job_deviation) >= _COVERED), shared.exchange_deviation)
+    narrow = shared._replace(exchange_deviation=form)
     unseen_width = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
     if unseen_width is not None:
-        narrow = narrow._replace(unseen=unseen_width * of_few(len({row.asked.record.source for row in unseen})))
-    return narrow._replace(widening=widening(others, narrow.form, narrow.unseen))
+        narrow = narrow._replace(
+            unseen_job_deviation=unseen_width * few_sources_factor(len({row.question.record.source for row in unseen}))
+        )
+    return narrow._replace(widening=widening(others, narrow.exchange_deviation, narrow.unseen_job_deviation))
 
 
-def of_few(sources: int) -> float:
+def few_sources_factor(sources: int) -> float:
     """Return the ratio of 95% intervals: Student's t, for a standard deviation estimated from few *sources*, over a normal distribution.
 
     The errors of jobs of one source are correlated. So the uncertainty for a new source depends on the number of sources, not of jobs.
@@ -136,7 +138,9 @@ def of_few(sources: int) -> float:
     return float(t.ppf(tail, max(1, sources - 1)) / norm.ppf(tail))
 
 
-def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float = ALL_KNOWN.unseen) -> float:
+def widening(
+    rows: Sequence[ScoredRow], form: float = ALL_KNOWN.exchange_deviation, unseen: float = ALL_KNOWN.unseen_job_deviation
+) -> float:
     """Return the factor, at least 1, on calibrated standard deviations with which 95% intervals cover 95% of the rows of a new cluster.
 
     Clusters are exchangeable, so each of n clusters has weight 1 / (n + 1), and the new one has the rest, beyond all errors (split
@@ -152,18 +156,19 @@ def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float
     return max(1.0, misses[-1][0]) if misses else 1.0
 
 
-def _covered(rows: Sequence[Scored], form: float, unseen: float) -> float:
+def _covered(rows: Sequence[ScoredRow], form: float, unseen: float) -> float:
     """Return the share of *rows* inside 95% intervals with these widths for model errors, with equal weight per cluster."""
     by_cluster = _relative_errors(rows, form, unseen)
     return sum(sum(miss <= 1.0 for miss in same) / len(same) for same in by_cluster.values()) / len(by_cluster)
 
 
-def _relative_errors(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
+def _relative_errors(rows: Sequence[ScoredRow], form: float, unseen: float) -> Mapping[str, list[float]]:
     """Return, by cluster, errors of calibrated predictions over half the 95% interval, with these widths and without widening."""
     usual, by_cluster = ALL_KNOWN, defaultdict[str, list[float]](list)
     for row in rows:
-        rest = (row.spread["calibrated"] / row.widened) ** 2 - (usual.form * row.waits) ** 2
-        rest -= (usual.unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0
-        spread = math.sqrt(max(0.0, rest) + (form * row.waits) ** 2 + ((unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0))
-        by_cluster[row.cluster].append(abs(math.log(row.said["calibrated"] / row.asked.step_time)) / (1.96 * spread))
+        rest = (row.deviations["calibrated"] / row.widening) ** 2 - (usual.exchange_deviation * row.wait_share) ** 2
+        rest -= (usual.unseen_job_deviation * (1.0 - row.wait_share)) ** 2 if row.is_unseen_job else 0.0
+        of_compute = (unseen * (1.0 - row.wait_share)) ** 2 if row.is_unseen_job else 0.0
+        spread = math.sqrt(max(0.0, rest) + (form * row.wait_share) ** 2 + of_compute)
+        by_cluster[row.cluster].append(abs(math.log(row.predictions["calibrated"] / row.question.step_time)) / (1.96 * spread))
     return by_cluster

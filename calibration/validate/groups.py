@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from calibration.questions import RunQuestion
-from calibration.validate.scores import MODELS, Scored, bias, coverage, quantile
+from calibration.validate.scores import MODELS, ScoredRow, bias, coverage, quantile
 from sim.report.expected_error import family_of
 from sim.spec.yaml import SpecError
 
 KEYS: Final[Mapping[str, Callable[[RunQuestion], str]]] = {
-    "workload": lambda asked: asked.record.workload,
-    "nodes": lambda asked: str(asked.nodes),
-    "gpus": lambda asked: str(asked.job.ranks),
-    "stack": lambda asked: asked.workload.training.stack.name,
-    "precision": lambda asked: asked.workload.training.precision,
+    "workload": lambda question: question.record.workload,
+    "nodes": lambda question: str(question.nodes),
+    "gpus": lambda question: str(question.job.ranks),
+    "stack": lambda question: question.workload.training.stack.name,
+    "precision": lambda question: question.workload.training.precision,
 }
 """Keys by which runs can be grouped."""
 LEAST_ROWS: Final = 3
@@ -23,7 +23,7 @@ LEAST_ROWS: Final = 3
 NOVELTIES: Final = ("new stack", "new GPU", "new scale", "new model family", "nothing new")
 
 
-def keys_of(text: str) -> list[str]:
+def parse_keys(text: str) -> list[str]:
     """Return the keys in the comma-separated list *text*. Raise SpecError if one is unknown."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -32,16 +32,16 @@ def keys_of(text: str) -> list[str]:
     return names
 
 
-def groups(rows: Sequence[Scored], key: str) -> list[dict[str, Any]]:
+def groups(rows: Sequence[ScoredRow], key: str) -> list[dict[str, Any]]:
     """Return the errors of *rows* for each value of *key*, as fractions and with equal weight per cluster."""
-    of_value: dict[str, list[Scored]] = {}
+    of_value: dict[str, list[ScoredRow]] = {}
     for row in rows:
-        of_value.setdefault(KEYS[key](row.asked), []).append(row)
+        of_value.setdefault(KEYS[key](row.question), []).append(row)
     ordered = sorted(of_value.items(), key=lambda item: (not item[0].isdigit(), int(item[0]) if item[0].isdigit() else 0, item[0]))
     return [{"key": key, "value": value, **figures(same)} for value, same in ordered]
 
 
-def figures(rows: Sequence[Scored]) -> dict[str, Any]:
+def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
     """Return the number of *rows* and, by model, their median and 90th percentile error, signed median error, and coverage."""
     result: dict[str, Any] = {"points": len(rows), "clusters": len({row.cluster for row in rows})}
     for name in MODELS:
@@ -54,7 +54,7 @@ def figures(rows: Sequence[Scored]) -> dict[str, Any]:
     return result
 
 
-def worst(rows: Sequence[Scored]) -> dict[str, Any] | None:
+def worst_group(rows: Sequence[ScoredRow]) -> dict[str, Any] | None:
     """Return the group of *rows*, by any one key, with the largest median error of the calibrated model; None if none has enough rows."""
     candidates = [group for key in KEYS for group in groups(rows, key) if LEAST_ROWS <= group["points"] < len(rows)]
     return max(candidates, key=lambda group: group["calibrated"]["median"], default=None)
@@ -77,7 +77,7 @@ def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[s
     return tuple(name for name, is_new in new.items() if is_new) or ("nothing new",)
 
 
-def by_novelty(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+def by_novelty(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
     """Return the errors and the coverage of *rows* by what is new about them; a row may be in several groups."""
     of_name = {name: [row for row in rows if name in row.novelty] for name in NOVELTIES}
     return [{"novelty": name, **figures(same)} for name, same in of_name.items() if same]

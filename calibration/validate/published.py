@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from calibration import FOLDER, RECORDS
 from calibration.questions import Folders
-from calibration.run_records import COMMITTED
+from calibration.run_records import COMMITTED_RUNS
 from calibration.validate.aims import aims_table
-from calibration.validate.carry_over import KINDS, carried_over
-from calibration.validate.scores import Scored
+from calibration.validate.carry_over import KINDS, score_left_out
+from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import Validation, validate
 from calibration.validate.validation_report import group_table, validation_table
 from sim.report.expected_error import family_of, groups_of
@@ -34,29 +34,29 @@ LEAST_POINTS: Final = 5
 
 def summary(validation: Validation) -> dict[str, Any]:
     """Return the errors of predictions from descriptions only, by group of runs."""
-    groups: dict[str, list[Scored]] = defaultdict(list)
-    for row in validation.scored:
-        for name in groups_of(row.asked.hardware.groups[0].node, row.asked.job):
+    groups: dict[str, list[ScoredRow]] = defaultdict(list)
+    for row in validation.scored_rows:
+        for name in groups_of(row.question.hardware.groups[0].node, row.question.job):
             groups[name].append(row)
     return {"schema": 1, "groups": {name: _figures(rows) for name, rows in sorted(groups.items()) if len(rows) >= LEAST_POINTS}}
 
 
-def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
+def _figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
     import numpy as np
 
-    ratios = np.array([row.asked.step_time / row.said["as_described"] for row in rows])
+    ratios = np.array([row.question.step_time / row.predictions["as_described"] for row in rows])
     errors = np.abs(1.0 / ratios - 1.0)
     rounded = {"median": np.median(errors), "p90": np.quantile(errors, 0.9)}
     rounded |= {"low": np.quantile(ratios, 0.025), "high": np.quantile(ratios, 0.975)}
     return {
         "points": len(rows),
         **{name: round(float(value), 3) for name, value in rounded.items()},
-        "most_nodes": max(row.asked.nodes for row in rows),
-        "most_gpus": max(row.asked.job.ranks for row in rows),
-        "most_parameters": max(row.asked.job.workload.model.parameters for row in rows),
-        "shortest_step_s": float(f"{min(row.asked.step_time for row in rows):.3g}"),
-        "families": sorted({family_of(row.asked.job.workload.model) for row in rows}),
-        "sources": sorted({row.asked.record.source for row in rows}),
+        "most_nodes": max(row.question.nodes for row in rows),
+        "most_gpus": max(row.question.job.ranks for row in rows),
+        "most_parameters": max(row.question.job.workload.model.parameters for row in rows),
+        "shortest_step_s": float(f"{min(row.question.step_time for row in rows):.3g}"),
+        "families": sorted({family_of(row.question.job.workload.model) for row in rows}),
+        "sources": sorted({row.question.record.source for row in rows}),
     }
 
 
@@ -64,17 +64,17 @@ def validated_block(validation: Validation, unequal: Validation) -> str:
     """Return the block of the page with the scores, the scores of `UNEQUAL`, and the aims."""
     parts = [
         validation_table(validation),
-        group_table(unequal.scored, "workload", "in unequal.csv alone"),
-        aims_table(validation.scored, validation.left_out),
+        group_table(unequal.scored_rows, "workload", "in unequal.csv alone"),
+        aims_table(validation.scored_rows, validation.left_out),
     ]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
 
 
 def publish() -> None:
     """Validate the committed records, and write the summary and the block of the page."""
-    validation = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
+    validation = score_left_out(validate([COMMITTED_RUNS], Folders(), notify=print), Folders(), KINDS, notify=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(validation), indent=1) + "\n")
-    unequal = validate([UNEQUAL], Folders(), say=print)
+    unequal = validate([UNEQUAL], Folders(), notify=print)
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")
     write_file(page, BLOCK.sub(lambda _: validated_block(validation, unequal), text))

@@ -24,7 +24,7 @@ SPLITS: Final = ("nodes", "small-batches", "large-batches")
 JobName = tuple[str, str, str]
 
 
-def contradicting(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
+def contradicting_repeats(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
     """Return the runs with repeats that differ by more than `DISAGREEMENT` in step time, each as the list of its rows."""
     repeats: dict[object, list[RunQuestion]] = defaultdict(list)
     for row in questions:
@@ -34,7 +34,7 @@ def contradicting(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
     return [same for times_of, same in times if max(times_of) > (1.0 + DISAGREEMENT) * min(times_of)]
 
 
-def split(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], list[RunQuestion]]:
+def split_rows(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], list[RunQuestion]]:
     """Return the rows of one cluster with their roles in the split *name*, and the rows to be scored on the far side.
 
     Both are empty if no network row is on the near side or there are no rows to score on the far side.
@@ -46,7 +46,7 @@ def split(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], li
     return (changed, far) if calibrates and far else ([], [])
 
 
-def elsewhere(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: str) -> list[RunQuestion]:
+def near_rows(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: str) -> list[RunQuestion]:
     """Return the compute *rows* of other clusters that may calibrate in the split *name* of the cluster's rows *here*."""
     near = _near(here, name)
     return [row for row in rows if near(row)]

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from calibration.clusters.cluster_fit import KNOWN, Carried, ClusterModel, fit_model, predictions, prior_model
-from calibration.clusters.compute_scale import Solved, measured_scale, solved
+from calibration.clusters.cluster_fit import SHARED_CONSTANTS, ClusterModel, SharedConstants, fit_model, predictions, prior_model
+from calibration.clusters.compute_scale import FactorByRecord, measured_scale, solve_factors
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
-from calibration.questions import Folders, RunQuestion, described
-from calibration.run_records import LeftOut, named, read_table
-from calibration.validate.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
+from calibration.questions import Folders, RunQuestion, describe_runs
+from calibration.run_records import SkippedRun, read_table, row_name
+from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.groups import novelty
-from calibration.validate.scores import Scored
-from calibration.validate.splits import DISAGREEMENT, contradicting
+from calibration.validate.scores import ScoredRow
+from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
 from sim.spec.yaml import SpecError
 from sim.study.pool import suppress_replacement_warning
 from sim.units import pluralized
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 Progress = Callable[[int, int], None]
 MOST_REASONS: Final = 20
 """Most reasons shown why rows cannot be predicted; the rest are counted."""
@@ -35,19 +35,19 @@ IMPOSSIBLE: Final = 100.0
 """Measured over predicted step time that no slow machine or software explains, but a wrong unit does."""
 NEARLY_ALL: Final = 0.9
 """Share of rows with impossible times from which a wrong unit is suspected."""
-LITTLE: Final = 0.03
+NEGLIGIBLE_WAIT: Final = 0.03
 """Share of a step spent waiting for the exchange below which a row shows the slowdown of compute by other GPUs."""
 
 
 @dataclass(frozen=True)
 class ClusterOutcome:
-    """The models of one cluster and its scored rows; *fitted* are its network rows, predicted by the model fitted to them."""
+    """The models of one cluster and its scored rows; *network_rows* are predicted by the model that was fitted to them."""
 
     name: str
     zero_shot: ClusterModel
     calibrated: ClusterModel
-    scored: tuple[Scored, ...]
-    fitted: tuple[Scored, ...]
+    scored_rows: tuple[ScoredRow, ...]
+    network_rows: tuple[ScoredRow, ...]
 
 
 @dataclass(frozen=True)
@@ -56,70 +56,74 @@ class Validation:
 
     clusters: tuple[ClusterOutcome, ...]
     notes: tuple[str, ...]
-    left_out: Mapping[str, tuple[Scored, ...]] = field(default_factory=dict)
+    left_out: Mapping[str, tuple[ScoredRow, ...]] = field(default_factory=dict)
     """Prediction rows, predicted with some calibration data left out, by the kind left out (`calibration.validate.carry_over`)."""
-    asked: tuple[RunQuestion, ...] = ()
+    questions: tuple[RunQuestion, ...] = ()
     """All rows that calibrate or are scored."""
-    not_described: tuple[LeftOut, ...] = ()
+    not_described: tuple[SkippedRun, ...] = ()
     """Rows that cannot be predicted."""
 
     @property
-    def scored(self) -> list[Scored]:
+    def scored_rows(self) -> list[ScoredRow]:
         """Return the prediction rows of all clusters."""
-        return [row for cluster in self.clusters for row in cluster.scored]
+        return [row for cluster in self.clusters for row in cluster.scored_rows]
 
     @property
-    def fitted(self) -> list[Scored]:
+    def network_rows(self) -> list[ScoredRow]:
         """Return the network rows of all clusters."""
-        return [row for cluster in self.clusters for row in cluster.fitted]
+        return [row for cluster in self.clusters for row in cluster.network_rows]
 
 
 def validate(
-    files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None, progress: Progress = lambda done, of: None
+    files: Sequence[Path],
+    folders: Folders,
+    processes: int = 0,
+    notify: Notify = lambda text: None,
+    progress: Progress = lambda done, of: None,
 ) -> Validation:
-    """Compare predictions with the measurements in *files*; *say* is called for each cluster, *progress* with the number of finished ones.
+    """Compare predictions with the measurements in *files*; *notify* gets a message per cluster, *progress* the number of finished ones.
 
     Rows that cannot be read or described are listed in the result. Raise SpecError if there are no others.
     """
-    read = [read_table(path) for path in files]
-    told, undescribed = described([record for file in read for record in file.records], folders)
-    missing = [*(one for file in read for one in file.left_out), *undescribed]
+    tables = [read_table(path) for path in files]
+    runs, undescribed = describe_runs([record for table in tables for record in table.records], folders)
+    missing = [*(row for table in tables for row in table.skipped), *undescribed]
     processes = processes or os.cpu_count() or 1
     try:
-        questions, contradictions = _consistent(_require_rows(told, missing))
-        clusters = validate_clusters(questions, folders, processes, say, progress=progress)
+        questions, contradictions = _consistent(_require_rows(runs, missing))
+        clusters = validate_clusters(questions, folders, processes, notify, progress=progress)
     except SpecError:
-        told, unplayed = playable(told, folders)
+        runs, unplayed = split_playable(runs, folders)
         missing += unplayed
-        questions, contradictions = _consistent(_require_rows(told, missing))
-        clusters = validate_clusters(questions, folders, processes, say, progress=progress)
-    notes = (*(note for one in read for note in one.notes), *contradictions, *_likely_mistakes(questions), *_other_unit(clusters))
-    return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
+        questions, contradictions = _consistent(_require_rows(runs, missing))
+        clusters = validate_clusters(questions, folders, processes, notify, progress=progress)
+    notes = (*(note for table in tables for note in table.notes), *contradictions, *_likely_mistakes(questions), *_other_unit(clusters))
+    return Validation(tuple(clusters), notes, questions=tuple(questions), not_described=tuple(missing))
 
 
-def _require_rows(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
-    """Return *told*. Raise SpecError with the reasons if it is empty."""
-    if not told:
-        raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
-    return told
+def _require_rows(runs: list[RunQuestion], missing: Sequence[SkippedRun]) -> list[RunQuestion]:
+    """Return *runs*. Raise SpecError with the reasons if it is empty."""
+    if not runs:
+        raise SpecError("\n".join(["no row can be predicted:", *reason_lines(missing)]))
+    return runs
 
 
-def playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
+def split_playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[RunQuestion], list[SkippedRun]]:
     """Return the *questions* that the simulator can run, and why it rejects the others."""
     evaluator, played, refused = Evaluator(folders, 1), [], []
     for row in questions:
         try:
-            evaluator.one(SimulatedCase(row.record, 1.0, ()))
+            evaluator.predict(SimulatedCase(row.record, 1.0, ()))
         except SpecError as error:
-            refused.append(LeftOut(row.record.where, named(row.record.hardware, row.record.workload), str(error)))
+            refused.append(SkippedRun(row.record.where, row_name(row.record.hardware, row.record.workload), str(error)))
         else:
             played.append(row)
     return played, refused
 
 
-def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
+def reason_lines(rows: Sequence[SkippedRun], most: int = MOST_REASONS) -> list[str]:
     """Return lines of text on the reasons of *rows*, most frequent first."""
-    reasons: dict[str, list[LeftOut]] = {}
+    reasons: dict[str, list[SkippedRun]] = {}
     for one in rows:
         reasons.setdefault(one.reason, []).append(one)
     lines = []
@@ -132,7 +136,7 @@ def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
 def _consistent(questions: Sequence[RunQuestion]) -> tuple[list[RunQuestion], list[str]]:
     """Return *questions* without calibrating rows that contradict their own repeats, and a note on every run with contradictions."""
     notes, dropped = [], set()
-    for same in contradicting(questions):
+    for same in contradicting_repeats(questions):
         times = [row.step_time for row in same]
         calibrating = [row for row in same if row.record.role != "prediction"]
         dropped |= {id(row) for row in calibrating}
@@ -146,8 +150,8 @@ def validate_clusters(
     questions: Sequence[RunQuestion],
     folders: Folders,
     processes: int,
-    say: Say,
-    carried: Carried = KNOWN,
+    notify: Notify,
+    shared: SharedConstants = SHARED_CONSTANTS,
     names: Sequence[str] = (),
     progress: Progress = lambda done, of: None,
 ) -> list[ClusterOutcome]:
@@ -157,15 +161,15 @@ def validate_clusters(
     """
     names = names or list(dict.fromkeys(row.record.hardware for row in questions))
     rows = {name: [row for row in questions if row.record.hardware == name] for name in names}
-    near = {name: of_same_gpu(rows[name], questions) for name in names}
+    near = {name: compute_rows_of_gpus(rows[name], questions) for name in names}
     wanted = {id(row) for same in near.values() for row in same}
-    solved_scales = solved([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
+    solved_scales = solve_factors([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
     if processes == 1 or len(names) < 2 * processes:
         clusters = []
         progress(0, len(names))
         for name in names:
-            say(f"{name}: {pluralized(len(rows[name]), 'row')}")
-            clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), carried))
+            notify(f"{name}: {pluralized(len(rows[name]), 'row')}")
+            clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), shared))
             progress(len(clusters), len(names))
     else:
         from joblib import Parallel, delayed
@@ -174,7 +178,7 @@ def validate_clusters(
         longest_first = sorted(names, key=lambda name: -len(rows[name]))
         tasks = (
             delayed(_validate_cluster)(
-                name, rows[name], near[name], {row.record: solved_scales[row.record] for row in near[name]}, Evaluator(folders, 1), carried
+                name, rows[name], near[name], {row.record: solved_scales[row.record] for row in near[name]}, Evaluator(folders, 1), shared
             )
             for name in longest_first
         )
@@ -185,19 +189,24 @@ def validate_clusters(
             progress(len(by_name), len(names))
         clusters = [by_name[name] for name in names]
     return [
-        replace(cluster, scored=tuple(replace(row, novelty=novelty(row.asked, questions)) for row in cluster.scored))
+        replace(cluster, scored_rows=tuple(replace(row, novelty=novelty(row.question, questions)) for row in cluster.scored_rows))
         for cluster in clusters
     ]
 
 
-def of_same_gpu(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -> list[RunQuestion]:
+def compute_rows_of_gpus(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -> list[RunQuestion]:
     """Return the compute rows of *questions* on the GPUs of *rows*, which may determine how fast *rows* compute."""
     gpus = {row.gpu.name for row in rows}
     return [row for row in questions if row.record.role == "compute" and row.gpu.name in gpus]
 
 
 def _validate_cluster(
-    name: str, rows: Sequence[RunQuestion], compute: Sequence[RunQuestion], solved_scales: Solved, evaluator: Evaluator, carried: Carried
+    name: str,
+    rows: Sequence[RunQuestion],
+    compute: Sequence[RunQuestion],
+    solved_scales: FactorByRecord,
+    evaluator: Evaluator,
+    shared: SharedConstants,
 ) -> ClusterOutcome:
     """Return the outcome for one cluster; *compute* are the compute rows of this and other clusters with the same GPU.
 
@@ -206,36 +215,36 @@ def _validate_cluster(
     network = [row for row in rows if row.record.role == "network"]
     predicted = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
-    zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, carried=carried)
-    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, carried)
+    zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, shared=shared)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, shared)
     calibration = _with_compute(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
-    constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
+    constants = fit_closed_form([row for row in calibration if row.question.record.role == "network"])
     # predict both kinds in one call, so that the relevant directions of the covariance are determined only once
     scored = _scored(zero_shot, calibrated, [*predicted, *network], calibration, constants, evaluator)
     return ClusterOutcome(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
 
 
-def _with_compute(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
-    predictions = evaluator.all([model.case(row) for row in rows])
-    return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
+def _with_compute(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[RunCompute]:
+    predictions = evaluator.predict_all([model.simulated_case(row) for row in rows])
+    return [RunCompute(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
 
 def _scored(
     zero_shot: ClusterModel,
     calibrated: ClusterModel,
     rows: Sequence[RunQuestion],
-    calibration: Sequence[Known],
+    calibration: Sequence[RunCompute],
     constants: Sequence[float] | None,
     evaluator: Evaluator,
-) -> list[Scored]:
+) -> list[ScoredRow]:
     import numpy as np
 
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
-    described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
-    fitted = sum(row.asked.record.role == "network" for row in calibration)
+    described = evaluator.predict_all([SimulatedCase(row.record, 1.0, ()) for row in rows])
+    fitted = sum(row.question.record.role == "network" for row in calibration)
     rows_scored = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
-        measured = Known(row, late.compute / calibrated.slowdown(row))  # as the compute rows measured it
+        measured = RunCompute(row, late.compute / calibrated.slowdown(row))  # as the compute rows measured it
         predicted = {
             "as_described": bare.step,
             "zero_shot": early.step,
@@ -244,18 +253,20 @@ def _scored(
             "closed_form": closed_form(measured, constants) if constants else None,
             "copy_row": copy_row(measured, calibration),
         }
-        joins = zero_shot.compute.joins_others(row)
+        joins = zero_shot.compute.needs_slowdown(row)
         rows_scored.append(
-            Scored(
+            ScoredRow(
                 row,
                 measured.compute - late.input,
                 {name: value for name, value in predicted.items() if value is not None},
                 {"zero_shot": early_spread, "calibrated": late_spread},
                 fitted,
                 max(0.0, late.exposed) / late.step,
-                calibrated.compute.joins_others(row) and not calibrated.has_own(row),
-                math.log(row.step_time * zero_shot.slowdown(row) / early.step) if joins and early.exposed < LITTLE * early.step else None,
-                math.log(late.step / row.step_time) / float(calibrated.noise.of(np.array([row.step_time]))[0]),
+                calibrated.compute.needs_slowdown(row) and not calibrated.has_job_parameter(row),
+                math.log(row.step_time * zero_shot.slowdown(row) / early.step)
+                if joins and early.exposed < NEGLIGIBLE_WAIT * early.step
+                else None,
+                math.log(late.step / row.step_time) / float(calibrated.noise.deviations(np.array([row.step_time]))[0]),
                 calibrated.widening,
             )
         )
@@ -264,8 +275,9 @@ def _scored(
 
 def _other_unit(clusters: Sequence[ClusterOutcome]) -> list[str]:
     """Return a note if nearly all measured steps are so long that they must be in another unit than seconds."""
-    rows = [row for cluster in clusters for row in (*cluster.scored, *cluster.fitted) if row.asked.record.step_time is not None]
-    too_long = sum(row.asked.step_time > IMPOSSIBLE * row.said["as_described"] for row in rows)
+    all_rows = [row for cluster in clusters for row in (*cluster.scored_rows, *cluster.network_rows)]
+    rows = [row for row in all_rows if row.question.record.step_time is not None]
+    too_long = sum(row.question.step_time > IMPOSSIBLE * row.predictions["as_described"] for row in rows)
     if not rows or too_long < NEARLY_ALL * len(rows):
         return []
     return [

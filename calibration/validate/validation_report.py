@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.clusters.cluster_fit import ClusterModel
-from calibration.validate.baselines import NAMES as BASELINES
+from calibration.validate.baselines import RULES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
-from calibration.validate.groups import by_novelty, groups, worst
-from calibration.validate.scores import EXPOSED, Scored, scores
-from calibration.validate.validation import ClusterOutcome, Validation, by_reason
+from calibration.validate.groups import by_novelty, groups, worst_group
+from calibration.validate.scores import EXPOSED, ScoredRow, scores
+from calibration.validate.validation import ClusterOutcome, Validation, reason_lines
 from sim.units import pluralized
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _MARGIN: Final = 1.15
 
 def validation_document(validation: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
     """Return the document of ``validate --json``, with rows grouped *by* keys of runs; errors are fractions."""
-    rows = validation.scored
+    rows = validation.scored_rows
     return {
         "schema": 1,
         "overall": scores(rows),
@@ -61,7 +61,7 @@ def validation_document(validation: Validation, by: Sequence[str] = ()) -> dict[
     }
 
 
-def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
+def _left_out(rows: Sequence[ScoredRow]) -> dict[str, Any]:
     """Return the scores of *rows*, which were predicted with something left out; for a split, the scores of each side."""
     far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
     if far:
@@ -71,19 +71,19 @@ def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
 
 def _sources(cluster: ClusterOutcome) -> list[dict[str, Any]]:
     entries = []
-    for role, rows in (("prediction", cluster.scored), ("network", cluster.fitted)):
-        for source in dict.fromkeys(row.asked.record.source for row in rows):
-            same = [row for row in rows if row.asked.record.source == source]
+    for role, rows in (("prediction", cluster.scored_rows), ("network", cluster.network_rows)):
+        for source in dict.fromkeys(row.question.record.source for row in rows):
+            same = [row for row in rows if row.question.record.source == source]
             entries.append({"source": source, "cluster": cluster.name, "role": role, **scores(same)})
     return entries
 
 
-def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+def _whole_sources(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
     """Return the scores of each source over all its clusters, with equal weight per cluster, and its worst group."""
     entries = []
-    for source in dict.fromkeys(row.asked.record.source for row in rows):
-        same = [row for row in rows if row.asked.record.source == source]
-        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same), "worst_group": worst(same)})
+    for source in dict.fromkeys(row.question.record.source for row in rows):
+        same = [row for row in rows if row.question.record.source == source]
+        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same), "worst_group": worst_group(same)})
     return entries
 
 
@@ -92,12 +92,12 @@ def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
     model = cluster.calibrated
     return {
         "cluster": cluster.name,
-        "network_rows": len(cluster.fitted),
+        "network_rows": len(cluster.network_rows),
         "noise": model.noise.relative,
         "noise_s": model.noise.seconds,
-        "traffic_in_node": model.way or "as described",
+        "traffic_in_node": model.path or "as described",
         "beyond_noise": [
-            {"record": row.asked.record.where, "error": row.error("calibrated"), "noise_widths": row.missed}
+            {"record": row.question.record.where, "error": row.error("calibrated"), "noise_widths": row.noise_widths}
             for row in beyond_noise(cluster)
         ],
         "factors": _factors(model),
@@ -112,9 +112,9 @@ def _factors(model: ClusterModel) -> list[dict[str, Any]]:
     return rows
 
 
-def beyond_noise(cluster: ClusterOutcome) -> list[Scored]:
+def beyond_noise(cluster: ClusterOutcome) -> list[ScoredRow]:
     """Return the network rows of *cluster* with an error of the fit above `BEYOND` standard deviations of the noise."""
-    return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
+    return [row for row in cluster.network_rows if abs(row.noise_widths) > BEYOND]
 
 
 def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
@@ -132,21 +132,25 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
     lines = [head]
     for entry in (entry for cluster in validation.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
         lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
-    by_source = _whole_sources(validation.scored)
+    by_source = _whole_sources(validation.scored_rows)
     lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in by_source if entry["clusters"] > 1]
-    lines.append(_line("overall, one vote per cluster", scores(validation.scored)))
+    lines.append(_line("overall, one vote per cluster", scores(validation.scored_rows)))
     for kind, rows in validation.left_out.items():
         lines += ["", *_left_out_lines(kind, _left_out(rows))]
     lines += _worst_lines(by_source) + _novelty_lines(validation)
     for key in by:
-        lines += ["", group_table(validation.scored, key, key)]
+        lines += ["", group_table(validation.scored_rows, key, key)]
     lines += _traffic_lines(validation)
     if validation.not_described:
-        lines += ["", f"{pluralized(len(validation.not_described), 'row')} that cannot be predicted:", *by_reason(validation.not_described)]
+        lines += [
+            "",
+            f"{pluralized(len(validation.not_described), 'row')} that cannot be predicted:",
+            *reason_lines(validation.not_described),
+        ]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
-def explained(validation: Validation) -> str:
+def explanation(validation: Validation) -> str:
     """Return an explanation of the columns, and of the rows that changed nothing, for users who validate their own table."""
     return "\n".join(["", *_unmoved_lines(validation), "", *_LEGEND])
 
@@ -160,14 +164,14 @@ _LEGEND: Final = (
 
 def _unmoved_lines(validation: Validation) -> list[str]:
     """Return lines on clusters with network rows that change nothing, because constants change only if that improves cross-validation."""
-    unmoved = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
+    unmoved = [each for each in validation.clusters if each.network_rows and not any(each.calibrated.values)]
     if not unmoved:
         return []
-    lines = [f"  {each.name}: {pluralized(len(each.fitted), 'network row')}" for each in unmoved]
+    lines = [f"  {each.name}: {pluralized(len(each.network_rows), 'network row')}" for each in unmoved]
     return ["", "network rows without effect, because no other row confirms them (add rows with other sizes or node counts):", *lines]
 
 
-def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
+def group_table(rows: Sequence[ScoredRow], key: str, name: str) -> str:
     """Return a table with a line of errors for each value of *key* among *rows*; *name* is the first column's title."""
     return "\n".join([_group_head(name), *(_group_line(entry["value"], entry) for entry in groups(rows, key))])
 
@@ -201,7 +205,7 @@ def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
 def _novelty_lines(validation: Validation) -> list[str]:
     """Return lines of coverage and errors by what is new about rows, also for rows predicted without their source if there are any."""
     lines = []
-    for text, rows in (("", validation.scored), (", source left out", validation.left_out.get("source", ()))):
+    for text, rows in (("", validation.scored_rows), (", source left out", validation.left_out.get("source", ()))):
         if entries := by_novelty(rows):
             lines += ["", _group_head(f"by novelty{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
     return lines
@@ -209,19 +213,19 @@ def _novelty_lines(validation: Validation) -> list[str]:
 
 def _traffic_lines(validation: Validation) -> list[str]:
     """Return lines on fitted traffic paths that differ from the descriptions, and on network rows that the fits do not explain."""
-    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in validation.clusters if cluster.calibrated.way]
+    ways = [f"  {cluster.name}: {cluster.calibrated.path}" for cluster in validation.clusters if cluster.calibrated.path]
     rows = [row for cluster in validation.clusters for row in beyond_noise(cluster)]
-    rows.sort(key=lambda row: -abs(row.missed))
+    rows.sort(key=lambda row: -abs(row.noise_widths))
     left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
     more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
     lines = ["", "traffic inside a node that differs from the description:", *ways] if ways else []
     return lines + (["", f"network rows that are more than {BEYOND:g} noise widths off after the fit:", *left, *more] if left else [])
 
 
-def _unexplained(row: Scored) -> str:
-    record = row.asked.record
+def _unexplained(row: ScoredRow) -> str:
+    record = row.question.record
     where = f"{Path(record.file).name}:{record.line}"
-    return f"{where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
+    return f"{where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.noise_widths):.1f} widths"
 
 
 def _line(name: str, score: Mapping[str, Any]) -> str:
@@ -264,21 +268,21 @@ def predictions_csv(validation: Validation) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for cluster in validation.clusters:
-        for row in (*cluster.scored, *cluster.fitted):
+        for row in (*cluster.scored_rows, *cluster.network_rows):
             writer.writerow(_cells(row))
     return out.getvalue()
 
 
-def _cells(row: Scored) -> list[object]:
-    question, said = row.asked, row.said
-    half = math.exp(1.96 * row.spread["calibrated"])
+def _cells(row: ScoredRow) -> list[object]:
+    question, predictions = row.question, row.predictions
+    half = math.exp(1.96 * row.deviations["calibrated"])
     placement = "+".join(str(len(part.gpus)) for part in question.job.placement)
-    times = [question.step_time, row.compute, said["zero_shot"], said["calibrated"]]
-    ends = [said["calibrated"] / half, said["calibrated"] * half]
-    rules = [said.get(rule) for rule in BASELINES]
+    times = [question.step_time, row.compute, predictions["zero_shot"], predictions["calibrated"]]
+    ends = [predictions["calibrated"] / half, predictions["calibrated"] * half]
+    rules = [predictions.get(rule) for rule in BASELINES]
     record, training = question.record, question.workload.training
     named = [record.file, record.line, record.role, record.source, record.hardware, record.workload, training.stack.name, record.software]
-    named += [training.precision, question.nodes, placement, question.batch, row.fitted]
+    named += [training.precision, question.nodes, placement, question.batch, row.fitted_row_count]
     figures = [*times, row.error("calibrated"), *ends, *rules]
     return [*named, *("" if figure is None else f"{figure:.6g}" for figure in figures)]
 
@@ -296,15 +300,15 @@ def validation_figure(validation: Validation) -> Figure:
 
     from sim.report.picture import plain_logarithm
 
-    shown = [cluster for cluster in validation.clusters if cluster.scored]
+    shown = [cluster for cluster in validation.clusters if cluster.scored_rows]
     columns = -(-len(shown) // _NAMES)
     figure = Figure(figsize=(6 + 2.2 * columns, 6), layout="constrained")
     axes = figure.subplots()
     for number, cluster in enumerate(shown):
-        steps = [row.asked.step_time for row in cluster.scored], [row.said["calibrated"] for row in cluster.scored]
+        steps = [row.question.step_time for row in cluster.scored_rows], [row.predictions["calibrated"] for row in cluster.scored_rows]
         mark, colour = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
         axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=colour, linewidths=0)
-    times = [time for row in validation.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
+    times = [time for row in validation.scored_rows for time in (row.question.step_time, row.predictions["calibrated"])] or [0.1, 1.0]
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)
     for factor in (1 - EXPOSED, 1 + EXPOSED):
@@ -322,7 +326,7 @@ def named_files(validation: Validation, by: Sequence[str], document_text: str) -
     """Return the files of ``-o DIR`` by name."""
     return {
         "validation.json": document_text,
-        "validation.txt": validation_table(validation, by) + explained(validation) + "\n",
+        "validation.txt": validation_table(validation, by) + explanation(validation) + "\n",
         "predictions.csv": predictions_csv(validation),
         "validation.png": validation_plot(validation),
     }

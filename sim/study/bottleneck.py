@@ -162,7 +162,10 @@ def _waited_for(job: JobRun) -> set[Resource]:
     if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so blame on one may hide another
         resources |= {"disk", "cpu", "copy"}
     limits = {row.resource for row in job.warm.resources}
-    resources |= ({"cpu"} if CORES_COPY in limits else set()) | ({"network"} if STORAGE_NETWORK in limits else set())
+    if CORES_COPY in limits:
+        resources.add("cpu")
+    if STORAGE_NETWORK in limits:
+        resources.add("network")
     if workload.input.loader != "dali_gpu":
         resources.discard("decode")
     else:

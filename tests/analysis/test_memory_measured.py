@@ -8,7 +8,7 @@ whole model in FP16 beside FP32 masters of weights and gradients, and FP32 state
 
 from __future__ import annotations
 
-from calibration.catalogue.compute_model import ROWS, described
+from calibration.catalogue.compute_model import ROWS, workload_and_gpu
 from calibration.run_records import read_records
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
@@ -104,7 +104,7 @@ def test_every_row_that_compute_is_judged_by_fits() -> None:
     for record in {
         (row.hardware, row.workload, row.stack, row.precision, row.batch_per_gpu): row for row in read_records(ROWS).records
     }.values():
-        workload, device = described(record)
+        workload, device = workload_and_gpu(record)
         masters = 0
         if record.precision == "amp_fp16" and record.workload in ("bert-base-seq384", "bert-large-seq384"):
             masters = 12 * workload.model.parameters

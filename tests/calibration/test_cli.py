@@ -41,8 +41,8 @@ def test_records_reads_the_columns_that_validate_reads(tmp_path: Path, capsys: p
     assert shown.err.splitlines() == list(read_table(path).notes)
     path.write_text("machine,model,world_size,step_time_ms\na,b,8,110\na,b,8,-4\n")
     assert main(["records", str(path)]) == 2
-    [left_out] = read_table(path).left_out
-    assert capsys.readouterr().err.splitlines()[-1] == f"{left_out.where}: {left_out.reason}"
+    [skipped] = read_table(path).skipped
+    assert capsys.readouterr().err.splitlines()[-1] == f"{skipped.where}: {skipped.reason}"
 
 
 def test_the_module_runs() -> None:

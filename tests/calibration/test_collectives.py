@@ -10,9 +10,19 @@ import pytest
 
 from calibration.cli import main
 from calibration.collectives.constants import with_constants
-from calibration.collectives.fit import ALIKE, BANDS, PRIORS, RecordBatch, band_of, committed, fit, layout_of, predicted
+from calibration.collectives.fit import (
+    BANDS,
+    DERIVED_CLASSES,
+    PRIORS,
+    RecordBatch,
+    band_of,
+    committed_constants,
+    fit,
+    layout_of,
+    predicted_time,
+)
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
-from calibration.collectives.scores import AIMS, ERRORS, apart, error_rows, medians, percentile90, score, score_all
+from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, percentile90, score, score_all
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -42,7 +52,7 @@ def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
 def test_nothing_is_predicted_above_what_the_wire_carries():
     """Conservation: what a GPU or a node cannot but receive crosses its links and cards, at their full rate at most."""
     records = read_collectives()
-    for record, seconds in zip(records, RecordBatch(records).times(committed()), strict=True):
+    for record, seconds in zip(records, RecordBatch(records).times(committed_constants()), strict=True):
         layout = layout_of(record)
         node, ranks = layout.parts[0].slot.node, layout.ranks
         elsewhere = (record.nodes - 1) / record.nodes
@@ -68,19 +78,19 @@ def assert_as_committed(scores):
 
 def test_the_table_of_errors_comes_out_again():
     """Each system by constants fitted without it; one system here, all of them in the nightly test."""
-    assert_as_committed(score_all(apart(systems=["h20-2-nodes"])))
+    assert_as_committed(score_all(leave_systems_out(systems=["h20-2-nodes"])))
 
 
 @pytest.mark.nightly
 def test_the_whole_table_of_errors_comes_out_again():
-    assert_as_committed(score_all(apart()))
+    assert_as_committed(score_all(leave_systems_out()))
     assert {row["system"] for row in table()} == {record.system for record in read_collectives()}
 
 
 @pytest.mark.nightly
 def test_the_catalogue_holds_what_the_fit_finds():
     """The constants of hardware/parts/transports are the fit over all rows, rounded."""
-    known = committed()
+    known = committed_constants()
     for name, values in fit(read_collectives()).items():
         for key, value in values.items():
             assert known[name][key] == pytest.approx(value, rel=0.03), f"{name} {key}"
@@ -89,7 +99,7 @@ def test_the_catalogue_holds_what_the_fit_finds():
 @pytest.mark.nightly
 def test_a_fit_that_begins_only_once_takes_blocks_for_slow(monkeypatch: pytest.MonkeyPatch):
     """Metamorphic: H100's rows from B200's constants alone stop at blocks half as fast, which explain them worse than the better of two."""
-    kept = {name: values for name, values in committed().items() if name != "nvlink4"}
+    kept = {name: values for name, values in committed_constants().items() if name != "nvlink4"}
     asked = [record for record in read_collectives() if record.role == "fit"]
     twice = fit(asked, kept)["nvlink4"]["ll_cap"]
     monkeypatch.setattr("calibration.collectives.fit._FAST", 0.0)
@@ -123,9 +133,9 @@ def test_servers_drawn_by_their_source_need_no_row_of_their_own():
 def test_a_system_twice_as_slow_is_found_by_one_row():
     """Oracle: times that the model itself makes with half the efficiency; the anchor finds the factor, and every large row is right."""
     asked = [record for record in read_collectives() if record.system == "a100-nvswitch"]
-    known = committed()
+    known = committed_constants()
     slow = known | {"nvlink3": known["nvlink3"] | {"efficiency": known["nvlink3"]["efficiency"] / 2}}
-    made = [record._replace(time=predicted(record, slow)) for record in asked]
+    made = [record._replace(time=predicted_time(record, slow)) for record in asked]
     (found,) = score(made, known)
     assert found.zero_shot["> 64 MB"].median > 0.4
     assert max(band.p90 for band in found.calibrated.values()) < 1e-6
@@ -142,14 +152,16 @@ def test_constants_change_times_and_nothing_else():
 
 def test_classes_alike_share_constants_at_their_latency():
     """The catalogue's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
-    for name, (like, factor) in ALIKE.items():
+    for name, (like, factor) in DERIVED_CLASSES.items():
         own, other = (load_part(Transport, found, "hardware/parts/transports") for found in (name, like))
         assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)
         assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
     record = next(record for record in read_collectives() if record.system == "p6-b200-efa")
-    slow = committed() | {"efa": committed()["efa"] | {"hop_latency_ll": 1.0}}
-    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(35 / 150 * 2 * 5 / 2.7, rel=0.02)  # a tree's LL
+    slow = committed_constants() | {"efa": committed_constants()["efa"] | {"hop_latency_ll": 1.0}}
+    assert predicted_time(record, slow) - predicted_time(record, committed_constants()) == pytest.approx(
+        35 / 150 * 2 * 5 / 2.7, rel=0.02
+    )  # a tree's LL
 
 
 def test_a_kernel_over_pcie_starts_as_over_nvlink():
@@ -163,10 +175,10 @@ def test_one_process_launches_while_others_run_unless_it_waits(waits, takes):
     """Closed form: the slower of launches and message in a loop; where the host waits for each message, all but the last add to it."""
     asked = next(record for record in read_collectives() if record.system == "a100-nvswitch" and record.nbytes == 2**15)
     record = asked._replace(waits=waits)
-    constants = committed() | {"host": {"launch": 0.0}}
-    alone = predicted(record, constants)
+    constants = committed_constants() | {"host": {"launch": 0.0}}
+    alone = predicted_time(record, constants)
     constants |= {"nvlink3": constants["nvlink3"] | {"launch": constants["nvlink3"]["launch"] + 20e-6 - alone}}
-    assert predicted(record, constants | {"host": {"launch": 6e-6}}) == pytest.approx(takes)
+    assert predicted_time(record, constants | {"host": {"launch": 6e-6}}) == pytest.approx(takes)
 
 
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])

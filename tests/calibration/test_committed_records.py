@@ -8,7 +8,7 @@ import pytest
 
 from calibration import HARDWARE
 from calibration.questions import RunQuestion, question
-from calibration.run_records import COMMITTED, read_records
+from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.published import UNEQUAL
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
@@ -18,7 +18,7 @@ from sim.spec.memo import caching_inside
 @pytest.fixture(scope="module")
 def rows() -> list[RunQuestion]:
     with caching_inside():
-        return [question(record) for record in read_records(COMMITTED).records]
+        return [question(record) for record in read_records(COMMITTED_RUNS).records]
 
 
 def test_every_cluster_can_be_loaded() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.questions import Folders, machine_named, question, questions, scaled, workload_named
+from calibration.questions import Folders, machine_named, question, questions, scale_job, workload_named
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
@@ -69,7 +69,7 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
 
 
 def test_scaling_compute_scales_kernels_and_launches() -> None:
-    before, after = question(record(batch_per_gpu=8)).workload.training, scaled(question(record(batch_per_gpu=8)), 1.5).workload.training
+    before, after = question(record(batch_per_gpu=8)).workload.training, scale_job(question(record(batch_per_gpu=8)), 1.5).workload.training
     assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
 
 

@@ -109,27 +109,27 @@ def test_a_strange_column_is_noted(tmp_path: Path) -> None:
 def test_a_run_with_a_layout_is_none_of_data_parallelism(column: str, cell: str, tmp_path: Path) -> None:
     found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\nc,d,1,\n"))
     assert [record.hardware for record in found.records] == ["c"]
-    (left_out,) = found.left_out
-    assert left_out.reason.startswith(f"{column} {cell}: rows of this table are data-parallel only; put runs with a layout in a table of")
+    (skipped,) = found.skipped
+    assert skipped.reason.startswith(f"{column} {cell}: rows of this table are data-parallel only; put runs with a layout in a table of")
     assert not [note for note in found.notes if "unread" in note]
 
 
 @pytest.mark.parametrize(("column", "cell"), [("tp", "1"), ("zero_stage", "0"), ("shard", "none"), ("strategy", "ddp"), ("ep", "-")])
 def test_columns_of_layouts_may_say_that_there_is_none(column: str, cell: str, tmp_path: Path) -> None:
     found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\n"))
-    assert len(found.records) == 1 and not found.left_out
+    assert len(found.records) == 1 and not found.skipped
 
 
 def test_tokens_of_a_sample_are_read(tmp_path: Path) -> None:
     found = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
     assert [record.sequence for record in found.records] == [512, None]
-    assert [one.reason for one in found.left_out] == ["sequence 'long': write the number of tokens per sample, such as 4096"]
+    assert [one.reason for one in found.skipped] == ["sequence 'long': write the number of tokens per sample, such as 4096"]
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "²"])
 def test_digits_that_are_no_count_end_in_a_sentence(digits: str, tmp_path: Path) -> None:
     """Python reads no more than 4300 digits, and not all that it calls digits."""
     found = read_table(written(tmp_path, f"hardware,workload,step_time_s,seq_len,tp\na,b,1,{digits},1\nc,d,1,512,{digits}\n"))
-    too_long, laid_out = (one.reason for one in found.left_out)
+    too_long, laid_out = (one.reason for one in found.skipped)
     assert too_long.startswith("sequence '") and too_long.endswith(": write the number of tokens per sample, such as 4096")
     assert laid_out.startswith("tp ") and "rows of this table are data-parallel only" in laid_out

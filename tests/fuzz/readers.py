@@ -10,10 +10,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.collectives.records import MEASURED, read_collectives
+from calibration.collectives.records import COLLECTIVE_TIMES, read_collectives
 from calibration.lab.plan import read_plan
 from calibration.lab.records import read_lines, rows_text
-from calibration.machines.machine_fit import fits, together
+from calibration.machines.machine_fit import fits, merge_records
 from calibration.measure.machine_record import record_text
 from calibration.run_records import read_records, read_table
 from calibration.traces.import_trace import import_traces
@@ -57,7 +57,7 @@ def readers() -> Mapping[str, Reader]:
         "simulated trace": Reader("sim.json", _trace(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": 2, "nodes": 1}]}), _imported),
         "machine record": Reader("record.json", record_text(cpu_record()).encode(), _fitted),
         "run records": Reader("runs.csv", _head(ROOT / "calibration/records/runs.csv", 12), read_records),
-        "collectives": Reader("collectives.csv", _head(MEASURED, 12), read_collectives),
+        "collectives": Reader("collectives.csv", _head(COLLECTIVE_TIMES, 12), read_collectives),
         "laboratory": Reader("lab.jsonl", _head(ROOT / "calibration/records/lab.jsonl", 2), _laboratory),
         "plan": Reader("plan.yaml", (ROOT / "calibration/lab/plans/two-cores.yaml").read_bytes(), read_plan),
         "journal": Reader("t.csv.journal", _journal(), _kept),
@@ -141,7 +141,7 @@ def _imported(path: Path) -> None:
 
 
 def _fitted(path: Path) -> None:
-    fits(together([path]))
+    fits(merge_records([path]))
 
 
 def _laboratory(path: Path) -> None:

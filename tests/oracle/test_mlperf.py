@@ -8,7 +8,7 @@ import pytest
 
 from calibration.clusters.evaluate import predict
 from calibration.questions import RunQuestion, question
-from calibration.run_records import COMMITTED, read_records
+from calibration.run_records import COMMITTED_RUNS, read_records
 from sim.mesh import LayoutRun, layout_scene, run_layout
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Copy, Start
@@ -23,7 +23,7 @@ def test_bert_large_without_padding() -> None:
 
     The bounds are what is reached, 3.9% in the median and 16.0% at most.
     """
-    records = [row for row in read_records(COMMITTED).records]
+    records = [row for row in read_records(COMMITTED_RUNS).records]
     asked = [question(row) for row in records if row.source == "mlperf" and row.workload == "bert-large-seq512"]
     errors = [predict(found).step / found.step_time - 1 for found in asked]
     assert len(errors) >= 15
@@ -32,7 +32,7 @@ def test_bert_large_without_padding() -> None:
 
 def test_ranks_with_sequences_of_their_own_wait_in_v0_7_alone() -> None:
     """Closed form in the docstring of `sim.training.sequences`: 36 and 56 sequences a rank and step, 8 ranks, balanced since v1.0."""
-    records = [row for row in read_records(COMMITTED).records]
+    records = [row for row in read_records(COMMITTED_RUNS).records]
     one_node = [
         row for row in records if row.source == "mlperf" and row.workload.startswith("bert") and row.nodes == 1 and row.gpus_per_node == 8
     ]
@@ -48,7 +48,7 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
     """Rows of DistributedFusedLAMB, with its optimizer divided among the GPUs of a node in place of the scalars of those rows."""
     stack = load_part(Stack, "mlperf-pytorch-bert-sharded", "workloads/stacks")
     runs = []
-    for row in read_records(COMMITTED).records:
+    for row in read_records(COMMITTED_RUNS).records:
         if row.source == "mlperf" and row.stack == "mlperf-pytorch-bert":
             asked = question(row)
             training = asked.workload.training

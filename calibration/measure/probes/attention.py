@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
-from calibration.measure.probes.products import PRECISION_TYPES, affordable, precisions
-from calibration.measure.probes.timing import repeated
+from calibration.measure.probes.products import PRECISION_TYPES, affordable_questions, precisions
+from calibration.measure.probes.timing import repetition_times
 
 SHAPES: Final = (
     (12, 12, 128, 64, False), (16, 16, 512, 64, False), (12, 12, 1024, 64, True), (32, 8, 512, 128, True), (32, 8, 2048, 128, True),
@@ -32,7 +32,7 @@ def attention_questions(bench: Bench) -> list[AnswerRow]:
         for precision in precisions(bench) if precision not in ("tf32", "fp8")
         for way in ("forward", "both") for heads, keys, tokens, size, causal in SHAPES
     ]  # fmt: skip
-    return affordable(bench, questions)
+    return affordable_questions(bench, questions)
 
 
 def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
@@ -58,7 +58,7 @@ def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
             torch.autograd.grad(output, (queries, shared, values), output)
 
     with sdpa_kernel(backends[question["kernel"]]) if "kernel" in question else nullcontext():
-        return {"times_s": repeated(call, bench.device, bench.seconds)}
+        return {"times_s": repetition_times(call, bench.device, bench.seconds)}
 
 
 ATTENTION = Probe("attention", "fused attention by shape and precision", attention_questions, attention_answer)

@@ -25,7 +25,7 @@ PROBES: Final = (
 )  # fmt: skip
 
 
-def chosen(names: str | None) -> Sequence[Probe]:
+def select_probes(names: str | None) -> Sequence[Probe]:
     """Return the probes that ``NAME,NAME`` lists, in catalogue order; all of them for None. Raise SpecError for an unknown name."""
     if names is None:
         return PROBES

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from calibration.measure.machine_record import AnswerRow
-from calibration.measure.probes.exchange import exchange_answer, only_one, teams
+from calibration.measure.probes.exchange import exchange_answer, rank_sets, single_rank_reason
 from calibration.measure.probes.probe import Bench, Probe
 
 OPERATIONS: Final = ("all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -23,7 +23,7 @@ def collective_questions(bench: Bench) -> list[AnswerRow]:
     sizes = SIZES[::3] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     return [
-        {"op": op} | team | {"bytes": size} for op in OPERATIONS for team in teams(bench.team) for size in sizes if size <= most
+        {"op": op} | team | {"bytes": size} for op in OPERATIONS for team in rank_sets(bench.team) for size in sizes if size <= most
     ]  # fmt: skip
 
 
@@ -32,5 +32,5 @@ COLLECTIVES = Probe(
     "all-gather, reduce-scatter, all-to-all, send and receive by size and ranks",
     collective_questions,
     exchange_answer,
-    only_one,
+    single_rank_reason,
 )

@@ -10,7 +10,7 @@ from typing import Final
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
-from calibration.measure.probes.timing import repeated
+from calibration.measure.probes.timing import repetition_times
 from calibration.measure.team import TeamRank
 
 SIZES: Final = tuple(4**power for power in range(5, 15))
@@ -71,8 +71,8 @@ def copy_times(question: AnswerRow, seconds: float) -> list[float]:
     device = torch.empty(question["bytes"], dtype=torch.uint8, device="cuda")
     pinned = question["host"] == "pinned"
     if question["way"] == "to device":
-        return repeated(lambda: device.copy_(host, non_blocking=pinned), "cuda", seconds)
-    return repeated(lambda: host.copy_(device, non_blocking=pinned), "cuda", seconds)
+        return repetition_times(lambda: device.copy_(host, non_blocking=pinned), "cuda", seconds)
+    return repetition_times(lambda: host.copy_(device, non_blocking=pinned), "cuda", seconds)
 
 
 def peer_questions(bench: Bench) -> list[AnswerRow]:
@@ -93,7 +93,7 @@ def peer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     bytes_there = torch.ones(question["bytes"], dtype=torch.uint8, device=source)
     bytes_here = torch.empty(question["bytes"], dtype=torch.uint8, device=target)
     with torch.cuda.device(source):
-        times = repeated(lambda: bytes_here.copy_(bytes_there, non_blocking=True), "cuda", bench.seconds)
+        times = repetition_times(lambda: bytes_here.copy_(bytes_there, non_blocking=True), "cuda", bench.seconds)
     return {"peer_access": torch.cuda.can_device_access_peer(question["source"], question["target"]), "times_s": times}
 
 

@@ -42,7 +42,7 @@ def disk_questions(bench: Bench) -> list[AnswerRow]:
 def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time reads of the file; each time is of one block, or of one block per thread if there are several threads."""
     path = bench.once("file", lambda: _random_file(bench))
-    cache = forget(path)
+    cache = drop_page_cache(path)
     if question["way"] == "sequential":
         offsets = list(range(0, path.stat().st_size - CHUNK + 1, CHUNK))
     else:
@@ -65,7 +65,7 @@ def _random_file(bench: Bench) -> Path:
         raise SpecError(
             f"{folder}: {free / 1e6:.0f} MB are free, but {2 * size / 1e6:.0f} MB are needed; name a folder on another disk with --folder"
         )
-    temporary = bench.made.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
+    temporary = bench.resources.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
     path = Path(temporary) / "bytes"
     with path.open("wb") as file:
         for _ in range(size // CHUNK):
@@ -75,7 +75,7 @@ def _random_file(bench: Bench) -> Path:
     return path
 
 
-def forget(*paths: Path) -> Cache:
+def drop_page_cache(*paths: Path) -> Cache:
     """Drop the page cache, or at least the pages of *paths*, and return how this was done or whether reads must bypass the cache."""
     with suppress(OSError):
         os.sync()

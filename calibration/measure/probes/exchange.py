@@ -23,9 +23,9 @@ from calibration.measure.team import Team, TeamRank
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes as counted by nccl-tests: the tensor of a rank in an all-reduce, the output of a rank in an all-gather."""
 SMALL: Final = (64, 512, 4096, 2**14)
-BESIDE: Final = {"cpu": 2**25, "cuda": 2**28}
+OVERLAP_BYTES: Final = {"cpu": 2**25, "cuda": 2**28}
 """Bytes of the all-reduce that overlaps with products: about a bucket of DDP (25 MiB); on GPUs, some milliseconds over NVLink."""
-PRODUCT: Final = {"cpu": 512, "cuda": 2048}
+OVERLAP_EDGE: Final = {"cpu": 512, "cuda": 2048}
 """Size of those square products: some milliseconds on a core; on a GPU, more tiles of 128 x 128 than it has multiprocessors (at 512 only 16
 multiprocessors would work, and those that the collective occupies would make no difference)."""
 _REPETITIONS: Final = 11
@@ -33,7 +33,7 @@ _LEAST: Final = 3
 """Repetitions of a call that takes seconds, such as 256 MB over a slow network."""
 
 
-def only_one(bench: Bench) -> str:
+def single_rank_reason(bench: Bench) -> str:
     """Return the reason for skipping an exchange if there is only one rank, else an empty text."""
     return "" if bench.team.ranks > 1 else "one rank: no other rank to exchange with"
 
@@ -42,16 +42,16 @@ def exchange_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per operation, participating ranks and size, and one of an all-reduce that overlaps with products."""
     sizes = SIZES[::2] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
-    reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
-    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in teams(bench.team) for size in SMALL]
-    size = BESIDE[bench.device]
+    reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in sizes if size <= most]
+    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in SMALL]
+    size = OVERLAP_BYTES[bench.device]
     beside: list[AnswerRow] = (
-        [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+        [{"op": "all_reduce"} | rank_sets(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
     )
     return [*reduces, *gathers, *beside]
 
 
-def teams(team: Team) -> list[AnswerRow]:
+def rank_sets(team: Team) -> list[AnswerRow]:
     """Return the sets of ranks that exchange: two and all of one machine and, with several machines, one of each and all of each."""
     local = team.ranks // team.nodes
     inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
@@ -62,7 +62,7 @@ def teams(team: Team) -> list[AnswerRow]:
 def exchange_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one collective: time (s) per call of the slowest rank, and processor time (s) per call and rank."""
     if "beside" in question:
-        return _slowest(bench.team.ask(beside_task, question))
+        return _slowest(bench.team.ask(overlap_task, question))
     by_rank = [one for one in bench.team.ask(exchange_task, question, bench.seconds) if one is not None]
     times = [max(times) for times in zip(*(times for times, _ in by_rank), strict=True)]
     return {"times_s": times, "cpu_s": sum(used for _, used in by_rank) / len(by_rank)}
@@ -72,17 +72,17 @@ def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[
     """Take part in a collective and return times and processor time (s) per call; return None on ranks that do not participate."""
     import torch.distributed as dist
 
-    chosen = members_of(rank, question["ranks"], question.get("nodes", 1))
-    members = _group(rank, chosen)
-    if rank.rank not in chosen:
+    members = members_of(rank, question["ranks"], question.get("nodes", 1))
+    group = _group(rank, members)
+    if rank.rank not in members:
         return None
     count = max(1, question["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
-    call = _call(question["op"], chosen, count, device, members)
-    repetitions, calls = _agreed_counts(call, device, members, seconds)
+    call = _call(question["op"], members, count, device, group)
+    repetitions, calls = _agreed_counts(call, device, group, seconds)
     times, used = [], time.process_time()
     for _ in range(repetitions):
-        dist.barrier(members)
+        dist.barrier(group)
         start = time.perf_counter()
         for _ in range(calls):
             call()
@@ -96,7 +96,7 @@ def _slowest(by_rank: list[dict[str, list[float]]]) -> AnswerRow:
     return {name: [max(times) for times in zip(*(one[name] for one in by_rank), strict=True)] for name in by_rank[0]}
 
 
-def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
+def overlap_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
     """Time an all-reduce and matrix products, each in isolation and both concurrently, in seconds per repetition.
 
     The number of products is chosen to take about half of the time of the all-reduce in isolation, so that it overlaps with all of them.
@@ -106,7 +106,7 @@ def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
 
     device = "cuda" if rank.device == "cuda" else "cpu"
     gradients = torch.zeros(question["bytes"] // 4, device=device)
-    edge = PRODUCT[device]
+    edge = OVERLAP_EDGE[device]
     square = torch.zeros(edge, edge, device=device)
     _elapsed(lambda: dist.all_reduce(gradients), device)
     product_time = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
@@ -163,46 +163,46 @@ def _group(rank: TeamRank, members: tuple[int, ...]) -> Any:
     return _groups[members]
 
 
-def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any) -> Any:
-    """Return a function that calls one collective of *chosen* ranks; *count* elements are counted as in nccl-tests."""
+def _call(op: str, members: Sequence[int], count: int, device: str, group: Any) -> Any:
+    """Return a function that calls one collective of *members* ranks; *count* elements are counted as in nccl-tests."""
     import torch
     import torch.distributed as dist
 
-    ranks = len(chosen)
+    ranks = len(members)
     tensor = torch.zeros(count, device=device)
     if op == "all_reduce":
-        return lambda: dist.all_reduce(tensor, group=members)
+        return lambda: dist.all_reduce(tensor, group=group)
     part = torch.zeros(max(1, count // ranks), device=device)
     target = torch.zeros(part.numel() * ranks, device=device)
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name for it, and the older one
     if op == "all_gather":
-        return lambda: gather(target, part, group=members)
+        return lambda: gather(target, part, group=group)
     if op == "reduce_scatter":
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        return lambda: scatter(part, target, group=members)
+        return lambda: scatter(part, target, group=group)
     if op == "all_to_all":
-        return lambda: dist.all_to_all_single(torch.empty_like(target), target, group=members)
-    return _send_recv(tensor, chosen, members)
+        return lambda: dist.all_to_all_single(torch.empty_like(target), target, group=group)
+    return _send_recv(tensor, members, group)
 
 
-def _send_recv(tensor: Any, chosen: Sequence[int], members: Any) -> Any:
-    """Return a function that sends *tensor* to the next of *chosen* ranks and receives an equal tensor from the previous one."""
+def _send_recv(tensor: Any, members: Sequence[int], group: Any) -> Any:
+    """Return a function that sends *tensor* to the next of *members* ranks and receives an equal tensor from the previous one."""
     import torch
     import torch.distributed as dist
 
-    place, received = chosen.index(dist.get_rank()), torch.empty_like(tensor)
-    after, before = chosen[(place + 1) % len(chosen)], chosen[place - 1]
+    place, received = members.index(dist.get_rank()), torch.empty_like(tensor)
+    after, before = members[(place + 1) % len(members)], members[place - 1]
 
     def call() -> None:
-        both = [dist.P2POp(dist.isend, tensor, after, members), dist.P2POp(dist.irecv, received, before, members)]
+        both = [dist.P2POp(dist.isend, tensor, after, group), dist.P2POp(dist.irecv, received, before, group)]
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
     return call
 
 
-def _agreed_counts(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
-    """Return the number of repetitions and of calls per repetition that rank 0 chooses for all *members*."""
+def _agreed_counts(call: Any, device: str, group: Any, seconds: float) -> tuple[int, int]:
+    """Return the number of repetitions and of calls per repetition that rank 0 chooses for all *group*."""
     import torch
     import torch.distributed as dist
 
@@ -213,7 +213,7 @@ def _agreed_counts(call: Any, device: str, members: Any, seconds: float) -> tupl
     synchronize(device)
     once = time.perf_counter() - start
     counts = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
-    dist.broadcast(counts, src=0, group=members)
+    dist.broadcast(counts, src=0, group=group)
     repetitions, calls = (int(value) for value in counts.tolist())
     return repetitions, calls
 
@@ -227,4 +227,4 @@ def repetitions_and_calls(once: float, seconds: float) -> tuple[int, int]:
     return repetitions, min(200, max(1, int(seconds / repetitions / max(once, 1e-6))))
 
 
-EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, only_one)
+EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, single_rank_reason)

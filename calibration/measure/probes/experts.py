@@ -9,7 +9,7 @@ from typing import Any
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench
-from calibration.measure.probes.timing import repeated
+from calibration.measure.probes.timing import repetition_times
 
 
 def experts_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
@@ -29,4 +29,4 @@ def experts_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
         if backward:
             torch.autograd.grad(output, (tokens, weights), output)
 
-    return {"times_s": repeated(call, bench.device, bench.seconds)}
+    return {"times_s": repetition_times(call, bench.device, bench.seconds)}

@@ -10,9 +10,9 @@ import warnings
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from calibration.measure.ddp_steps import StepsWanted
+from calibration.measure.ddp_steps import StepRequest
 from calibration.measure.division import Division
-from calibration.measure.layout_steps import LaidOut, run_rank
+from calibration.measure.layout_steps import LayoutRequest, run_rank
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.training import QUICK_STEPS, STEPS
@@ -52,13 +52,17 @@ def layout_questions(bench: Bench) -> list[AnswerRow]:
     from calibration.measure.decoder import HEAD_DIM
 
     ranks, size = bench.team.ranks, QUICK if bench.quick else SIZES[bench.device]
-    shape = {"width": up(size.width, HEAD_DIM * ranks), "depth": up(size.depth, ranks), "vocabulary": up(size.vocabulary, ranks)}
+    shape = {
+        "width": round_up(size.width, HEAD_DIM * ranks),
+        "depth": round_up(size.depth, ranks),
+        "vocabulary": round_up(size.vocabulary, ranks),
+    }
     arguments = [f"{name}={value}" for name, value in shape.items()]
-    named = {"model": DECODER, "inputs": [f"{up(size.tokens, ranks)}:int64"], "arguments": arguments}
+    named = {"model": DECODER, "inputs": [f"{round_up(size.tokens, ranks)}:int64"], "arguments": arguments}
     return [named | {"batch": size.batch, "ranks": ranks, "layout": layout.model_dump()} for layout in divisions(ranks)]
 
 
-def up(number: int, of: int) -> int:
+def round_up(number: int, of: int) -> int:
     """Return *number* rounded up to a multiple of *of*."""
     return -(-number // of) * of
 
@@ -66,7 +70,7 @@ def up(number: int, of: int) -> int:
 def layout_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time whole steps: step times (s) by rank, and processor time (s) per step and rank."""
     steps = QUICK_STEPS if bench.quick else STEPS
-    wanted = StepsWanted(
+    request = StepRequest(
         question["model"],
         tuple(question["inputs"]),
         question["batch"],
@@ -75,16 +79,16 @@ def layout_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
         arguments=tuple(question["arguments"]),
         threads=bench.threads,
     )
-    wanted = wanted if bench.device == "cuda" else replace(wanted, device="cpu")
-    by_rank = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(question["layout"]), question["ranks"]).text())
+    request = request if bench.device == "cuda" else replace(request, device="cpu")
+    by_rank = bench.team.ask(layout_task, request, LayoutRequest(Division.model_validate(question["layout"]), question["ranks"]).text())
     return {"cpu_s": [one.cpu_time for one in by_rank], "times_by_rank_s": [one.times for one in by_rank]}
 
 
-def layout_task(rank: TeamRank, wanted: StepsWanted, laid_out: str) -> Any:
+def layout_task(rank: TeamRank, request: StepRequest, layout_request: str) -> Any:
     """Run the steps of one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run_rank(wanted, LaidOut.read(laid_out))
+        return run_rank(request, LayoutRequest.read(layout_request))
 
 
 def _single(bench: Bench) -> str:

@@ -13,16 +13,16 @@ import warnings
 from typing import Any, Final
 
 from calibration.measure.machine_record import AnswerRow
-from calibration.measure.probes.pictures import Encoded, decoded, jpeg, prepared
+from calibration.measure.probes.pictures import EncodedPictures, decode, jpeg, prepare
 from calibration.measure.probes.probe import Bench, Probe
-from calibration.measure.probes.timing import repeated
+from calibration.measure.probes.timing import repetition_times
 
 PICTURES: Final = 16
 BATCH: Final = 16
 """Small, so that many batches arrive per second; the overhead per batch is low."""
 
 
-def no_pillow(bench: Bench) -> str:
+def missing_pillow(bench: Bench) -> str:
     """Return what is missing to decode pictures, or an empty text."""
     try:
         import PIL  # noqa: F401
@@ -49,8 +49,8 @@ def loading_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
         times = _loader_times(pictures, question["workers"], bench.seconds)
     else:
         generator = random.Random(0)
-        make: Any = decoded if question["stage"] == "decode" else lambda picture: prepared(picture, generator)
-        times = [seconds / PICTURES for seconds in repeated(lambda: [make(picture) for picture in pictures], "cpu", bench.seconds)]
+        make: Any = decode if question["stage"] == "decode" else lambda picture: prepare(picture, generator)
+        times = [seconds / PICTURES for seconds in repetition_times(lambda: [make(picture) for picture in pictures], "cpu", bench.seconds)]
     return {"picture_bytes": size, "times_s": times}
 
 
@@ -61,7 +61,7 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
     rounds = 40
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns if there are more workers than cores, which is intended
-        loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
+        loader = DataLoader(EncodedPictures(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
         batches = iter(loader)
     for _ in range(3 * workers):  # each worker prefetches two batches
         next(batches)
@@ -76,4 +76,4 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
     return times
 
 
-LOADING = Probe("loading", "JPEG decoding and augmentation by workers", loading_questions, loading_answer, no_pillow)
+LOADING = Probe("loading", "JPEG decoding and augmentation by workers", loading_questions, loading_answer, missing_pillow)

@@ -13,7 +13,7 @@ from typing import Final
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
-from calibration.measure.probes.timing import repeated, synchronize
+from calibration.measure.probes.timing import repetition_times, synchronize
 from calibration.measure.team import TeamRank
 
 SIZES: Final = tuple(2**power for power in range(14, 31, 2))
@@ -45,8 +45,8 @@ def pass_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
     count = question["bytes"] // arrays // 4
     source, other, target = (torch.ones(count if index < arrays else 1, device=device) for index in range(3))
     if question["pass"] == "copy":
-        return repeated(lambda: other.copy_(source), device, seconds)
-    return repeated(lambda: torch.add(source, other, alpha=2.0, out=target), device, seconds)
+        return repetition_times(lambda: other.copy_(source), device, seconds)
+    return repetition_times(lambda: torch.add(source, other, alpha=2.0, out=target), device, seconds)
 
 
 def pass_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
@@ -64,7 +64,7 @@ def launch_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     one = torch.ones(1, device=bench.device)
     with torch.no_grad():
         if question["clock"] == "device":
-            return {"times_s": repeated(lambda: one.add_(1.0), bench.device, bench.seconds)}
+            return {"times_s": repetition_times(lambda: one.add_(1.0), bench.device, bench.seconds)}
         return {"times_s": [_host_time(one, bench.device) for _ in range(7)]}
 
 

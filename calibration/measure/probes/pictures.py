@@ -35,14 +35,14 @@ def jpeg(seed: int) -> bytes:
     return buffer.getvalue()
 
 
-def decoded(encoded: bytes) -> Any:
+def decode(encoded: bytes) -> Any:
     """Return the decoded picture in full size."""
     from PIL import Image
 
     return Image.open(io.BytesIO(encoded)).convert("RGB")
 
 
-def prepared(encoded: bytes, generator: random.Random) -> Any:
+def prepare(encoded: bytes, generator: random.Random) -> Any:
     """Return the tensor that training needs: the picture decoded, randomly cropped, resized, randomly flipped and normalized.
 
     Crop and flip match torchvision's RandomResizedCrop (area 0.08 to 1, aspect ratio 3/4 to 4/3) and RandomHorizontalFlip.
@@ -51,7 +51,7 @@ def prepared(encoded: bytes, generator: random.Random) -> Any:
     import torch
     from PIL import Image
 
-    picture = decoded(encoded).resize((EDGE, EDGE), Image.Resampling.BILINEAR, box=crop(generator))
+    picture = decode(encoded).resize((EDGE, EDGE), Image.Resampling.BILINEAR, box=crop(generator))
     if generator.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scaled = torch.from_numpy(np.array(picture)).permute(2, 0, 1).to(torch.float32).div_(255.0)
@@ -69,7 +69,7 @@ def crop(generator: random.Random) -> tuple[float, float, float, float]:
     return 0.0, 0.0, float(WIDTH), float(HEIGHT)
 
 
-class Encoded:
+class EncodedPictures:
     """A data set of *length* samples that repeat a few pictures in memory."""
 
     def __init__(self, pictures: list[bytes], length: int) -> None:
@@ -79,10 +79,10 @@ class Encoded:
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        return prepared(self._pictures[index % len(self._pictures)], random.Random(index))
+        return prepare(self._pictures[index % len(self._pictures)], random.Random(index))
 
 
-class Files:
+class PictureFiles:
     """A data set of pictures on disk."""
 
     def __init__(self, paths: list[Path]) -> None:
@@ -92,4 +92,4 @@ class Files:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> Any:
-        return prepared(self._paths[index].read_bytes(), random.Random(index))
+        return prepare(self._paths[index].read_bytes(), random.Random(index))

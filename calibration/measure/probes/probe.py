@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.measure.machine_record import AnswerRow
-from calibration.measure.team import Team, TorchrunTeam, present
+from calibration.measure.team import Team, TorchrunTeam, ping
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class JobModel:
     arguments: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> AnswerRow:
+    def question(self) -> AnswerRow:
         """Return the part of a question that identifies the model."""
         return {"model": self.target, "inputs": list(self.inputs), "arguments": list(self.arguments), "batch": self.batch}
 
@@ -49,9 +49,9 @@ class Bench:
     models: Sequence[JobModel] = ()
     memory: float = 8 * 2.0**30
     """Bytes that may be used."""
-    made: ExitStack = field(default_factory=ExitStack)
+    resources: ExitStack = field(default_factory=ExitStack)
     """Files and other resources that exist until the probe ends."""
-    kept: dict[str, Any] = field(default_factory=dict)
+    cache: dict[str, Any] = field(default_factory=dict)
     """Cache for `once`, by name."""
 
     @property
@@ -61,26 +61,26 @@ class Bench:
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the result of *make*, which is called only the first time that this probe requests *name*."""
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
 
     def gather(self) -> None:
         """Contact the ranks that torchrun started before each question: this keeps them from timing out and detects ranks that died."""
         if isinstance(self.team, TorchrunTeam):
-            self.team.ask(present)
+            self.team.ask(ping)
 
     def clear(self) -> None:
         """Release the resources of a probe and free GPU memory, which the next probe may need in other processes."""
-        self.kept.clear()
-        self.made.close()
+        self.cache.clear()
+        self.resources.close()
         if self.device == "cuda":
             import torch
 
             torch.cuda.empty_cache()
 
 
-def no_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether *error* means that memory of the GPU or the host was too small, in this process or on a rank."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
 
@@ -102,6 +102,6 @@ class Probe:
     about: str
     questions: Callable[[Bench], list[AnswerRow]]
     answer: Callable[[Bench, AnswerRow], AnswerRow]
-    skipped: Callable[[Bench], str] = lambda bench: ""
+    skip_reason: Callable[[Bench], str] = lambda bench: ""
     """Returns why this machine cannot run the probe; empty if it can."""
     needs_torch: bool = True

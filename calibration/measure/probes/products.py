@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
-from calibration.measure.probes.timing import repeated
+from calibration.measure.probes.timing import repetition_times
 from calibration.measure.team import TeamRank
 
 SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -40,10 +40,10 @@ CONVOLUTIONS: Final = (
     ("depthwise_conv", 960, 960, 7, 3, 1, 960),
 )
 """Class, input channels, output channels, image size, kernel size, stride, groups."""
-TOGETHER: Final = 512
+CONCURRENT_EDGE: Final = 512
 """Size of the square product that ranks sharing processors compute concurrently."""
 BATCHES: Final = {"cpu": (1, 4, 16), "cuda": (1, 8, 64)}
-FASTEST: Final = {"cpu": 3e11, "cuda": 2e14}
+ASSUMED_RATE: Final = {"cpu": 3e11, "cuda": 2e14}
 """Assumed rate (FLOP/s) of the fastest device of each kind; for CUDA it limits the sizes that are measured."""
 PRECISION_TYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 """torch's data type of each precision."""
@@ -79,14 +79,14 @@ def tf32(allowed: bool) -> Iterator[None]:
 def _rate(bench: Bench) -> float:
     """Return a rough estimate of the rate (FLOP/s) from which sizes are chosen."""
     if bench.device == "cuda":
-        return FASTEST["cuda"]
+        return ASSUMED_RATE["cuda"]
     import torch
 
     one = torch.randn(256, 256)
-    return 2 * 256**3 / min(repeated(lambda: one @ one, "cpu", 0.02))
+    return 2 * 256**3 / min(repetition_times(lambda: one @ one, "cpu", 0.02))
 
 
-def affordable(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
+def affordable_questions(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
     """Return the *rows* for which one call takes at most a third of the time for a question; in a quick run every second one of them."""
     most = _rate(bench) * bench.seconds / 3
     kept = [row for row in rows if row["flop"] <= most]
@@ -100,8 +100,8 @@ def gemm_questions(bench: Bench) -> list[AnswerRow]:
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
     questions = [row for row in questions if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
-    together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.neighbours}
-    return ([together] if shares_processors(bench) else []) + affordable(bench, questions)
+    together = {"precision": "fp32", "shape": [CONCURRENT_EDGE] * 3, "flop": 2 * CONCURRENT_EDGE**3, "together": bench.neighbours}
+    return ([together] if shares_processors(bench) else []) + affordable_questions(bench, questions)
 
 
 def gemm_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
@@ -120,7 +120,7 @@ def gemm_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
     left = torch.randn(rows, depth, device=device).to(dtype)
     if question["precision"] == "fp8":
         one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column-major
-        return repeated(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
+        return repetition_times(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
     right = torch.randn(depth, columns, device=device).to(dtype)
     return _times(question, device, seconds, lambda: torch.matmul(left, right))
 
@@ -142,7 +142,7 @@ def convolution_questions(bench: Bench) -> list[AnswerRow]:
         for kind, *shape in CONVOLUTIONS
         for batch in BATCHES[bench.device]
     ]
-    return affordable(bench, questions)
+    return affordable_questions(bench, questions)
 
 
 def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: int, stride: int, groups: int) -> int:
@@ -165,7 +165,7 @@ def _times(question: AnswerRow, device: str, seconds: float, call: Callable[[], 
     import torch
 
     with torch.no_grad(), tf32(question["precision"] == "tf32"):
-        return repeated(call, device, seconds)
+        return repetition_times(call, device, seconds)
 
 
 GEMM = Probe("gemm", "matrix products by size and precision", gemm_questions, gemm_answer)

@@ -15,13 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.measure.ddp_steps import RankSteps, StepsWanted, run_rank, spawn
+from calibration.measure.ddp_steps import RankSteps, StepRequest, run_rank, spawn
 from calibration.measure.machine_record import AnswerRow
-from calibration.measure.probes.disk import forget
-from calibration.measure.probes.loading import no_pillow
-from calibration.measure.probes.pictures import EDGE, Files, jpeg
+from calibration.measure.probes.disk import drop_page_cache
+from calibration.measure.probes.loading import missing_pillow
+from calibration.measure.probes.pictures import EDGE, PictureFiles, jpeg
 from calibration.measure.probes.probe import Bench, JobModel, Probe
-from calibration.measure.probes.training import SMALL, models, step_task, wanted_steps
+from calibration.measure.probes.training import SMALL, models, step_request, step_task
 from calibration.measure.team import TeamRank
 from sim.analysis.differential import RunTimes, Stall, fetch, interconnect, prep
 
@@ -43,27 +43,27 @@ def _skipped(bench: Bench) -> str:
         return "one rank: RUN0 and RUN1 are the same"
     if _job(bench).inputs != (f"3x{EDGE}x{EDGE}",):
         return f"the model does not accept images of 3x{EDGE}x{EDGE}"
-    return no_pillow(bench)
+    return missing_pillow(bench)
 
 
 def stash_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question for each of the four runs."""
     workers = max(1, bench.cores // bench.neighbours)
-    return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
+    return [_job(bench).question | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 
 def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Measure one run: the times (s) of its steps by rank."""
-    wanted = wanted_steps(question, bench, exchange=True)
-    wanted = StepsWanted(**(vars(wanted) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
+    request = step_request(question, bench, exchange=True)
+    request = StepRequest(**(vars(request) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
     if question["run"] == "RUN0":
-        return _row(spawn(wanted, 1))
+        return _row(spawn(request, 1))
     if question["run"] == "RUN1":
-        return _row(bench.team.ask(step_task, wanted))
-    count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * question["workers"])
+        return _row(bench.team.ask(step_task, request))
+    count = bench.team.ranks * request.batch * (request.steps + request.warmup + 2 * question["workers"])
     folder = bench.once("pictures", lambda: _write_pictures(bench, count))
-    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read_files(folder)
-    return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
+    cache = drop_page_cache(*folder.iterdir()) if question["run"] == "RUN2" else _read_files(folder)
+    return {"cache": cache} | _row(bench.team.ask(real_task, request, folder, question["workers"]))
 
 
 def _row(by_rank: list[RankSteps]) -> AnswerRow:
@@ -72,7 +72,7 @@ def _row(by_rank: list[RankSteps]) -> AnswerRow:
 
 def _write_pictures(bench: Bench, count: int) -> Path:
     """Return a new folder with *count* pictures, which is deleted when the probe ends."""
-    folder = Path(bench.made.enter_context(tempfile.TemporaryDirectory(dir=bench.folder, prefix=".stallsim-pictures-")))
+    folder = Path(bench.resources.enter_context(tempfile.TemporaryDirectory(dir=bench.folder, prefix=".stallsim-pictures-")))
     pictures = [jpeg(seed) for seed in range(_DISTINCT)]
     for number in range(count):
         (folder / f"{number:06}.jpg").write_bytes(pictures[number % _DISTINCT])
@@ -85,15 +85,15 @@ def _read_files(folder: Path) -> str:
     return "warm"
 
 
-def real_task(rank: TeamRank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
+def real_task(rank: TeamRank, request: StepRequest, folder: Path, workers: int) -> RankSteps:
     """Run the steps of one rank on its share of the pictures."""
     from torch.utils.data import DataLoader
 
     paths = sorted(folder.iterdir())[rank.rank :: rank.ranks]
     pinned = rank.device == "cuda"
-    loader: Any = DataLoader(Files(paths), batch_size=wanted.batch, num_workers=workers, pin_memory=pinned, drop_last=True)
+    loader: Any = DataLoader(PictureFiles(paths), batch_size=request.batch, num_workers=workers, pin_memory=pinned, drop_last=True)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    return run_rank(wanted, lambda: ((next(batches),), {}))
+    return run_rank(request, lambda: ((next(batches),), {}))
 
 
 def stalls(rows: list[AnswerRow]) -> dict[str, Stall]:

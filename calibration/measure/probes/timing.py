@@ -3,7 +3,7 @@
 On a CPU each repetition is timed by the clock around `inner` calls; on CUDA, by events around `inner` calls in one stream (NVIDIA, CUDA
 C++ Best Practices Guide, "Timing"). The host needs longer to launch a kernel of two microseconds than the kernel runs. So if calls are
 short, the device first spins until the host has launched all of them; the time between the events is then the device's, not the host's.
-Idle GPUs lower their clocks, so warm-up calls are made for up to `WARM` seconds.
+Idle GPUs lower their clocks, so warm-up calls are made for up to `WARM_UP` seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHORTEST: Final = 1e-3
 """Least time (s) of one repetition; it contains several calls if they are shorter, because reading the clock costs up to a microsecond."""
 LEAST, MOST = 3, 20
 """Least and largest number of repetitions."""
-WARM: Final = 0.05
+WARM_UP: Final = 0.05
 """Warm-up time (s) on CUDA: clocks rise from idle within tens of milliseconds (NVML reports them)."""
 QUEUE: Final = 512
 """Most calls launched ahead of the device; its queue holds about a thousand launches, beyond which a launch blocks."""
@@ -26,7 +26,7 @@ _SPIN: Final = 2.2e9
 Call = Callable[[], object]
 
 
-def repeated(call: Call, device: str, seconds: float) -> list[float]:
+def repetition_times(call: Call, device: str, seconds: float) -> list[float]:
     """Return the time (s) of one *call* for each repetition."""
     if device == "cuda":
         return _repeated_on_cuda(call, seconds)
@@ -62,7 +62,7 @@ def _warmed(call: Call) -> float:
     call()  # initializes libraries, selects algorithms and allocates memory
     synchronize("cuda")
     count, start = 0, time.perf_counter()
-    while count < 1 or (count < QUEUE and time.perf_counter() - start < WARM):
+    while count < 1 or (count < QUEUE and time.perf_counter() - start < WARM_UP):
         call()
         count += 1
     synchronize("cuda")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from calibration.measure.ddp_steps import StepsWanted, ready, run_rank
+from calibration.measure.ddp_steps import StepRequest, prepare_model, run_rank
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.products import tf32
@@ -47,17 +47,17 @@ def models(bench: Bench) -> Sequence[JobModel]:
     return [JobModel(f"torchvision.models:{name}", ("3x224x224",), batch) for name, batch in NETWORKS[bench.device]]
 
 
-def wanted_steps(question: AnswerRow, bench: Bench, exchange: bool) -> StepsWanted:
+def step_request(question: AnswerRow, bench: Bench, exchange: bool) -> StepRequest:
     """Return the steps to run for the model of *question*."""
     steps = QUICK_STEPS if bench.quick else STEPS
     inputs, arguments = tuple(question["inputs"]), tuple(question["arguments"])
-    wanted = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
-    return wanted if bench.device == "cuda" else replace(wanted, device="cpu")
+    request = StepRequest(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    return request if bench.device == "cuda" else replace(request, device="cpu")
 
 
 def layer_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per model."""
-    return [model.asked for model in models(bench)]
+    return [model.question for model in models(bench)]
 
 
 def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
@@ -66,7 +66,7 @@ def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
 
     with warnings.catch_warnings(), tf32(allowed=False):
         warnings.simplefilter("ignore")  # torchvision warns of missing extensions
-        model, next_inputs, loss = ready(wanted_steps(question, bench, exchange=False), torch.device(bench.device))
+        model, next_inputs, loss = prepare_model(step_request(question, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
 
 
@@ -156,12 +156,12 @@ class _Watch:
 def step_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per model without exchange, and one with exchange if there are several ranks."""
     ways = (True, False) if bench.team.ranks > 1 else (False,)
-    return [model.asked | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
+    return [model.question | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
 
 
 def step_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time whole steps: step times (s) by rank, and processor time (s) per step and rank."""
-    by_rank = bench.team.ask(step_task, wanted_steps(question, bench, question["exchange"]))
+    by_rank = bench.team.ask(step_task, step_request(question, bench, question["exchange"]))
     return {
         "parameters": by_rank[0].parameters,
         "cpu_s": [one.cpu_time for one in by_rank],
@@ -169,11 +169,11 @@ def step_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     }
 
 
-def step_task(rank: TeamRank, wanted: StepsWanted) -> Any:
+def step_task(rank: TeamRank, request: StepRequest) -> Any:
     """Run the steps of one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run_rank(wanted)
+        return run_rank(request)
 
 
 LAYERS = Probe("layers", "time of each layer of a few models", layer_questions, layer_answer)

@@ -12,19 +12,19 @@ from functools import cache
 import numpy as np
 import pytest
 
-from calibration.catalogue.catalogue_factors import OF
-from calibration.catalogue.compute import LeftOutPrediction, fit, from_older, leave_out, one_point, predict, score
+from calibration.catalogue.catalogue_factors import FITTED_FOLDERS
+from calibration.catalogue.compute import LeftOutPrediction, fit, leave_out, predict, predict_from_older, predict_from_one_point, score
 from calibration.catalogue.compute_model import (
     FIRST_KERNELS,
     FIRST_STACKS,
-    LOCAL,
+    ROW_FACTORS,
     FactorRow,
+    factor_keys,
     gpu_part,
-    keys_of,
     predicted_time,
-    rows,
-    time_of,
-    timed,
+    read_rows,
+    step_time,
+    step_time_and_slopes,
 )
 from sim.spec.catalogue import every
 
@@ -33,7 +33,7 @@ IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
 @cache
 def all_rows() -> list[FactorRow]:
-    return rows()
+    return read_rows()
 
 
 def errors(predictions: list[LeftOutPrediction], family: str) -> tuple[float, float]:
@@ -90,7 +90,7 @@ def test_the_files_carry_the_values_of_the_fit() -> None:
     """Oracle: writing the factors of the same rows into the files of GPUs and stacks again changes none of them by more than rounding."""
     factors = fit(all_rows())
     seen = 0
-    for folder, of in OF:
+    for folder, of in FITTED_FOLDERS:
         for path in every(folder).values():
             text = path.read_text(encoding="utf-8")
             for key, value in of(path, factors).items():
@@ -120,7 +120,7 @@ def test_other_batches_from_one_measured_point() -> None:
 
     Worst: ResNet-50 of adaptdl in 16 bits, whose small batches take up to 31% longer than predicted.
     """
-    found = one_point(all_rows())
+    found = predict_from_one_point(all_rows())
     assert score(prediction.error for prediction in found).median == pytest.approx(0.041, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
     rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
@@ -133,9 +133,9 @@ def test_other_batches_from_one_measured_point() -> None:
 def test_other_batches_have_no_part_in_their_own_prediction() -> None:
     """Conservation: measured times of all but the middle batch of each sweep, a hundred times too long, change no prediction."""
     few = [row for row in all_rows() if row.stack in ("torch-0.3", "mxnet-1.6-gluon", "oneflow-0.2")]
-    honest = one_point(few)
+    honest = predict_from_one_point(few)
     asked = {id(prediction.row.record) for prediction in honest}
-    spoilt = one_point([replace(row, measured=100 * row.measured) if id(row.record) in asked else row for row in few])
+    spoilt = predict_from_one_point([replace(row, measured=100 * row.measured) if id(row.record) in asked else row for row in few])
     assert honest and [found.predicted for found in spoilt] == [found.predicted for found in honest]
 
 
@@ -143,16 +143,16 @@ def test_stacks_of_the_first_tensor_core_kernels_tell_of_each_other() -> None:
     """Their 16-bit rows take longer by a factor they share, which a stack of them that was left out has as well; no other stack has it."""
     factors = fit([row for row in all_rows() if row.stack != "tensorflow-1.5"])
     assert factors["tensor", FIRST_KERNELS] > 0.2
-    given = {row.stack for row in all_rows() if (("tensor", FIRST_KERNELS), LOCAL.index("tensor")) in keys_of(row)}
+    given = {row.stack for row in all_rows() if (("tensor", FIRST_KERNELS), ROW_FACTORS.index("tensor")) in factor_keys(row)}
     assert given == {stack for stack in FIRST_STACKS if any(row.stack == stack for row in all_rows())}
 
 
 def test_slopes_are_those_of_the_time() -> None:
     """Oracle: differences of the time itself, for every kind of factor; a bound that changes hands within the step may differ."""
-    local, step = np.full(len(LOCAL), 0.05), 1e-6
+    local, step = np.full(len(ROW_FACTORS), 0.05), 1e-6
     for row in all_rows()[::20]:
-        there, slope = timed(row, local)
-        moved = [np.log(time_of(row, local + step * unit) / there) / step for unit in np.eye(len(LOCAL))]
+        there, slope = step_time_and_slopes(row, local)
+        moved = [np.log(step_time(row, local + step * unit) / there) / step for unit in np.eye(len(ROW_FACTORS))]
         assert slope == pytest.approx(np.array(moved), abs=0.01)
 
 
@@ -168,7 +168,7 @@ def test_a_chip_that_was_never_fitted() -> None:
 @pytest.mark.nightly
 def test_an_architecture_newer_than_any_fitted() -> None:
     """Aims: 10 and 25%. Reached: 12 and 27% of images in FP32, 11 and 29% of the rest; H100, with all older ones fitted, 11% too fast."""
-    found = from_older(all_rows())
+    found = predict_from_older(all_rows())
     assert errors(found, IMAGES) == pytest.approx((0.119, 0.267), abs=0.02)
     assert errors(found, REST) == pytest.approx((0.112, 0.294), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
@@ -180,7 +180,7 @@ def test_what_is_newer_does_not_matter() -> None:
     """Conservation: measurements of an architecture, a hundred times too long, change nothing of what is predicted for it or older ones."""
     few = [row for row in all_rows() if row.stack in ("torch-1.4-ddp", "ngc-pytorch-20.10")]
     spoilt = [replace(row, measured=100 * row.measured) if row.capability == "8.0" else row for row in few]
-    honest, robust = ([each.predicted for each in from_older(kind) if float(each.left_out) <= 8.0] for kind in (few, spoilt))
+    honest, robust = ([each.predicted for each in predict_from_older(kind) if float(each.left_out) <= 8.0] for kind in (few, spoilt))
     assert honest and honest == pytest.approx(robust, rel=1e-9)
 
 

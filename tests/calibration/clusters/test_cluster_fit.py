@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from calibration.clusters.cluster_fit import (
-    FORM,
-    LAYER_MODEL,
-    SPREAD,
+    EXCHANGE_DEVIATION,
+    LAYER_TIME_DEVIATION,
+    STRAGGLER_DEVIATION,
     UNEXPLAINED,
-    UNSEEN,
+    UNSEEN_JOB_DEVIATION,
     WIDENING,
-    Carried,
+    SharedConstants,
     fit_model,
     predictions,
     prior_model,
@@ -26,11 +26,11 @@ from calibration.clusters.network_parameters import (
     AS_DESCRIBED,
     LOOPBACK,
     STAGED,
-    USUAL_LOSS,
+    USUAL_SLOWDOWN,
     NetworkParameter,
     parameters_of,
     path_factors,
-    places_met,
+    places_used,
     with_factors,
 )
 from calibration.questions import RunQuestion, question
@@ -77,7 +77,7 @@ def on_sockets(placement: str, **columns: str | int) -> RunRecord:
 def test_runs_inside_a_socket_tell_nothing_of_copies_between_sockets() -> None:
     """The limit between sockets is a rate of its own: half of it cannot come of what GPUs of one socket lose."""
     inside, across = question(on_sockets("2")), question(on_sockets("16"))
-    assert "sockets" not in {one.place for one in parameters_of([inside])} and "sockets" not in places_met(inside, AS_DESCRIBED)
+    assert "sockets" not in {one.place for one in parameters_of([inside])} and "sockets" not in places_used(inside, AS_DESCRIBED)
     between = next(one for one in parameters_of([across]) if one.place == "sockets")
     within = next(one for one in parameters_of([inside]) if one.name == "host transport efficiency")
     limit = across.hardware.groups[0].node.topology.socket_copy_bandwidth
@@ -100,7 +100,7 @@ def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
     rows = [replace(question(replace(row.record, overrides=bare)), record=replace(row.record, overrides=bare)) for row in made]
     inside, across = (next(row for row in rows if row.record.placement == where) for where in ("8", "16"))
     between = next(one for one in parameters_of(rows) if one.place == "sockets")
-    assert "sockets" not in places_met(inside, AS_DESCRIBED) and "sockets" in places_met(across, AS_DESCRIBED)
+    assert "sockets" not in places_used(inside, AS_DESCRIBED) and "sockets" in places_used(across, AS_DESCRIBED)
     assert with_factors(across, ((between, 0.5),)).groups[0].node.topology.socket_copy_bandwidth is None
     assert predict(across).step < 0.95 * across.step_time
     model = fit_model(ComputeScale(), rows, rows, Evaluator(processes=1))
@@ -136,8 +136,8 @@ def test_compute_of_one_gpu_is_met_and_interpolated() -> None:
     rows = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)], compute_scale=1.7)
     scale = measured_scale(rows, evaluator)
     for batch in (4, 8, 16, 32, 64):
-        assert scale.of(question(record(placement="1", batch_per_gpu=batch))) == pytest.approx(1.7, rel=0.01)
-    assert scale.of(question(record(workload="vgg16", placement="1"))) is None
+        assert scale.factor(question(record(placement="1", batch_per_gpu=batch))) == pytest.approx(1.7, rel=0.01)
+    assert scale.factor(question(record(workload="vgg16", placement="1"))) is None
 
 
 def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself() -> None:
@@ -146,7 +146,7 @@ def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself
     alone = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)])
     together = simulated([record(placement=where, batch_per_gpu=32, role="network") for where in ("2", "4", "1+1") * 3], compute_scale=1.05)
     scale = measured_scale(alone, evaluator)
-    assert prior_model(scale, together).slowdown(together[0]) == pytest.approx(math.exp(USUAL_LOSS))
+    assert prior_model(scale, together).slowdown(together[0]) == pytest.approx(math.exp(USUAL_SLOWDOWN))
     model = fit_model(scale, together, [*alone, *together], evaluator)
     assert model.slowdown(together[0]) == pytest.approx(1.05, abs=0.015) and model.slowdown(alone[0]) == 1.0
     # layer times measured in steps of several GPUs hold the loss already
@@ -172,7 +172,7 @@ def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
 class Straight:
     """Stands for the simulator: a step of one second of compute, and bytes over a NIC that takes another as described."""
 
-    def all(self, cases):
+    def predict_all(self, cases):
         moved = [{parameter.constant: value for parameter, value in case.factors} for case in cases]
         exposed = [
             math.exp(-found.get("efficiency", 0.0)) * (case.record.batch_per_gpu or 1) / 8 for case, found in zip(cases, moved, strict=True)
@@ -186,7 +186,10 @@ def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases() -> None:
     rows = [question(record(placement="1+1+1", batch_per_gpu=batch, role="network")) for batch in (2, 4, 8, 16) * 3]
     unseen = question(record(placement="1+1+1", batch_per_gpu=48))
     width = next(one.width for one in parameters_of([unseen]) if one.name == "nic efficiency")
-    held, right = 0, Carried(form=0.0, widening=1.0)  # the form is right, and the cluster like those that widths were seen on
+    held, right = (
+        0,
+        SharedConstants(exchange_deviation=0.0, widening=1.0),
+    )  # the form is right, and the cluster like those that widths were seen on
     for seed in range(300):
         generator = np.random.default_rng(seed)
         slow = math.exp(generator.normal(0.0, width))
@@ -201,7 +204,7 @@ def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases() -> None:
 class Late:
     """Stands for the simulator: a tenth of each step is a wait for the slowest rank."""
 
-    def all(self, cases):
+    def predict_all(self, cases):
         return [Prediction(1.0, 0.1, 0.0, straggler=0.1) for _ in cases]
 
 
@@ -210,7 +213,7 @@ def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
     row = question(record(placement="1+1", batch_per_gpu=8))
     model = prior_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(row)}), [row])
     ((_, spread),) = predictions(model, [row], Late())  # type: ignore[arg-type]
-    assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (FORM * 0.1) ** 2 + (SPREAD * 0.1) ** 2))
+    assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (EXCHANGE_DEVIATION * 0.1) ** 2 + (STRAGGLER_DEVIATION * 0.1) ** 2))
 
 
 def _measured(asked: RunQuestion, step: float) -> RunQuestion:
@@ -224,7 +227,7 @@ def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
     scale = measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator)
     ((_, known),) = predictions(prior_model(scale, [asked]), [asked], evaluator)
     ((_, unknown),) = predictions(prior_model(ComputeScale(), [asked]), [asked], evaluator)
-    assert unknown == pytest.approx(math.hypot(known, LAYER_MODEL))
+    assert unknown == pytest.approx(math.hypot(known, LAYER_TIME_DEVIATION))
 
 
 def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
@@ -233,23 +236,23 @@ def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
     rows = [question(record(placement=where, batch_per_gpu=8)) for where in ("1", "2")]
     model = prior_model(measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator), rows)
     (_, alone), (beside, unsure) = predictions(model, rows, evaluator)
-    (_, other), (_, sure) = predictions(replace(model, carried=Carried(unseen=0.0)), rows, evaluator)
+    (_, other), (_, sure) = predictions(replace(model, shared=SharedConstants(unseen_job_deviation=0.0)), rows, evaluator)
     assert alone == other
-    assert unsure == pytest.approx(math.hypot(sure, UNSEEN * (1.0 - beside.exposed / beside.step)))
+    assert unsure == pytest.approx(math.hypot(sure, UNSEEN_JOB_DEVIATION * (1.0 - beside.exposed / beside.step)))
 
 
 def test_step_less_synchronisation_is_compute() -> None:
     asked = question(record(placement="2+2", batch_per_gpu=16, role="network"))
     found = predict(asked, 1.3)
     row = replace(asked, record=replace(asked.record, step_time=found.compute + 0.5, exposed_sync=0.5))
-    assert measured_scale([row], Evaluator(processes=1)).of(asked) == pytest.approx(1.3, rel=0.01)
+    assert measured_scale([row], Evaluator(processes=1)).factor(asked) == pytest.approx(1.3, rel=0.01)
 
 
 def test_compute_nobody_measured_is_fitted_along() -> None:
     evaluator = Evaluator(processes=1)
     rows = simulated([replace(row, placement="4") for row in RUNS[:4]], compute_scale=1.5)
     model = fit_model(ComputeScale(), rows, rows, evaluator)
-    assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
+    assert model.simulated_case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
 
 
 @pytest.mark.parametrize("truth", [AS_DESCRIBED, *(pytest.param(way, marks=pytest.mark.nightly) for way in (STAGED, LOOPBACK))])
@@ -261,7 +264,7 @@ def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
         for placement in ("2", "8", "2+2")
     ]
     rows = simulated(runs, factors=path_factors(truth))
-    assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).way == truth
+    assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).path == truth
 
 
 def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
@@ -270,11 +273,11 @@ def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
     rows = [question(record(placement=placement)) for placement in ("1", "4", "1+1")]
     model = prior_model(ComputeScale(), rows)
     moved = [0.3] * len(model.parameters)
-    places = [{parameter.place for parameter, _ in model.case(row, moved).factors} for row in rows]
+    places = [{parameter.place for parameter, _ in model.simulated_case(row, moved).factors} for row in rows]
     assert places == [set(), {"host_transport", ""}, {"nic", "host_transport", ""}]
     for row in rows:
         everything = tuple(zip(model.parameters, moved, strict=True))
-        assert evaluator.one(model.case(row, moved)).step == pytest.approx(predict(row, 1.0, everything).step)
+        assert evaluator.predict(model.simulated_case(row, moved)).step == pytest.approx(predict(row, 1.0, everything).step)
 
 
 def test_a_worker_alone_with_servers_waits_for_them_in_its_measured_step() -> None:
@@ -282,4 +285,4 @@ def test_a_worker_alone_with_servers_waits_for_them_in_its_measured_step() -> No
     alone = record(hardware="cm-dare-p100", workload="resnet15-cifar", stack="tf-parameter-server", placement="1", role="compute")
     rows = simulated([alone], compute_scale=2.0)
     assert predict(rows[0]).exposed > 0.05 * predict(rows[0]).step
-    assert measured_scale(rows, Evaluator(processes=1)).of(rows[0]) == pytest.approx(2.0, rel=0.01)
+    assert measured_scale(rows, Evaluator(processes=1)).factor(rows[0]) == pytest.approx(2.0, rel=0.01)

@@ -84,8 +84,8 @@ def test_a_batch_beyond_those_measured_takes_the_constant_as_well(case: Beyond) 
     slow = [replace(row, record=replace(row.record, step_time=row.step_time + case.constant)) for row in rows]
     asked = question(record(placement="1", batch_per_gpu=case.batch))
     scale = measured_scale(slow, evaluator, None, [asked])
-    factor = scale.of(asked)
+    factor = scale.factor(asked)
     assert factor is not None
     assert predict(asked, factor).step == pytest.approx(predict(asked).step + case.constant, rel=0.02)
-    assert scale.doubt(asked) >= LEAST_NOISE and scale.doubt(rows[0]) == 0.0
-    assert math.isclose(scale.of(rows[0]) or 0.0, (measured_scale(slow, evaluator).of(rows[0]) or 1.0))
+    assert scale.deviation(asked) >= LEAST_NOISE and scale.deviation(rows[0]) == 0.0
+    assert math.isclose(scale.factor(rows[0]) or 0.0, (measured_scale(slow, evaluator).factor(rows[0]) or 1.0))

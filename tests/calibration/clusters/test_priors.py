@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibration.clusters.network_parameters import DOUBT, WIDTHS
+from calibration.clusters.network_parameters import LOG_ODDS_AGAINST, WIDTHS
 from calibration.clusters.priors import FILE, prior, priors
 from sim.spec.yaml import read
 
@@ -16,4 +16,4 @@ def test_every_prior_says_what_it_rests_on() -> None:
 
 def test_widths_are_those_of_the_file() -> None:
     assert WIDTHS["efficiency, TCP"] == prior("network", "efficiency, TCP") > WIDTHS["efficiency"] > 0
-    assert sorted(DOUBT.values()) == sorted([0.0, *(each.value for each in priors("doubt").values())])
+    assert sorted(LOG_ODDS_AGAINST.values()) == sorted([0.0, *(each.value for each in priors("doubt").values())])

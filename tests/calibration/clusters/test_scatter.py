@@ -7,24 +7,34 @@ import math
 import numpy as np
 import pytest
 
-from calibration.clusters.scatter import LEAST_NOISE, ROBUST, Scatter, doubt_of, improbability, loss, seen, usual, widened
+from calibration.clusters.scatter import (
+    LEAST_NOISE,
+    ROBUST,
+    Scatter,
+    likeliest_scatter,
+    loss,
+    median_scatter,
+    misfit,
+    penalized_misfit,
+    widen,
+)
 
 STEPS = np.geomspace(0.05, 2.0, 200)
 EQUAL = np.ones(len(STEPS))
 
 
 def drawn(scatter: Scatter, seed: int = 0) -> np.ndarray:
-    return np.asarray(np.random.default_rng(seed).normal(0.0, scatter.of(STEPS)))
+    return np.asarray(np.random.default_rng(seed).normal(0.0, scatter.deviations(STEPS)))
 
 
 def test_both_parts_add_as_independent_ones_do() -> None:
-    assert Scatter(0.03, 0.004).of(np.array([0.1]))[0] == pytest.approx(math.hypot(0.03, 0.04))
+    assert Scatter(0.03, 0.004).deviations(np.array([0.1]))[0] == pytest.approx(math.hypot(0.03, 0.04))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_share_and_a_time_are_found_in_what_was_drawn_from_them(seed: int) -> None:
     missed = drawn(Scatter(0.05, 0.02), seed)
-    found = widened(seen(missed, STEPS, EQUAL), missed, STEPS)
+    found = widen(likeliest_scatter(missed, STEPS, EQUAL), missed, STEPS)
     assert found.relative == pytest.approx(0.05, rel=0.3)
     assert found.seconds == pytest.approx(0.02, rel=0.3)
 
@@ -32,21 +42,23 @@ def test_a_share_and_a_time_are_found_in_what_was_drawn_from_them(seed: int) -> 
 @pytest.mark.parametrize("seed", range(5))
 def test_where_all_steps_scatter_by_the_same_share_no_time_is_assumed(seed: int) -> None:
     missed = drawn(Scatter(0.06), seed)
-    share = usual(missed, STEPS, EQUAL)
+    share = median_scatter(missed, STEPS, EQUAL)
     assert share.seconds == 0.0 and share.relative == pytest.approx(0.06, rel=0.2)
-    assert doubt_of(missed, STEPS, EQUAL, share) < doubt_of(missed, STEPS, EQUAL, seen(missed, STEPS, EQUAL))
+    assert penalized_misfit(missed, STEPS, EQUAL, share) < penalized_misfit(missed, STEPS, EQUAL, likeliest_scatter(missed, STEPS, EQUAL))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_where_short_steps_scatter_more_a_time_is_assumed(seed: int) -> None:
     missed = drawn(Scatter(0.03, 0.03), seed)
-    assert doubt_of(missed, STEPS, EQUAL, seen(missed, STEPS, EQUAL)) < doubt_of(missed, STEPS, EQUAL, usual(missed, STEPS, EQUAL))
+    assert penalized_misfit(missed, STEPS, EQUAL, likeliest_scatter(missed, STEPS, EQUAL)) < penalized_misfit(
+        missed, STEPS, EQUAL, median_scatter(missed, STEPS, EQUAL)
+    )
 
 
 def test_rows_scatter_by_the_least_at_least() -> None:
     missed, steps = np.array([0.001, -0.002]), np.array([1.0, 0.1])
-    assert usual(missed, steps, np.ones(2)) == Scatter(LEAST_NOISE)
-    assert seen(missed, steps, np.ones(2)).relative == pytest.approx(LEAST_NOISE)
+    assert median_scatter(missed, steps, np.ones(2)) == Scatter(LEAST_NOISE)
+    assert likeliest_scatter(missed, steps, np.ones(2)).relative == pytest.approx(LEAST_NOISE)
 
 
 def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
@@ -56,14 +68,14 @@ def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
 
 def test_the_scatter_found_is_no_less_probable_than_its_neighbours() -> None:
     missed = drawn(Scatter(0.04, 0.03), 3)
-    found = seen(missed, STEPS, EQUAL)
-    least = improbability(missed, STEPS, EQUAL, found)
+    found = likeliest_scatter(missed, STEPS, EQUAL)
+    least = misfit(missed, STEPS, EQUAL, found)
     for factor in (0.8, 1.25):
-        assert least <= improbability(missed, STEPS, EQUAL, Scatter(found.relative * factor, found.seconds))
-        assert least <= improbability(missed, STEPS, EQUAL, Scatter(found.relative, found.seconds * factor))
+        assert least <= misfit(missed, STEPS, EQUAL, Scatter(found.relative * factor, found.seconds))
+        assert least <= misfit(missed, STEPS, EQUAL, Scatter(found.relative, found.seconds * factor))
 
 
 def test_it_is_widened_until_it_says_the_root_mean_square_and_never_narrowed() -> None:
     missed = np.array([0.09, -0.09, 0.09, -0.09])
-    assert widened(Scatter(0.03), missed, np.ones(4)).relative == pytest.approx(0.09)
-    assert widened(Scatter(0.3, 0.1), missed, np.ones(4)) == Scatter(0.3, 0.1)
+    assert widen(Scatter(0.03), missed, np.ones(4)).relative == pytest.approx(0.09)
+    assert widen(Scatter(0.3, 0.1), missed, np.ones(4)) == Scatter(0.3, 0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.lab.network import existing, require_laboratory
+from calibration.lab.network import laboratory_namespaces, require_laboratory
 from sim.spec.yaml import SpecError
 
 
@@ -22,4 +22,4 @@ needs_laboratory = pytest.mark.skipif(bool(REASON), reason=REASON or "networks c
 
 def left_of(pid: int) -> list[str]:
     """Namespaces of the laboratory that the process *pid* runs or ran."""
-    return [name for name in existing() if name.startswith(f"stallsim-lab-{pid}-")]
+    return [name for name in laboratory_namespaces() if name.startswith(f"stallsim-lab-{pid}-")]

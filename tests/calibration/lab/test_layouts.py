@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.lab.layout_score import STACK, launch_of, layout_rows, measured_lines, score_layouts, sent_bytes
-from calibration.lab.plan import WORKLOADS, LabPlan, PointBlock, points
+from calibration.lab.layout_score import STACK, layout_rows, measured_lines, operation_cost, score_layouts, sent_bytes
+from calibration.lab.plan import WORKLOADS, LabPlan, PointBlock, plan_points
 from calibration.measure.division import Division
 from calibration.questions import workload_named
 from sim.spec.yaml import SpecError
@@ -38,7 +38,7 @@ def test_chunks_whose_idle_time_was_not_told_apart_are_refused(tmp_path: Path) -
 def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:
     transport = workload_named("lab-decoder", (f"training.stack={STACK}",), WORKLOADS).training.stack.gloo_transport
     assert transport is not None
-    assert transport.launch == pytest.approx(launch_of(), rel=0.005)
+    assert transport.launch == pytest.approx(operation_cost(), rel=0.005)
 
 
 @pytest.mark.parametrize("kind", ["shard", "tensor", "pipeline"])
@@ -71,7 +71,7 @@ def test_points_of_a_layout_come_alone_or_over_a_network() -> None:
     layout = {"pipeline": 2, "micro_batches": 4}
     joined, alone = (PointBlock.model_validate({"model": "m", "batch": 8, "hosts": 2, "layout": layout} | more) for more in (RATE, ALONE))
     plan = LabPlan.model_validate({"name": "own", "hardware": "h", "models": {}, "points": [joined, alone]})
-    assert {point.text: role for point, role in points(plan).items()} == {
+    assert {point.text: role for point, role in plan_points(plan).items()} == {
         "m, batch 8, 2 hosts, pipeline 2 1f1b, 4 micro-batches, 100 Mbps": "prediction",
         "m, batch 8, 2 hosts, pipeline 2 1f1b, 4 micro-batches, each rank alone": "compute",
     }

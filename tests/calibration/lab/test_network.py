@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from calibration.lab.network import PREFIX, joined_hosts, remove_orphans, require_laboratory, shared_cores, token_bucket
-from calibration.lab.probe import probed
+from calibration.lab.network import PREFIX, divide_cores, lab_network, remove_orphans, require_laboratory, token_bucket_arguments
+from calibration.lab.probe import probe_rates
 from sim.spec.yaml import SpecError
 from tests.calibration.lab.laboratory import left_of, needs_laboratory
 
@@ -17,16 +17,16 @@ SLOW = 100e6 / 8
 
 
 def test_cores_are_divided_and_shared_only_where_they_must() -> None:
-    assert shared_cores(2, [0, 1, 2, 3]) == ((0, 1), (2, 3))
-    assert shared_cores(2, [4, 7]) == ((4,), (7,))
-    assert shared_cores(4, [4, 7]) == ((4,), (7,), (4,), (7,))
-    assert shared_cores(3, [0, 1, 2, 3]) == ((0,), (1,), (2,))
+    assert divide_cores(2, [0, 1, 2, 3]) == ((0, 1), (2, 3))
+    assert divide_cores(2, [4, 7]) == ((4,), (7,))
+    assert divide_cores(4, [4, 7]) == ((4,), (7,), (4,), (7,))
+    assert divide_cores(3, [0, 1, 2, 3]) == ((0,), (1,), (2,))
 
 
 def test_a_token_bucket_lets_a_piece_through() -> None:
     """By hand: 1 ms of 1 Gbps; and on a slower line a piece of 64 KiB with the headers of its 46 frames."""
-    assert token_bucket(125e6)[:4] == ["rate", "1000000000bit", "burst", "125000"]
-    assert int(token_bucket(25e6)[3]) > 65536 + 46 * 66
+    assert token_bucket_arguments(125e6)[:4] == ["rate", "1000000000bit", "burst", "125000"]
+    assert int(token_bucket_arguments(25e6)[3]) > 65536 + 46 * 66
 
 
 def test_only_root_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,26 +45,26 @@ def test_a_missing_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_laboratory
 def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
     """The bucket's burst is over when the second half of the bytes comes, so frames cannot beat the rate."""
-    with joined_hosts(2, SLOW) as hosts:
+    with lab_network(2, SLOW) as hosts:
         assert len(left_of(os.getpid())) == 3
-        found = probed(hosts, SLOW)
-    assert 0 < found.there <= 1.02 * SLOW and 0 < found.back <= 1.02 * SLOW and 0 < found.both <= 1.02 * SLOW
+        found = probe_rates(hosts, SLOW)
+    assert 0 < found.forward <= 1.02 * SLOW and 0 < found.backward <= 1.02 * SLOW and 0 < found.duplex <= 1.02 * SLOW
     assert left_of(os.getpid()) == []
 
 
 @needs_laboratory
 def test_a_round_trip_takes_the_delay_twice() -> None:
-    with joined_hosts(2, SLOW, 0.02) as hosts:
+    with lab_network(2, SLOW, 0.02) as hosts:
         assert hosts.delayed_by in ("netem", "delay line")
-        found = probed(hosts, SLOW)
+        found = probe_rates(hosts, SLOW)
     assert found.round_trip >= 0.04
     assert left_of(os.getpid()) == []
 
 
 @needs_laboratory
 def test_processes_on_a_host_end_with_it_and_failure_leaves_nothing() -> None:
-    with pytest.raises(ValueError, match="on the way"), joined_hosts(2, SLOW) as hosts:
-        asleep = subprocess.Popen([*hosts.inside(1), "sleep", "1000"])
+    with pytest.raises(ValueError, match="on the way"), lab_network(2, SLOW) as hosts:
+        asleep = subprocess.Popen([*hosts.command_prefix(1), "sleep", "1000"])
         raise ValueError("on the way")
     assert asleep.wait(timeout=10) == -9
     assert left_of(os.getpid()) == []

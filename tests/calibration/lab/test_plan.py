@@ -10,7 +10,7 @@ import pytest
 
 from calibration import HARDWARE
 from calibration.cli import main
-from calibration.lab.plan import MOST_HOSTS, LabPoint, points, read_plan
+from calibration.lab.plan import MOST_HOSTS, LabPoint, plan_points, read_plan
 from calibration.lab.score import PLAN
 from sim.spec.yaml import SpecError
 
@@ -33,7 +33,7 @@ def plan(folder: Path, text: str) -> Path:
 
 
 def test_lists_are_multiplied_out(tmp_path: Path) -> None:
-    found = points(read_plan(plan(tmp_path, GOOD)))
+    found = plan_points(read_plan(plan(tmp_path, GOOD)))
     alone = {LabPoint("mlp", batch, 1, None, 0.0, None, 0): "compute" for batch in (8, 16)}
     joined = {LabPoint("mlp", batch, 2, rate, 0.0, None, 0): "prediction" for batch in (8, 16) for rate in (12.5e6, 125e6)}
     slow = {LabPoint("mlp", 8, 2, 12.5e6, 0.005, 2e6, 1): "prediction"}
@@ -43,7 +43,7 @@ def test_lists_are_multiplied_out(tmp_path: Path) -> None:
 
 def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
     lines = GOOD.splitlines()
-    found = points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
+    found = plan_points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
     assert found[LabPoint("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
     assert sum(role == "network" for role in found.values()) == 1
 
@@ -100,7 +100,7 @@ def test_all_that_a_plan_names_wrongly_is_said_at_once(tmp_path: Path) -> None:
 
 def test_points_are_listed_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert len(points(read_plan(plan(tmp_path, GOOD)))) == 7
+    assert len(plan_points(read_plan(plan(tmp_path, GOOD)))) == 7
 
 
 def test_a_missing_plan_is_said(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_missing_plan_is_said(tmp_path: Path) -> None:
 def test_the_committed_plan_says_what_calibrates() -> None:
     """One model over one rate without delay may calibrate; at least three other models, other rates, delays and hosts are predicted."""
     found = read_plan(PLAN)
-    roles = points(found)
+    roles = plan_points(found)
     network = [point for point, role in roles.items() if role == "network"]
     predicted = [point for point, role in roles.items() if role == "prediction"]
     assert len({(point.model, point.rate, point.delay, point.hosts) for point in network}) == 1

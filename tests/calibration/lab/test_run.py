@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.lab.plan import points, read_plan
+from calibration.lab.plan import plan_points, read_plan
 from calibration.lab.run import run_plan
 from calibration.run_records import read_records
 from sim.spec.yaml import SpecError
@@ -175,4 +175,4 @@ def test_listing_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = plan(tmp_path)
     assert main(["lab", str(path), "--list"]) == 0
     assert capsys.readouterr().out.split() == ["prediction", "mlp,", "batch", "4,", "2", "hosts,", "100", "Mbps"]
-    assert len(points(read_plan(path))) == 1
+    assert len(plan_points(read_plan(path))) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from calibration.clusters.evaluate import predict
 from calibration.lab.plan import WORKLOADS
-from calibration.lab.score import COMMITTED, groups, score, score_document, told
+from calibration.lab.score import COMMITTED_ROWS, groups, informed_closed_form, score, score_document
 from calibration.questions import Folders, question
 from calibration.run_columns import COLUMNS
 from calibration.run_records import read_records
@@ -21,7 +21,7 @@ def simulated(folder: Path) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
-        for record in read_records(COMMITTED).records:
+        for record in read_records(COMMITTED_ROWS).records:
             if record.batch_per_gpu == 8 and record.workload in ("lab-vgg", "lab-transformer") and (record.nodes or 1) <= 2:
                 step = predict(question(record, Folders(None, WORKLOADS))).step
                 writer.writerow(
@@ -35,17 +35,17 @@ def simulated(folder: Path) -> Path:
 def test_the_simulator_foresees_itself(tmp_path: Path) -> None:
     found = score(simulated(tmp_path))
     rows = score_document(found)["rows"]
-    assert rows[-1]["group"] == "all" and rows[-1]["points"] == len(found.scored) >= 8
+    assert rows[-1]["group"] == "all" and rows[-1]["points"] == len(found.scored_rows) >= 8
     assert rows[-1]["p90"] < 0.005
     assert {row["group"] for row in rows} >= {"Mbps 1000", "model lab-transformer", "ms one way 5"}
     assert sum(row["points"] for row in rows if row["group"].startswith("Mbps")) == len(
-        [row for row in found.scored if row.asked.hardware.fabric.latency == 0]
+        [row for row in found.scored_rows if row.question.hardware.fabric.latency == 0]
     )
 
 
 def test_the_closed_form_is_told_what_it_needs(tmp_path: Path) -> None:
     """With the share of the line that explains a row it says that row's step; the group 'all' holds every row once."""
     found = score(simulated(tmp_path))
-    (fitted,) = found.clusters[0].fitted
-    assert told(fitted, [fitted]) == pytest.approx(fitted.asked.step_time, rel=1e-6)
-    assert len(groups(found.scored)["all"]) == len(found.scored)
+    (fitted,) = found.clusters[0].network_rows
+    assert informed_closed_form(fitted, [fitted]) == pytest.approx(fitted.question.step_time, rel=1e-6)
+    assert len(groups(found.scored_rows)["all"]) == len(found.scored_rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration.llm.case import Case, describe
-from calibration.llm.shapes import RECORDS
+from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
 from calibration.llm.weights import stage_weights, total_parameters
 from sim.spec.yaml import SpecError
@@ -60,8 +60,8 @@ def test_what_the_columns_say(tmp_path: Path) -> None:
         gpu="Blackwell GPU (GB200)", gpus="64", nodes="16", tp="2", pp="4", cp="2", dp="4", virtual_pp="5", precision="mxfp8",
         global_batch="128", micro_batch="2", activation_checkpointing="full && export ACM=block && export ACL=3",
     )  # fmt: skip
-    assert (case.chip.name, case.domain, case.data, case.micro_batches, case.virtual) == ("GB200-186GB", 72, 4, 16, 5)
-    assert (case.products, case.scaling, case.recompute, case.recomputed_layers, case.axes) == (
+    assert (case.chip.name, case.domain, case.data, case.micro_batches, case.virtual_stages) == ("GB200-186GB", 72, 4, 16, 5)
+    assert (case.precision, case.stated_recipe, case.recompute, case.recomputed_layers, case.axes) == (
         "fp8",
         "mxfp8",
         "full",
@@ -82,7 +82,7 @@ def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path:
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "precision": "bf16"},
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "activation_checkpointing": "none"},
     )
-    said = [(case.recompute, case.saves, case.stack) for case in found if isinstance(case, Case)]
+    said = [(case.recompute, case.saved_layers, case.stack) for case in found if isinstance(case, Case)]
     projections = ("attention.qkv", "attention.output")
     kept = [("full", saves, "xla-fsdp") for saves in (projections, projections, projections[:1])]
     assert said == [*kept, ("none", (), "xla-fsdp")]
@@ -121,8 +121,8 @@ def test_other_records_are_no_tables_of_runs(tmp_path: Path) -> None:
     short = tmp_path / "short.csv"
     short.write_text("source,model\nmine,Llama 3.1 8B\n")
     assert is_llm_table(short)  # so that the message names the columns of such tables
-    assert not is_llm_table(RECORDS.parent / "runs.csv")
-    assert is_llm_table(RECORDS / "training.csv")
+    assert not is_llm_table(LLM_RECORDS.parent / "runs.csv")
+    assert is_llm_table(LLM_RECORDS / "training.csv")
 
 
 def test_a_source_is_a_repository_without_its_release() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from calibration.llm.__main__ import main
 from calibration.llm.case import Case, describe
-from calibration.llm.choice import Ranked, choice_document, choice_text, counted, ranked, sampled
+from calibration.llm.choice import RankedRun, choice_document, choice_text, rank_runs, sample_sweeps, search_time
 from calibration.llm.closed_form import predict
-from calibration.llm.constants import fitted
-from calibration.llm.engine import memory_of, simulated
+from calibration.llm.constants import fitted_constants
+from calibration.llm.engine import memory_of, simulate_case
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.table import read_table
 from tests.calibration.llm.tables import table
@@ -30,11 +30,11 @@ def test_a_sample_is_taken_evenly_whatever_runs_took(tmp_path: Path) -> None:
     """Of 10 runs 5 are every second; a set of four is no sweep; the order of times changes nothing."""
     sweep = [{"set": "a", "step_time_s": str(10.0 + step)} for step in range(10)]
     every = cases(tmp_path, [*sweep, *[{"set": "b"}] * 4])
-    (taken,) = sampled(every, 5).values()
+    (taken,) = sample_sweeps(every, 5).values()
     assert [case.measured for case in taken] == [10.0, 12.0, 14.0, 16.0, 18.0]
-    (other,) = sampled([*every[9::-1], *every[10:]], 5).values()
+    (other,) = sample_sweeps([*every[9::-1], *every[10:]], 5).values()
     assert [case.measured for case in other] == [19.0, 17.0, 15.0, 13.0, 11.0]
-    assert list(map(len, sampled(every, 20).values())) == [10]
+    assert list(map(len, sample_sweeps(every, 20).values())) == [10]
 
 
 def test_regret_by_hand(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_regret_by_hand(tmp_path: Path) -> None:
     every = cases(tmp_path, [{"step_time_s": str(10.0 + step)} for step in range(5)])
     simulator, closed = (3.0, 2.0, 4.0, 5.0, 7.0), (1.0, 2.0, 1.0, 5.0, 6.0)
     rows = [
-        Ranked(case, *(LlmPrediction(time, 1.0, "fits") for time in said)) for case, *said in zip(every, simulator, closed, strict=True)
+        RankedRun(case, *(LlmPrediction(time, 1.0, "fits") for time in said)) for case, *said in zip(every, simulator, closed, strict=True)
     ]
     document = choice_document({("sweep",): rows})
     assert document["simulator"]["regret_median"] == pytest.approx(0.1)
@@ -53,14 +53,14 @@ def test_regret_by_hand(tmp_path: Path) -> None:
     assert "tau 0.80" in choice_text(document)
     rows[1] = rows[1]._replace(simulated=LlmPrediction(2.0, 1.0, "thrashes"))
     assert choice_document({("sweep",): rows})["as_searched"]["regret_median"] == pytest.approx(0.0)
-    assert [counted(LlmPrediction(2.0, 1.0, verdict)) for verdict in ("fits", "thrashes", "does_not_fit")] == [2.0, 6.0, math.inf]
+    assert [search_time(LlmPrediction(2.0, 1.0, verdict)) for verdict in ("fits", "thrashes", "does_not_fit")] == [2.0, 6.0, math.inf]
 
 
 def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
     """Oracles: the simulated step itself; memory asked alone is that of the simulated run."""
     (case,) = cases(tmp_path, [{}])
-    constants = fitted(case.row.source).constants
-    run = simulated(case, constants)
+    constants = fitted_constants(case.row.source).constants
+    run = simulate_case(case, constants)
     alone = memory_of(case)
     assert (alone.nbytes, alone.verdict) == (run.memory_peak_bytes, run.memory_verdict)
     told: list[int] = []
@@ -68,14 +68,14 @@ def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
     def played(one: Case, at: object) -> LlmPrediction:
         return LlmPrediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)
 
-    (found,) = ranked([case], played, lambda: told.append(1))
+    (found,) = rank_runs([case], played, lambda: told.append(1))
     assert found.simulated.step_time == run.step_time and len(told) == 1
 
 
 def test_failed_runs_that_would_be_proposed_are_listed(tmp_path: Path) -> None:
     """A batch that no GPU holds is not proposed; one that surely fits is, and counts as a crash."""
     small, large = cases(tmp_path, [{"seq_len": "2048"}, {"micro_batch": "512", "global_batch": "4096"}])
-    found = [(case, predict(case, fitted(case.row.source).constants)) for case in (small, large)]
+    found = [(case, predict(case, fitted_constants(case.row.source).constants)) for case in (small, large)]
     failed = choice_document({}, found)["failed"]
     assert (failed["runs"], failed["does_not_fit"]) == (2, 1)
     assert [one["line"] for one in failed["proposed"]] == [small.row.line]

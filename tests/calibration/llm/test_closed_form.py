@@ -39,13 +39,13 @@ def test_more_work_takes_longer_and_faster_parts_less(tmp_path: Path) -> None:
     at = defaults()
     step = predict(case, at).step_time
     longer = [replace(case, micro_batches=2 * case.micro_batches), replace(case, recompute="full"), replace(case, nic=case.nic / 8)]
-    shorter = [replace(case, products="fp8"), replace(case, lora=True), replace(case, virtual=4)]
+    shorter = [replace(case, precision="fp8"), replace(case, lora=True), replace(case, virtual_stages=4)]
     assert all(predict(other, at).step_time > step for other in longer)
     assert all(predict(other, at).step_time < step for other in shorter)
 
 
 def memory(case: Case) -> float:
-    return case.need.nbytes
+    return case.memory_need.nbytes
 
 
 def test_states_are_those_of_zero(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_memory_is_read_as_the_table_reads_it(tmp_path: Path) -> None:
 def test_states_in_16_bits_take_half_and_cast_no_gradients(tmp_path: Path) -> None:
     """Two states of 2 bytes less an element; in 8 bits the step's copy of gradients, of 4 bytes, is the fullest moment else."""
     plain = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", gpus="64", nodes="8", tp="8", pp="8", dp="1", seq_len="64")
-    assert (plain.states, plain.memory_reading) == ("", "allocated")
+    assert (plain.optimizer_states, plain.memory_reading) == ("", "allocated")
     share = stage_weights(plain).total
-    assert memory(plain) - memory(replace(plain, states="bf16")) == pytest.approx(4 * share, rel=0.1)
-    low = replace(plain, products="fp8")
-    assert memory(low) - memory(replace(low, states="bf16")) == pytest.approx((4 + 4) * share, rel=0.1)
+    assert memory(plain) - memory(replace(plain, optimizer_states="bf16")) == pytest.approx(4 * share, rel=0.1)
+    low = replace(plain, precision="fp8")
+    assert memory(low) - memory(replace(low, optimizer_states="bf16")) == pytest.approx((4 + 4) * share, rel=0.1)
 
 
 def test_a_gated_activation_may_keep_its_input_in_8_bits(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_gated_activation_may_keep_its_input_in_8_bits(tmp_path: Path) -> None
     low = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", precision="fp8")
     saved = 2 * 14336 * 1.0 * 8192 * 32
     assert memory(low) - memory(replace(low, activation_kept=0.5)) == pytest.approx(saved, rel=0.01)
-    assert memory(replace(low, products="16bit")) == memory(replace(low, products="16bit", activation_kept=0.5))
+    assert memory(replace(low, precision="16bit")) == memory(replace(low, precision="16bit", activation_kept=0.5))
 
 
 def test_logits_take_what_the_loss_of_the_software_needs(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="H200 NVL")
-    assert case.need.verdict == "unknown"
+    assert case.memory_need.verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 
 
@@ -172,12 +172,12 @@ def test_checked_collectives_bound_a_pipeline_by_the_host(tmp_path: Path) -> Non
     at = defaults()
     blocks = max(blocks_of_stages(case)[0])
     floor = 256 * blocks * 10 * 4 * 7 * at["check.message"]
-    checked, plain = predict(case, at).step_time, predict(replace(case, checked=False), at).step_time
+    checked, plain = predict(case, at).step_time, predict(replace(case, checks_collectives=False), at).step_time
     assert floor < checked < 1.5 * floor
     assert plain < 0.6 * checked
     alone = [replace(case, tensor=1, data=8), nanotron(tmp_path, tp="4", pp="2", dp="1", zero_stage="0")]
     for other in alone:
-        assert predict(other, at).step_time < 1.02 * predict(replace(other, checked=False), at).step_time + 1.0
+        assert predict(other, at).step_time < 1.02 * predict(replace(other, checks_collectives=False), at).step_time + 1.0
 
 
 def test_gradients_in_buckets_are_checked_one_by_one(tmp_path: Path) -> None:
@@ -219,14 +219,14 @@ def test_launching_experts_bounds_a_step_and_graphs_shorten_it(tmp_path: Path) -
     eager = predict(case, at).step_time
     launched = 64 * 48 * 2.5 * (0.02 + at["host"])
     assert launched < eager < 1.3 * launched
-    assert predict(replace(case, graphs=True), at).step_time < 0.7 * eager
+    assert predict(replace(case, uses_cuda_graphs=True), at).step_time < 0.7 * eager
 
 
 def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     bridge = dict(blank, source="NVIDIA-NeMo/Megatron-Bridge@1:x", seq_len="4096", dp="64", gpus="64", nodes="8", ep="8")
     said = {
-        (gpu, model): one(tmp_path, **bridge, model=model, gpu=gpu).graphs
+        (gpu, model): one(tmp_path, **bridge, model=model, gpu=gpu).uses_cuda_graphs
         for gpu in ("H100", "B200", "B300", "GB200", "GB300")
         for model in ("GPT OSS 120B", "DeepSeekV3", "Qwen3_235B_a22B", "Qwen3_30B_a3B")
     }
@@ -237,7 +237,7 @@ def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
         *((gpu, "Qwen3_235B_a22B") for gpu in ("GB200", "GB300")),
         *((gpu, "Qwen3_30B_a3B") for gpu in ("H100", "B200", "B300", "GB200", "GB300")),
     }
-    assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").graphs
+    assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").uses_cuda_graphs
     assert one(tmp_path, **bridge, model="Qwen3_235B_a22B", gpu="H100").expert_overlap
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from calibration.llm import closed_form, combined, engine
-from calibration.llm.constants import fitted
+from calibration.llm.constants import fitted_constants
 from calibration.llm.validate import PREDICTORS, Predictor, predictor_named, validate_tables
 from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
-AT = fitted("nobody").constants
+AT = fitted_constants("nobody").constants
 
 
 def test_the_geometric_mean_of_both(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_what_the_simulator_refuses_is_the_closed_forms(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no machine in the catalog has it"):
         engine.predict(case, AT)
     assert combined.predict(case, AT).step_time == closed_form.predict(case, AT).step_time
-    assert list(combined.predict(case, AT).parts) == [combined.REFUSED]
+    assert list(combined.predict(case, AT).parts) == [combined.CLOSED_FORM_ONLY]
 
 
 def test_steps_that_do_not_count_are_not_simulated(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_steps_that_do_not_count_are_not_simulated(tmp_path: Path) -> None:
     failed = table(tmp_path, [{"micro_batch": "16", "step_time_s": "", "status": "oom_or_crash"}], name="failed.csv")
     counting: Predictor = recording  # type: ignore[assignment]
     found = validate_tables([ran], failed, predictor=counting)
-    assert (len(asked), len(found.said), len(found.failed)) == (1, 2, 1)
+    assert (len(asked), len(found.predictions), len(found.failed)) == (1, 2, 1)
 
 
 def test_each_predictor_has_a_name() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.llm.constants import QUANTILES, fitted, widening
+from calibration.llm.constants import QUANTILES, fitted_constants, widening
 from calibration.llm.score import quantile
 from sim.report.layouts.layout_error import WIDER
 from tests.calibration.llm.test_case import one
@@ -62,7 +62,7 @@ def test_a_new_source_is_covered_nine_times_in_ten() -> None:
     ids=("like others", "a generation that nobody ran", "more GPUs than any run"),
 )
 def test_intervals_widen_beyond_what_others_ran(tmp_path: Path, unlike: dict[str, str], wider: bool) -> None:
-    known = fitted("someone/new")
+    known = fitted_constants("someone/new")
     (low, high), (plain_low, plain_high) = known.interval(one(tmp_path, **unlike)), known.interval(one(tmp_path))
     assert (math.log(high) / math.log(plain_high)) == pytest.approx(WIDER if wider else 1.0)
     assert (math.log(low) / math.log(plain_low)) == pytest.approx(WIDER if wider else 1.0)

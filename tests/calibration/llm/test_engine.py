@@ -11,15 +11,15 @@ import pytest
 
 from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
-from calibration.llm.constants import fitted
-from calibration.llm.engine import hardware_of, practice_overrides, simulated
+from calibration.llm.constants import fitted_constants
+from calibration.llm.engine import hardware_of, practice_overrides, simulate_case
 from sim.spec.library import load_hardware
 from tests.calibration.llm.test_case import one
 from tests.calibration.llm.test_closed_form import nanotron
 
 ALIKE: Final = 0.15
 """Most by which both may differ (logarithm) where each rank's collectives have the links to themselves."""
-AT: Final = fitted("nobody").constants
+AT: Final = fitted_constants("nobody").constants
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ AT: Final = fitted("nobody").constants
 )
 def test_without_contention_simulator_and_closed_form_agree(tmp_path: Path, layout: dict[str, str]) -> None:
     case = one(tmp_path, **{"global_batch": "64", **layout})
-    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+    assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_without_contention_simulator_and_closed_form_agree(tmp_path: Path, layo
 )
 def test_they_agree_where_torch_compares_collectives_too(tmp_path: Path, layout: dict[str, str]) -> None:
     case = nanotron(tmp_path, **{"global_batch": "32", "node_type": "p5.48xlarge class", **layout})
-    assert case.checked is (case.gpus > 8)
-    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+    assert case.checks_collectives is (case.gpus > 8)
+    assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
 
 
 def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_machine_of_a_gpu_has_it() -> None:
 
 def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
     case = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:x")
-    changed = replace(case, one_copy=True, expert_overlap=True, graphs=True, checked=True)
+    changed = replace(case, one_copy=True, expert_overlap=True, uses_cuda_graphs=True, checks_collectives=True)
     found = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
     names = {name.removeprefix("training.stack.") for name in found[1] if found[0].get(name) != found[1][name]}
     assert names == {"mesh.one_copy", "mesh.expert_overlap", "mesh.collective_check", "cuda_graphs"}
@@ -85,4 +85,4 @@ def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
 def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: Path, framework: str, flash: str) -> None:
     layout = {"framework": framework, "zero_stage": "3", "global_batch": "64", "activation_checkpointing": "full", "seq_len": "4096"}
     case = one(tmp_path, flash_attention=flash, **layout)
-    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+    assert abs(math.log(simulate_case(case, AT).step_time / predict(case, AT).step_time)) < ALIKE

@@ -12,16 +12,16 @@ import pytest
 
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
-from calibration.llm.constants import fitted
-from calibration.llm.published import PAGE, Simulated, factor_table, factors_of_others, publish, scored_runs, step_table
+from calibration.llm.constants import fitted_constants
+from calibration.llm.published import PAGE, SimulatedRun, factor_table, factors_of_others, publish, scored_runs, step_table
 from sim.report.layouts.layout_error import SUMMARY
 from tests.calibration.llm.test_choice import cases
 
 
-def runs_of(folder: Path, steps: Sequence[tuple[str, float, float, float]]) -> list[Simulated]:
+def runs_of(folder: Path, steps: Sequence[tuple[str, float, float, float]]) -> list[SimulatedRun]:
     """Return runs of (source, measured, simulated, computed seconds)."""
     rows = [{"source": source, "step_time_s": str(measured)} for source, measured, _, _ in steps]
-    return [Simulated(case, step, compute) for case, (_, _, step, compute) in zip(cases(folder, rows), steps, strict=True)]
+    return [SimulatedRun(case, step, compute) for case, (_, _, step, compute) in zip(cases(folder, rows), steps, strict=True)]
 
 
 def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> 
     assert factors_of_others(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.375})
     assert factors_of_others(runs[:1]) == {("a/a", "hopper"): 1.0}
     first = scored_runs(runs)[0]
-    closed = closed_form.predict(runs[0].case, fitted("a/a").constants).step_time
-    assert first.said["simulator"] == pytest.approx(10.0 + 0.25 * 8.0)
-    assert first.said["both"] == pytest.approx(sqrt(closed * 12.0)) == pytest.approx(first.said["predicted"])
+    closed = closed_form.predict(runs[0].case, fitted_constants("a/a").constants).step_time
+    assert first.step_times["simulator"] == pytest.approx(10.0 + 0.25 * 8.0)
+    assert first.step_times["both"] == pytest.approx(sqrt(closed * 12.0)) == pytest.approx(first.step_times["predicted"])
 
 
 def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
@@ -41,12 +41,12 @@ def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
     rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abc"]
     rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efg"]
     rows += [{"source": "i/i", "step_time_s": "11.0", "gpu": "B200"}]
-    factors = factors_of_others([Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
+    factors = factors_of_others([SimulatedRun(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
     assert {factors[f"{name}/{name}", "hopper"] for name in "abc"} == {1.25}
     assert {factors[f"{name}/{name}", "ampere"] for name in "efg"} == {1.0}
     assert factors["i/i", "blackwell"] == pytest.approx(1.125)
     assert "a hopper                                1   1.25   1.25" in factor_table(
-        [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
+        [SimulatedRun(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
     )
 
 
@@ -54,7 +54,7 @@ def test_mixtures_of_experts_have_no_vote_but_hear_the_others(tmp_path: Path) ->
     """a/a's mixture would ask for 2.25, its dense model asks for 1; b/b has a mixture alone, and all hear the dense ones of others."""
     rows = [{"source": "a/a", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "a/a", "step_time_s": "10.0"}]
     rows += [{"source": "b/b", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "c/c", "step_time_s": "12.0"}]
-    runs = [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
+    runs = [SimulatedRun(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
     assert [bool(run.case.shape.experts) for run in runs] == [True, False, True, False]
     assert factors_of_others(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.0})
     assert "b hopper" not in factor_table(runs)
@@ -63,7 +63,7 @@ def test_mixtures_of_experts_have_no_vote_but_hear_the_others(tmp_path: Path) ->
 def test_the_table_votes_by_source(tmp_path: Path) -> None:
     """Runs of two sources that are 10 and 30% off come to 20%, though one has twice as many."""
     rows = scored_runs(runs_of(tmp_path, [("a/a", 10.0, 10.0, 8.0)] * 20 + [("b/b", 10.0, 10.0, 8.0)] * 10))
-    rows = [replace(row, said={**row.said, "simulator": 11.0 if row.case.row.source == "a/a" else 13.0}) for row in rows]
+    rows = [replace(row, step_times={**row.step_times, "simulator": 11.0 if row.case.row.source == "a/a" else 13.0}) for row in rows]
     text = step_table(rows)
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "10.0 / 10.0" in lines["a/a"] and "30.0 / 30.0" in lines["b/b"]
@@ -83,5 +83,5 @@ def test_page_and_summary_are_written(tmp_path: Path) -> None:
     assert told[-1] == (6, 6)
     assert page.startswith("before\n<!-- validated -->\n```\n") and page.endswith("<!-- end -->\nbehind\n") and "of last year" not in page
     groups = json.loads((tmp_path / SUMMARY).read_text(encoding="utf-8"))["groups"]
-    simulated = engine.predict(described[0], fitted(described[0].row.source).constants).step_time
+    simulated = engine.predict(described[0], fitted_constants(described[0].row.source).constants).step_time
     assert next(iter(groups.values()))["high"] == pytest.approx(14.0 / simulated, rel=0.03)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.cli import app
-from calibration.llm.constants import fitted, sources
+from calibration.llm.constants import fitted_constants, fitted_sources
 from calibration.llm.score import quantile, sweeps
 from calibration.llm.validate import llm_document, validate_tables
 from tests.calibration.llm.tables import table
@@ -37,7 +37,7 @@ def test_ranking_against_a_hand_count(tmp_path: Path) -> None:
     rows = [*SWEEP, {"step_time_s": "13.0", "micro_batch": "2"}]
     scored = validate_tables([table(tmp_path, rows)]).scored
     (sweep,) = sweeps(scored)
-    said = [row.said["predicted"] for row in scored]
+    said = [row.step_times["predicted"] for row in scored]
     measured = [row.measured for row in scored]
     agree = [(said[i] - said[j]) * (measured[i] - measured[j]) for i in range(5) for j in range(i)]
     assert sweep["kendall_tau"] == pytest.approx((sum(x > 0 for x in agree) - sum(x < 0 for x in agree)) / 10)
@@ -47,11 +47,11 @@ def test_ranking_against_a_hand_count(tmp_path: Path) -> None:
 
 def test_a_scored_source_is_left_out() -> None:
     known = "mosaicml/llm-foundry"
-    assert known in sources()
-    assert known not in fitted(known).errors
-    assert known in fitted(known, leave_out=False).errors
-    assert fitted(known).constants != fitted(known, leave_out=False).constants
-    assert fitted("someone/new").constants == fitted(known, leave_out=False).constants
+    assert known in fitted_sources()
+    assert known not in fitted_constants(known).errors
+    assert known in fitted_constants(known, leave_out=False).errors
+    assert fitted_constants(known).constants != fitted_constants(known, leave_out=False).constants
+    assert fitted_constants("someone/new").constants == fitted_constants(known, leave_out=False).constants
 
 
 def test_the_command(tmp_path: Path) -> None:

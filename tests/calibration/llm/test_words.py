@@ -13,7 +13,7 @@ from calibration.llm.network import nic_of
 from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
-from calibration.llm.words import SAVED, Shards, means_yes, precision_of, recompute_of, shards_of, zero_of
+from calibration.llm.words import SAVED_LAYERS, Shards, means_yes, precision_of, recompute_of, shards_of, zero_of
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -45,7 +45,7 @@ def test_recipes_of_8_bits(text: str, meant: str | None) -> None:
 def test_a_recipe_is_the_rows_or_the_stacks(tmp_path: Path) -> None:
     said = {"gpu": "H100", "gpus": "8", "dp": "8", "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "1"}
     titan = one(tmp_path, **said, framework="torchtitan", precision="fp8")
-    assert (titan.scaling, titan.recipe) == (None, "tensorwise")
+    assert (titan.stated_recipe, titan.recipe) == (None, "tensorwise")
     assert one(tmp_path, **said, framework="torchtitan", precision="fp8 rowwise").recipe == "rowwise"
     assert one(tmp_path, **said, framework="torchtitan", precision="bf16").recipe is None
     assert workload_document(titan)["training"].get("fp8_recipe") is None
@@ -77,9 +77,9 @@ def test_yes_no_and_stages() -> None:
 
 def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> None:
     """MaxText/layers/models.py, ``get_remat_policy``; what its policies of other layers name is no guess."""
-    assert {recompute_of(policy, "jax") for policy in SAVED} == {("full", 0)}
+    assert {recompute_of(policy, "jax") for policy in SAVED_LAYERS} == {("full", 0)}
     case = one(tmp_path, activation_checkpointing="save_out_proj")
-    assert (case.recompute, case.saves) == ("full", ("attention.output",))
+    assert (case.recompute, case.saved_layers) == ("full", ("attention.output",))
     with pytest.raises(CannotDescribe, match="MaxText's policies"):
         recompute_of("save_dot_with_context_except_mlp", "jax")
 
@@ -101,7 +101,7 @@ def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
 def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
     said = [describe(read_table(table(tmp_path, [{"gpu": gpu, "precision": "nvfp4"}]))[0]) for gpu in ("H100", "B200")]
     assert said[0] == "H100-SXM5-80GB has no fp4"
-    assert isinstance(said[1], Case) and said[1].products == "fp4"
+    assert isinstance(said[1], Case) and said[1].precision == "fp4"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
 def test_frameworks_and_the_stage_that_goes_without_saying(tmp_path: Path, framework: str, family: str, stage: int) -> None:
     case = one(tmp_path, framework=framework, zero_stage="", fsdp_mode="")
     assert (case.family, case.zero) == (family, stage)
-    assert ("zero_stage 3" in case.assumed) is (stage == 3)
+    assert ("zero_stage 3" in case.assumptions) is (stage == 3)
     assert one(tmp_path, framework=framework, zero_stage="0").zero == 0
 
 
@@ -128,7 +128,7 @@ def test_frameworks_and_the_stage_that_goes_without_saying(tmp_path: Path, frame
 def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
     found = chip_named(name)
     assert (found.chip.name if found else None) == chip
-    assert found is None or bool(found.assumed) is (name not in ("A800", "H100"))
+    assert found is None or bool(found.assumption) is (name not in ("A800", "H100"))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> No
     """Twenty rows, each odd in one cell: the counts add up, and each that is left out has its reason in the text."""
     path = table(tmp_path, [{name: value} for name, value in VARIATIONS.items()])
     found = validate_tables([path])
-    assert len(found.scored) + len(found.not_described) + len(found.not_scored) == found.rows == len(VARIATIONS)
+    assert len(found.scored) + len(found.not_described) + len(found.not_scored) == found.row_count == len(VARIATIONS)
     text = llm_table(found)
     assert all(one.reason in text for one in (*found.not_described, *found.not_scored))
     described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
@@ -207,20 +207,20 @@ def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
     }
     assert [case.zero for case in cases.values()] == [3, 2, 0]
     hybrid = one(tmp_path, framework="FSDP", fsdp_mode="HYBRID_SHARD", zero_stage="3")
-    assert hybrid.zero == 3 and "sharded over all data-parallel ranks, not inside each replica" in hybrid.assumed
+    assert hybrid.zero == 3 and "sharded over all data-parallel ranks, not inside each replica" in hybrid.assumptions
 
 
 def test_replicas_that_do_not_multiply_out_are_taken_from_the_gpus(tmp_path: Path) -> None:
     case = one(tmp_path, dp="4")
-    assert case.data == 8 and "dp 8, as 8 GPUs leave it: the row says 4" in case.assumed
-    assert not [note for note in one(tmp_path).assumed if note.startswith("dp ")]
+    assert case.data == 8 and "dp 8, as 8 GPUs leave it: the row says 4" in case.assumptions
+    assert not [note for note in one(tmp_path).assumptions if note.startswith("dp ")]
 
 
 def test_sequences_beyond_the_positions_that_the_name_tells(tmp_path: Path) -> None:
     """Who measured them had positions for them; the simulator then says what memory they take."""
     case = one(tmp_path, model="gemma-2-9b", layers="", hidden="", heads="", kv_heads="", ffn_hidden="", vocab="", seq_len="16384")
-    assert case.shape.max_seq == 16384 and "16,384 positions: the model has 8,192" in case.assumed
-    assert case.need.nbytes > 0
+    assert case.shape.max_seq == 16384 and "16,384 positions: the model has 8,192" in case.assumptions
+    assert case.memory_need.nbytes > 0
 
 
 @pytest.mark.parametrize(("name", "layers"), [("Gemma 3 27B", 62), ("google/gemma-3-27b-it", 62), ("gemma-3-27b-pt", 62), ("Phi 4", 40)])

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
-from calibration.machines.machine_fit import Measured, together
+from calibration.machines.machine_fit import MergedRecords, merge_records
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from sim.training.collectives.price.gloo_ring import pass_time
 from tests.calibration.machine_records import Meter, _collective, cpu_record, over_two_machines
 
 
-def measured(folder: Path, record: MachineRecord) -> Measured:
+def measured(folder: Path, record: MachineRecord) -> MergedRecords:
     write_record(folder / "r.json", record)
-    return together([folder / "r.json"])
+    return merge_records([folder / "r.json"])
 
 
 @pytest.mark.parametrize("one_line", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibration.machines.fit_run import collective_fits
-from calibration.machines.machine_fit import fits, together
+from calibration.machines.machine_fit import fits, merge_records
 from calibration.measure.machine_record import write_record
 from sim.spec.yaml import SpecError
 from tests.calibration.machine_records import TRUTH, cpu_record, gpu_record
@@ -20,14 +20,14 @@ def found(folder: Path, *records: object) -> dict:
     paths = [folder / f"{number}.json" for number in range(len(records))]
     for path, record in zip(paths, records, strict=True):
         write_record(path, record)
-    measured = together(paths)
+    measured = merge_records(paths)
     return fits(measured) | collective_fits(measured)
 
 
 @pytest.mark.parametrize("record", [cpu_record(), gpu_record()])
 def test_without_noise_the_constants_come_out(tmp_path: Path, record: object) -> None:
     for subject, fit in found(tmp_path, record).items():
-        for estimate in fit.found.estimates:
+        for estimate in fit.posterior.estimates:
             truth = TRUTH.get(subject, {}).get(estimate.name)
             if truth is not None and (subject, record.machine["device"]) != ("memory", "cuda"):
                 assert estimate.value == pytest.approx(truth, rel=0.03), (subject, estimate.name)
@@ -40,7 +40,7 @@ def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
     seen: Counter = Counter()
     for seed in range(SEEDS):
         for subject, fit in found(tmp_path, cpu_record(0.06, seed)).items():
-            for estimate in fit.found.estimates:
+            for estimate in fit.posterior.estimates:
                 truth = TRUTH.get(subject, {}).get(estimate.name)
                 if truth is not None and estimate.identified:
                     seen[subject, estimate.name] += 1

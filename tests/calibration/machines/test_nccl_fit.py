@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from calibration.machines import fit_run
-from calibration.machines.machine_fit import together
-from calibration.machines.nccl_fit import _kind, nccl_fit, predicted, transport_blocks
+from calibration.machines.machine_fit import merge_records
+from calibration.machines.nccl_fit import _kind, nccl_fit, predicted_times, transport_blocks
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from calibration.measure.probes.collectives import OPERATIONS
 from sim.spec.library import load_hardware
@@ -30,7 +30,7 @@ def record(hardware: str, factors: dict[tuple[str, str], float], noise: float = 
     rows += [{"op": "all_gather", **team, "bytes": size, "cpu_s": 0.0} for team in teams for size in (512, 4096)]
     rows.sort(key=_kind)
     logs = {key: math.log(factor) for key, factor in factors.items()}
-    times = predicted(load_hardware(hardware).spec, logs, rows) * np.exp(generator.normal(0.0, noise, len(rows)))
+    times = predicted_times(load_hardware(hardware).spec, logs, rows) * np.exp(generator.normal(0.0, noise, len(rows)))
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
     found.probes["all_reduce"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
     return found
@@ -54,7 +54,7 @@ def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
 def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     write_record(tmp_path / "r.json", record("p3.16xlarge", {}))
     found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
-    assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].found.estimates)
+    assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].posterior.estimates)
 
 
 @pytest.mark.nightly
@@ -64,11 +64,11 @@ def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> Non
     found, logs = gpu_record(8), {key: math.log(factor) for key, factor in truth.items()}
     rows = [{"op": op, **team, "bytes": 4**power, "cpu_s": 0.0} for op in OPERATIONS for team in ONE[1:] for power in (6, 10, 13)]
     rows.sort(key=_kind)
-    times = predicted(load_hardware("p3.16xlarge").spec, logs, rows)
+    times = predicted_times(load_hardware("p3.16xlarge").spec, logs, rows)
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
     found.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
     write_record(tmp_path / "r.json", found)
-    measured, described = together([tmp_path / "r.json"]), load_hardware("p3.16xlarge").spec
+    measured, described = merge_records([tmp_path / "r.json"]), load_hardware("p3.16xlarge").spec
     fitted = nccl_fit(measured, described)
     assert fitted is not None and len(fitted.times) == len(rows)
     assert fitted["nvlink transport efficiency"].value == pytest.approx(0.7, rel=0.05)

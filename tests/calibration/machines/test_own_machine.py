@@ -10,7 +10,7 @@ import pytest
 from calibration import RECORDS
 from calibration.machines import fit_run
 from calibration.machines.gloo_fit import BETWEEN, gloo_fits
-from calibration.machines.machine_fit import together
+from calibration.machines.machine_fit import merge_records
 from calibration.machines.step_comparison import compare, median_errors
 from calibration.measure.machine_record import read_record
 from calibration.measure.probes.catalogue import PROBES
@@ -40,7 +40,7 @@ def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_er
     fitted = fit_run.fit([RECORD], tmp_path / "epyc-2-cores.yaml")
     for name in ("epyc-2-cores.yaml", "epyc-2-cores-stack.yaml"):
         assert (tmp_path / name).read_text() == (MACHINES / name).read_text()
-    rows, _ = compare(fitted.measured, fitted.written, fitted.ratios)
+    rows, _ = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert len(rows) == 6 and not any(row.disturbed for row in rows)
     kernels, layers, _ = (100 * error for error in median_errors(rows))
     [line] = [line for line in README.read_text().splitlines() if "epyc-2-cores" in line and line.startswith("|")]
@@ -49,7 +49,7 @@ def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_er
 
 def test_the_network_between_two_hosts_is_found() -> None:
     """Two namespaces of one core each behind token buckets of 500 Mbps, of which TCP's payload is 0.956 (`hardware/parts/transports`)."""
-    measured = together([MACHINES / "two-hosts-500-mbps.json"])
+    measured = merge_records([MACHINES / "two-hosts-500-mbps.json"])
     assert (measured.nodes, measured.neighbours) == (2, 1)
     [network] = gloo_fits(measured)
     told = network["time per unit"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.machines.posterior import Unknown, explain, mean_of, student
+from calibration.machines.posterior import Parameter, fit_mean, fit_terms, interval_half_width
 from sim.spec.yaml import SpecError
 
 SEEDS = 300
 
 
-def coverage(design: np.ndarray, truth: np.ndarray, unknowns: list[Unknown], noise: float) -> dict[str, float]:
+def coverage(design: np.ndarray, truth: np.ndarray, unknowns: list[Parameter], noise: float) -> dict[str, float]:
     """Return in which share of seeds each interval holds the truth, where the parameter was identified in most of them."""
     held = {one.name: 0 for one in unknowns}
     known = dict(held)
     for seed in range(SEEDS):
         generator = np.random.default_rng(seed)
         times = (design @ truth) * np.exp(generator.normal(0.0, noise, len(design)))
-        for value, found in zip(truth, explain(design, times, unknowns).estimates, strict=True):
+        for value, found in zip(truth, fit_terms(design, times, unknowns).estimates, strict=True):
             held[found.name] += found.low <= value <= found.high
             known[found.name] += found.identified
     return {name: count / SEEDS for name, count in held.items() if known[name] > SEEDS / 2}
@@ -29,7 +29,7 @@ def test_intervals_of_a_fixed_cost_and_a_rate(noise: float) -> None:
     """As of copies: 1 KiB to 256 MiB at 5 GB/s and 20 us."""
     sizes = 4.0 ** np.arange(5, 15)
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    found = coverage(design, np.array([20e-6, 1 / 5e9]), [Unknown("fixed", 10e-6), Unknown("per byte", 1e-10)], noise)
+    found = coverage(design, np.array([20e-6, 1 / 5e9]), [Parameter("fixed", 10e-6), Parameter("per byte", 1e-10)], noise)
     assert set(found) == {"fixed", "per byte"}
     assert all(0.90 <= share <= 0.99 for share in found.values()), found
 
@@ -38,7 +38,7 @@ def test_intervals_of_a_collective() -> None:
     """As of rings of 2 and 8 ranks: start, step around the ring, and bytes, each with the prior of its transport class."""
     rows = [(ranks, 4.0**power) for ranks in (2, 8) for power in range(2, 14)]
     design = np.array([[1.0, 2 * (ranks - 1), 2 * (ranks - 1) / ranks * size] for ranks, size in rows])
-    unknowns = [Unknown("launch", 100e-6, 0.7), Unknown("step", 250e-6, 0.7), Unknown("per byte", 1 / 1.25e9, 0.7)]
+    unknowns = [Parameter("launch", 100e-6, 0.7), Parameter("step", 250e-6, 0.7), Parameter("per byte", 1 / 1.25e9, 0.7)]
     found = coverage(design, np.array([60e-6, 180e-6, 1 / 0.9e9]), unknowns, 0.08)
     assert {"step", "per byte"} <= set(found)
     assert all(0.90 <= share <= 0.99 for share in found.values()), found
@@ -47,7 +47,7 @@ def test_intervals_of_a_collective() -> None:
 def test_intervals_of_repeated_values() -> None:
     held = 0
     for seed in range(SEEDS):
-        found = mean_of("launch", list(5e-6 * np.exp(np.random.default_rng(seed).normal(0.0, 0.05, 7))))["launch"]
+        found = fit_mean("launch", list(5e-6 * np.exp(np.random.default_rng(seed).normal(0.0, 0.05, 7))))["launch"]
         held += found.low <= 5e-6 <= found.high
     assert 0.90 <= held / SEEDS <= 0.99
 
@@ -56,7 +56,7 @@ def test_exact_times_give_exact_parameters() -> None:
     """Without noise the parameters come out, but for the pull of a vague prior."""
     sizes = 10.0 ** np.arange(3, 9)
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    found = explain(design, design @ np.array([1e-5, 1e-9]), [Unknown("fixed", 1e-6), Unknown("per byte", 1e-10)])
+    found = fit_terms(design, design @ np.array([1e-5, 1e-9]), [Parameter("fixed", 1e-6), Parameter("per byte", 1e-10)])
     assert found["fixed"].value == pytest.approx(1e-5, rel=1e-3) and found["per byte"].value == pytest.approx(1e-9, rel=1e-3)
     assert np.abs(found.residuals).max() < 1e-3
 
@@ -65,10 +65,10 @@ def test_what_the_data_do_not_tell_keeps_its_prior() -> None:
     """Large messages alone say nothing of a fixed cost; rings of one size tell start and steps together, not apart."""
     sizes = np.array([1e8, 2e8, 4e8, 8e8])
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    found = explain(
+    found = fit_terms(
         design,
         design @ np.array([1e-5, 1e-9]) * np.array([1.01, 0.99, 1.0, 1.02]),
-        [Unknown("fixed", 1e-5, 0.7), Unknown("per byte", 1e-9)],
+        [Parameter("fixed", 1e-5, 0.7), Parameter("per byte", 1e-9)],
     )
     assert found["per byte"].identified and not found["fixed"].identified
     assert found["fixed"].value == pytest.approx(1e-5, rel=0.1)
@@ -76,7 +76,7 @@ def test_what_the_data_do_not_tell_keeps_its_prior() -> None:
 
 
 def test_few_points_make_wide_intervals() -> None:
-    assert student(np.inf) == pytest.approx(1.96, abs=0.01)
-    assert student(2) == pytest.approx(4.30, abs=0.01)  # any table of Student's t
+    assert interval_half_width(np.inf) == pytest.approx(1.96, abs=0.01)
+    assert interval_half_width(2) == pytest.approx(4.30, abs=0.01)  # any table of Student's t
     with pytest.raises(SpecError, match="nothing to fit"):
-        mean_of("launch", [])
+        fit_mean("launch", [])

@@ -10,8 +10,8 @@ import pytest
 
 from calibration.kernels.fit import with_kernels
 from calibration.machines.fit_run import yaml_text
-from calibration.machines.machine_fit import Measured, together
-from calibration.machines.machine_yaml import device_block, gpu_part
+from calibration.machines.machine_fit import MergedRecords, merge_records
+from calibration.machines.machine_yaml import device_block, gpu_named_by_driver
 from calibration.machines.product_shares import product_shares
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from calibration.measure.probes.products import GEMM, LAYERS
@@ -29,7 +29,7 @@ SHAPES = [(size, size, size) for size in (512, 768, 1024, 1536, 2048, 3072)] + l
 
 @cache
 def h100() -> Gpu:
-    found = gpu_part(H100["name"])
+    found = gpu_named_by_driver(H100["name"])
     assert found is not None and found.kernels is not None
     return found
 
@@ -51,9 +51,9 @@ def record(times: dict[tuple[int, ...], float]) -> MachineRecord:
     return found
 
 
-def measured(folder: Path, made: MachineRecord) -> Measured:
+def measured(folder: Path, made: MachineRecord) -> MergedRecords:
     write_record(folder / "r.json", made)
-    return together([folder / "r.json"])
+    return merge_records([folder / "r.json"])
 
 
 def test_a_share_comes_out_and_stands_in_the_description(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from calibration.machines.fit_run import collective_fits
-from calibration.machines.machine_fit import Fit, fits, together
+from calibration.machines.machine_fit import Fit, fits, merge_records
 from calibration.machines.residuals import residual_picture
 from calibration.measure.machine_record import MachineRecord, write_record
 from sim.spec.yaml import SpecError
@@ -17,7 +17,7 @@ from tests.calibration.machine_records import cpu_record, gpu_record
 
 def found(folder: Path, record: MachineRecord) -> dict[str, Fit]:
     write_record(folder / "record.json", record)
-    measured = together([folder / "record.json"])
+    measured = merge_records([folder / "record.json"])
     return fits(measured) | collective_fits(measured)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from calibration.machines import fit_run, step_factors
-from calibration.machines.layer_factors import PRODUCTS, ratios, traced
-from calibration.machines.machine_fit import Fit, fits, together
+from calibration.machines.layer_factors import PRODUCT_OPERATORS, layer_ratios, trace_model
+from calibration.machines.machine_fit import Fit, fits, merge_records
 from calibration.machines.machine_yaml import device_block, with_layers
-from calibration.machines.posterior import mean_of
+from calibration.machines.posterior import fit_mean
 from calibration.machines.predicted_steps import measured_step, predicted_step
 from calibration.machines.step_comparison import compare, comparison_table, is_disturbed
 from calibration.machines.step_factors import is_significant, step_fit, with_factor
@@ -38,16 +38,16 @@ def layers_of(folder: Path, factor: float) -> dict:
     rows = [
         {
             "layer": layer.name,
-            "type": "Conv2d" if layer.op in PRODUCTS else "ReLU",
+            "type": "Conv2d" if layer.op in PRODUCT_OPERATORS else "ReLU",
             **{
                 f"{way}_s": [factor * layer_time(layer, gpu, "fp32", stack, 64, way == "backward").time] * 3
                 for way in ("forward", "backward")
             },
         }
-        for layer in traced(ASKED["model"], ("3x32x32",), ()).layers
+        for layer in trace_model(ASKED["model"], ("3x32x32",), ()).layers
     ]
     row = ASKED | {"whole_s": [1.0], "layers": rows}
-    assert ratios(row, traced(ASKED["model"], ("3x32x32",), ()), gpu) == (pytest.approx(factor), pytest.approx(factor))
+    assert layer_ratios(row, trace_model(ASKED["model"], ("3x32x32",), ()), gpu) == (pytest.approx(factor), pytest.approx(factor))
     return row
 
 
@@ -68,11 +68,11 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
     gpu = load_hardware(str(tmp_path / "r.yaml")).spec.groups[0].node.gpu
     assert gpu.vector_factor == pytest.approx(2.0, rel=1e-2)
     assert load(Stack, tmp_path / "r-stack.yaml").spec.elementwise_traffic == pytest.approx(2.0, rel=1e-2)
-    rows, notes = compare(fitted.measured, fitted.written, fitted.ratios)
+    rows, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert notes == [] and [row.exchange for row in rows] == [True, False]
     alone = rows[1]
-    assert alone.layers / alone.kernels == pytest.approx(2.0, rel=0.1)
-    assert alone.predicted == alone.layers  # there is no other model to learn from
+    assert alone.from_layers / alone.from_kernels == pytest.approx(2.0, rel=0.1)
+    assert alone.predicted == alone.from_layers  # there is no other model to learn from
     assert all(row.measured == pytest.approx(0.2) for row in rows)  # of 0.2, 0.2, 0.5
     assert "median error, own model left out of the fit" in comparison_table(rows)
 
@@ -83,9 +83,9 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
     record.probes["steps"].rows[1]["times_by_rank_s"] = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
     write_record(tmp_path / "r.json", record)
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
-    [[ratio]] = fitted.ratios.values()
+    [[ratio]] = fitted.step_ratios.values()
     row = record.rows("steps")[1]
-    assert predicted_step(row, fitted.written, stack={"compute_factor": ratio}) == pytest.approx(3.0, rel=1e-6)
+    assert predicted_step(row, fitted.files, stack={"compute_factor": ratio}) == pytest.approx(3.0, rel=1e-6)
     assert load(Stack, tmp_path / "r-stack.yaml").spec.compute_factor == 1.0  # one model does not say it of all
     monkeypatch.setattr(step_factors, "LEAST_STEPS", 1)
     fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
@@ -95,21 +95,21 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
 
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
     """Three models agree on 1.3 but for 1%: the fourth is predicted with it. Models that scatter about 1 say nothing."""
-    sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, but="d")
+    sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, excluded="d")
     assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and is_significant(sure)
     assert not is_significant(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))
-    assert not is_significant(step_fit({"a": [1.3], "b": [1.3]})) and step_fit({"a": [2.0]}, but="a") is None
+    assert not is_significant(step_fit({"a": [1.3], "b": [1.3]})) and step_fit({"a": [2.0]}, excluded="a") is None
     assert with_factor({"name": "x", "source": {"name": "y"}}, sure, "z")["source"] == {"name": "y", "compute_factor": "z"}
 
 
 def test_a_known_gpu_keeps_the_factor_that_its_layers_multiply(tmp_path: Path) -> None:
     """Layers that take 1.5 times as long as the catalogue's V100 models, which has a factor of its own, multiply that."""
     write_record(tmp_path / "g.json", gpu_record())
-    measured = together([tmp_path / "g.json"])
+    measured = merge_records([tmp_path / "g.json"])
     kernels = device_block(measured, fits(measured))
     before = load_part(Gpu, kernels["extends"], "hardware/parts/gpus").vector_factor
     assert before > 1
-    layers = {"products in networks": Fit("products in networks", "layers", np.ones(3), np.full(3, 1.5), mean_of("factor", [1.5] * 3))}
+    layers = {"products in networks": Fit("products in networks", "layers", np.ones(3), np.full(3, 1.5), fit_mean("factor", [1.5] * 3))}
     assert with_layers(kernels, measured, layers, before)["vector_factor"] == pytest.approx(1.5 * before, rel=1e-3)
 
 
@@ -130,5 +130,5 @@ def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:
         row["model"] = "absent_module:net"
     write_record(tmp_path / "r.json", record)
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
-    rows, notes = compare(fitted.measured, fitted.written, fitted.ratios)
+    rows, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert rows == [] and len(notes) == 1 and "absent_module:net: not predicted" in notes[0]

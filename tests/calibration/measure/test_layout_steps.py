@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.lab.layout_score import described
-from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.lab.layout_score import layout_workload
+from calibration.measure.ddp_steps import RankSteps, StepRequest, spawn
 from calibration.measure.division import Division
-from calibration.measure.layout_steps import LaidOut
+from calibration.measure.layout_steps import LayoutRequest
 from sim.parallel.units import units
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.nightly]
 
-WANTED = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
+WANTED = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
 
 
 def alone(layout: Division, rank: int) -> RankSteps:
     """The steps of one of two ranks."""
-    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LaidOut(layout, 2, rank).text()))
+    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2, rank).text()))
     return found
 
 
 @pytest.mark.parametrize("layout", [Division(shard="parameters"), Division(tensor=2)])
 def test_each_unit_of_the_described_model_is_timed(layout: Division) -> None:
     found = alone(layout, 0)
-    count = len(units(described(layout, 2).model))
+    count = len(units(layout_workload(layout, 2).model))
     assert {*found.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
     assert min(found.parts.values()) > 0.0
-    assert found.parameters == described(layout, 2).model.parameters
+    assert found.parameters == layout_workload(layout, 2).model.parameters
 
 
 def test_stages_hold_the_model_between_them() -> None:
@@ -35,4 +35,4 @@ def test_stages_hold_the_model_between_them() -> None:
     found = [alone(layout, rank) for rank in range(2)]
     for rank, one in enumerate(found):
         assert {*one.parts} == {f"F of stage {rank}", f"B of stage {rank}", "idle", "update"}
-    assert sum(one.parameters for one in found) == described(layout, 2).model.parameters
+    assert sum(one.parameters for one in found) == layout_workload(layout, 2).model.parameters

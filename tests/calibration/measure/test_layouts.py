@@ -56,7 +56,7 @@ def test_ranks_divide_what_is_asked_of_them(ranks: int, tmp_path: Path) -> None:
         said = {name: int(value) for name, value in (text.split("=") for text in each["arguments"])}
         assert [said["width"] % (64 * ranks), said["depth"] % ranks, said["vocabulary"] % ranks] == [0, 0, 0]
         assert int(each["inputs"][0].split(":")[0]) % ranks == 0
-    assert LAYOUTS.skipped(bench(tmp_path, 1)) and not LAYOUTS.skipped(bench(tmp_path, 2))
+    assert LAYOUTS.skip_reason(bench(tmp_path, 1)) and not LAYOUTS.skip_reason(bench(tmp_path, 2))
 
 
 def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -65,7 +65,7 @@ def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeyp
     monkeypatch.setattr(ddp_steps, "time", SimpleNamespace(perf_counter=cuda.perf_counter, process_time=cuda.perf_counter))
 
     class Kernels:
-        alone = False
+        is_isolated = False
         parameters = ()
 
         def __init__(self, *_: Any) -> None: ...
@@ -109,13 +109,13 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     rows = []
     for factor, layout in zip((1.0, 2.0, 1.0, 2.0), divisions(2), strict=True):
-        seconds = factor * predicted_layout(asked(layout), fitted.written)
+        seconds = factor * predicted_layout(asked(layout), fitted.files)
         rows.append(asked(layout) | {"cpu_s": [0.1, 0.1], "times_by_rank_s": [[seconds] * 3, [seconds / 2] * 3]})
     record = cpu_record()
     record.probes["layouts"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
     write_record(tmp_path / "r.json", record)
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
-    found, notes = compare(fitted.measured, fitted.written, fitted.ratios)
+    found, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert not any("decoder" in note for note in notes)
     assert [row.error for row in found] == pytest.approx([0.0, -0.5, 0.0, -0.5], abs=1e-3)
     assert "decoder, tensor 2 + sequence" in comparison_table(found)
@@ -124,7 +124,7 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
 def test_what_ranks_compute_and_send_is_what_is_predicted(tmp_path: Path) -> None:
     """A step takes longer than its share of the products; a pipeline's bubble, and messages that tensor ranks wait for, come on top."""
     write_record(tmp_path / "r.json", cpu_record())
-    written = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml").written
+    written = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml").files
     sharded, split, sequence, staged = (predicted_layout(asked(layout), written) for layout in divisions(2))
     elements = 256 * 2048 * 2 + 4 * (12 * 256 * 256)
     products = 6 * 8 * 64 * (elements - 256 * 2048) / 80e9  # the record's GFLOP/s

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibration.measure.probes.loading import loading_answer, loading_questions
-from calibration.measure.probes.pictures import EDGE, HEIGHT, WIDTH, Encoded, Files, crop, decoded, jpeg, prepared
+from calibration.measure.probes.pictures import EDGE, HEIGHT, WIDTH, EncodedPictures, PictureFiles, crop, decode, jpeg, prepare
 from calibration.measure.probes.probe import Bench
 from calibration.measure.team import SpawnedTeam
 
@@ -24,11 +24,11 @@ def test_pictures_are_as_large_as_imagenets() -> None:
     """ILSVRC2012: 138 to 150 GB in 1,281,167 files, 500 x 375 the most frequent size."""
     sizes = [len(jpeg(seed)) for seed in range(4)]
     assert 138e9 / 1281167 * 0.9 < sum(sizes) / 4 < 150e9 / 1281167 * 1.1
-    assert decoded(jpeg(0)).size == (WIDTH, HEIGHT) == (500, 375)
+    assert decode(jpeg(0)).size == (WIDTH, HEIGHT) == (500, 375)
 
 
 def test_what_training_takes_has_its_shape_and_scale() -> None:
-    made = prepared(jpeg(1), random.Random(0))
+    made = prepare(jpeg(1), random.Random(0))
     assert tuple(made.shape) == (3, EDGE, EDGE)
     assert -2.2 < float(made.min()) < float(made.max()) < 2.7  # of 0 and 255 after ImageNet's mean and spread
 
@@ -44,8 +44,8 @@ def test_crops_lie_inside_the_picture_and_vary() -> None:
 def test_files_and_memory_give_the_same_pictures(tmp_path: Path) -> None:
     encoded = jpeg(5)
     (tmp_path / "0.jpg").write_bytes(encoded)
-    assert bool((Files([tmp_path / "0.jpg"])[0] == Encoded([encoded], 3)[0]).all())
-    assert len(Encoded([encoded], 3)) == 3
+    assert bool((PictureFiles([tmp_path / "0.jpg"])[0] == EncodedPictures([encoded], 3)[0]).all())
+    assert len(EncodedPictures([encoded], 3)) == 3
 
 
 def test_every_stage_is_timed_picture_by_picture(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, read_record, record_text, rounded, write_record
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, read_record, record_text, round_numbers, write_record
 from sim.spec.yaml import SpecError
 
 RECORD = MachineRecord(
@@ -30,7 +30,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_numbers_keep_five_digits() -> None:
-    assert rounded({"a": [0.123456789, 7], "b": 1234567.8}) == {"a": [0.12346, 7], "b": 1234600.0}
+    assert round_numbers({"a": [0.123456789, 7], "b": 1234567.8}) == {"a": [0.12346, 7], "b": 1234600.0}
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from calibration.measure import team
 from calibration.measure.machine_record import AnswerRow, MachineRecord
 from calibration.measure.probes import exchange, training
 from calibration.measure.probes.copies import HOST_COPY, copy_questions, peer_questions
-from calibration.measure.probes.exchange import BESIDE, PRODUCT, exchange_questions
+from calibration.measure.probes.exchange import OVERLAP_BYTES, OVERLAP_EDGE, exchange_questions
 from calibration.measure.probes.passes import LAUNCH
-from calibration.measure.probes.probe import Bench, no_memory
+from calibration.measure.probes.probe import Bench, is_out_of_memory
 from calibration.measure.probes.small_nets import deep
-from calibration.measure.probes.timing import QUEUE, repeated
+from calibration.measure.probes.timing import QUEUE, repetition_times
 from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
 from calibration.measure.team import SpawnedTeam, TeamRank
 from sim.spec.yaml import SpecError
@@ -39,7 +39,7 @@ def bench(folder: Path, ranks: int = 1) -> Bench:
 def test_a_short_kernel_is_timed_by_the_device_not_by_its_launches(kernel: float, monkeypatch: Patch) -> None:
     """A launch costs the host 5 us; kernels of 2 us, queued while the device spins, follow each other in 2 us."""
     cuda = install(monkeypatch, FakeCuda(launch=5e-6))
-    times = repeated(lambda: cuda.kernel(kernel), "cuda", 0.05)
+    times = repetition_times(lambda: cuda.kernel(kernel), "cuda", 0.05)
     assert times == pytest.approx([kernel] * len(times), rel=0.01)
     assert len(times) >= 3
 
@@ -47,8 +47,8 @@ def test_a_short_kernel_is_timed_by_the_device_not_by_its_launches(kernel: float
 def test_no_more_is_queued_than_the_device_takes(monkeypatch: Patch) -> None:
     """Kernels of no length at all: each repetition launches `QUEUE`, the spin and not one more."""
     cuda = install(monkeypatch, FakeCuda(launch=1e-7))
-    repeated(lambda: cuda.kernel(0.0), "cuda", 1e-4)
-    before, _ = cuda.launched, repeated(lambda: cuda.kernel(0.0), "cuda", 1e-4)
+    repetition_times(lambda: cuda.kernel(0.0), "cuda", 1e-4)
+    before, _ = cuda.launched, repetition_times(lambda: cuda.kernel(0.0), "cuda", 1e-4)
     assert (cuda.launched - before - 1 - QUEUE) % (QUEUE + 1) == 0  # one call, warm ones, then repetitions with a spin each
 
 
@@ -116,9 +116,9 @@ def test_copies_of_one_and_of_all_gpus_are_questions(tmp_path: Path) -> None:
 
 def test_products_beside_a_collective_fill_a_gpu(tmp_path: Path) -> None:
     """Tiles of 128 x 128: more than the 132 to 160 multiprocessors of Hopper and Blackwell, which 512 x 512 would leave idle."""
-    assert (PRODUCT["cuda"] // 128) ** 2 > 160
+    assert (OVERLAP_EDGE["cuda"] // 128) ** 2 > 160
     beside = [row for row in exchange_questions(bench(tmp_path, 8)) if "beside" in row]
-    assert [row["bytes"] for row in beside] == [BESIDE["cuda"]]
+    assert [row["bytes"] for row in beside] == [OVERLAP_BYTES["cuda"]]
     small = bench(tmp_path, 8)
     small.memory = 2.0**29
     assert not [row for row in exchange_questions(small) if "beside" in row]
@@ -158,18 +158,18 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     ],
 )
 def test_full_memory_is_known_by_its_words(error: Exception, memory: bool) -> None:
-    assert no_memory(error) == memory
+    assert is_out_of_memory(error) == memory
 
 
 def test_ranks_of_several_machines_exchange_inside_one_across_and_all(tmp_path: Path) -> None:
     """Two machines of four GPUs: two and four ranks of the first one, one of each, all eight."""
     here = bench(tmp_path, 8)
     here.team.nodes = 2
-    assert exchange.teams(here.team) == [{"ranks": 2}, {"ranks": 4}, {"ranks": 2, "nodes": 2}, {"ranks": 8, "nodes": 2}]
+    assert exchange.rank_sets(here.team) == [{"ranks": 2}, {"ranks": 4}, {"ranks": 2, "nodes": 2}, {"ranks": 8, "nodes": 2}]
     rank = TeamRank(0, 8, "cuda", 1, nodes=2)
     assert exchange.members_of(rank, 4, 1) == (0, 1, 2, 3)
     assert exchange.members_of(rank, 2, 2) == (0, 4)
     assert exchange.members_of(rank, 8, 2) == tuple(range(8))
     alone = bench(tmp_path, 2)
     alone.team.nodes = 2
-    assert exchange.teams(alone.team) == [{"ranks": 2, "nodes": 2}]
+    assert exchange.rank_sets(alone.team) == [{"ranks": 2, "nodes": 2}]

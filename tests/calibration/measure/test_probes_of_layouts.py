@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from calibration.cli import main
-from calibration.machines.machine_fit import fits, together
-from calibration.machines.machine_yaml import efficiency
+from calibration.machines.machine_fit import fits, merge_records
+from calibration.machines.machine_yaml import efficiency_curves
 from calibration.measure.machine_record import ProbeRecord, read_record, write_record
 from calibration.measure.probes.attention import ATTENTION, SHAPES
 from calibration.measure.probes.collectives import COLLECTIVES, OPERATIONS, SIZES
@@ -82,9 +82,9 @@ def test_measured_attention_becomes_a_curve(tmp_path: Path) -> None:
     record = cpu_record()
     record.probes["attention"] = ProbeRecord("done", "2026-11-20 12:00", rows=rows)
     write_record(tmp_path / "r.json", record)
-    found = fits(together([tmp_path / "r.json"]))
+    found = fits(merge_records([tmp_path / "r.json"]))
     assert 1 / found["attention fp32"]["time per unit"].value == pytest.approx(40e9, rel=0.01)
-    share = efficiency(found, {"fp32": 80e9}, 0.0)["attention"]["fp32"][-1][1]
+    share = efficiency_curves(found, {"fp32": 80e9}, 0.0)["attention"]["fp32"][-1][1]
     assert share == pytest.approx(0.5, rel=0.01)
 
 
@@ -93,7 +93,7 @@ def test_every_collective_is_asked_of_two_ranks_and_all(tmp_path: Path) -> None:
     assert [(row["op"], row["ranks"], row["bytes"]) for row in asked] == [
         (op, ranks, size) for op in OPERATIONS for ranks in (2, 8) for size in SIZES
     ]
-    assert COLLECTIVES.skipped(bench(tmp_path)) == "one rank: no other rank to exchange with"
+    assert COLLECTIVES.skip_reason(bench(tmp_path)) == "one rank: no other rank to exchange with"
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ import pytest
 
 from calibration.measure.machine_record import AnswerRow, MachineRecord, read_record
 from calibration.measure.probes.probe import Bench, Probe
-from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, opened_record, unanswered
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, open_record, unanswered_questions
 from calibration.measure.team import SpawnedTeam
 from sim.spec.yaml import SpecError
 
@@ -41,9 +41,9 @@ def test_a_whole_run_is_complete_and_is_not_asked_again(tmp_path: Path) -> None:
     assert measure(MeasuringPlan(path, [probe.probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
     found = read_record(path)
     assert found.state == "complete" and [row["size"] for row in found.rows("counted")] == [0, 1, 2, 3]
-    measure(MeasuringPlan(path, [probe.probe]), opened_record(path, fresh()), bench(tmp_path), ProfileProgress())
+    measure(MeasuringPlan(path, [probe.probe]), open_record(path, fresh()), bench(tmp_path), ProfileProgress())
     assert probe.asked == [0, 1, 2, 3]
-    measure(MeasuringPlan(path, [probe.probe], again=True), opened_record(path, fresh()), bench(tmp_path), ProfileProgress())
+    measure(MeasuringPlan(path, [probe.probe], again=True), open_record(path, fresh()), bench(tmp_path), ProfileProgress())
     assert probe.asked == [0, 1, 2, 3] * 2 and len(read_record(path).rows("counted")) == 4
 
 
@@ -83,7 +83,7 @@ def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path
 
 def test_a_probe_that_does_not_apply_is_skipped_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, asked: {}, skipped=lambda bench: "no GPU")
+    probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, asked: {}, skip_reason=lambda bench: "no GPU")
     assert measure(MeasuringPlan(path, [probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
     found = read_record(path)
     assert found.state == "complete" and (found.probes["gpu"].state, found.probes["gpu"].reason) == ("skipped", "no GPU")
@@ -94,7 +94,7 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None
     measure(MeasuringPlan(path, []), fresh(), bench(tmp_path), ProfileProgress())
     before = path.read_text()
     with pytest.raises(SpecError, match="measured with cpu some, but here it is other; measure into another file"):
-        opened_record(path, MachineRecord("box", {"cpu": "other"}, {"torch": "2"}))
+        open_record(path, MachineRecord("box", {"cpu": "other"}, {"torch": "2"}))
     assert path.read_text() == before
 
 
@@ -106,5 +106,5 @@ def test_a_row_answers_only_what_was_asked() -> None:
         {"ranks": 2, "bytes": 8, "beside": "products"},
     ]
     for row in asked:
-        assert unanswered(asked, [row | {"times_s": [1.0]}]) == [other for other in asked if other is not row]
-    assert unanswered(asked, []) == asked
+        assert unanswered_questions(asked, [row | {"times_s": [1.0]}]) == [other for other in asked if other is not row]
+    assert unanswered_questions(asked, []) == asked

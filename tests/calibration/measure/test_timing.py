@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibration.measure.probes import timing
-from calibration.measure.probes.timing import LEAST, MOST, SHORTEST, repeated, wall_time
+from calibration.measure.probes.timing import LEAST, MOST, SHORTEST, repetition_times, wall_time
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_short_calls_are_repeated_inside_and_long_ones_at_least_three_times(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(timing, "wall_time", lambda call, inner: asked.append(inner) or inner * one)
-    times = repeated(lambda: None, "cpu", seconds)
+    times = repetition_times(lambda: None, "cpu", seconds)
     assert times == pytest.approx([one] * count)
     assert asked == [1, 1] + [inner] * count  # a call to warm up, one to see how long it takes
     assert inner * one >= SHORTEST

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from calibration.cli import main
-from calibration.traces.agreement import agreed
+from calibration.traces.agreement import complete_description
 from calibration.traces.import_trace import import_traces
-from calibration.traces.passes_seen import kernel_class, passes_seen
-from calibration.traces.replay import JobDescription, replayed, write_replay
+from calibration.traces.pass_times import kernel_class, measure_passes
+from calibration.traces.replay import JobDescription, replay_text, write_replay
 from sim.events import Cause
 from sim.report.trace.run_trace import write_trace
 from sim.spec.library import load_hardware, load_workload
@@ -55,7 +55,7 @@ def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(
         run = answer(Scenario(hardware, workload, (SYNTHETIC, *truth), nodes=nodes, batch=batch, stack=stack), keep_rates=True).run
         write_trace(run, tmp_path / "t.json.gz")
         mine = tmp_path / f"{name}.yaml"
-        mine.write_text(replayed(import_traces([tmp_path / "t.json.gz"]), JobDescription(), mine))
+        mine.write_text(replay_text(import_traces([tmp_path / "t.json.gz"]), JobDescription(), mine))
         buckets = ("training.stack.bucket_cap=5 MiB",)
         for where, most, more in ((nodes, 0.01, ()), (1, 0.03, ()), (4, 0.03, ()), (nodes, 0.03, buckets)):
             direct = step_time(hardware, workload, (*truth, *more), nodes=where, batch=batch, stack=stack)
@@ -116,8 +116,8 @@ def torch_profile(folder: Path, rank: int = 0, world_size: int = 1, shapes: bool
 
 
 def test_kernels_are_told_apart_by_pass_gradient_and_class(tmp_path: Path) -> None:
-    seen = passes_seen(import_traces([torch_profile(tmp_path)]))
-    table = {key: ({op: 1e3 * time for op, time in part.by_class.items()}, 1e3 * part.upkeep) for key, part in seen.parts.items()}
+    measured = measure_passes(import_traces([torch_profile(tmp_path)]))
+    table = {key: ({op: 1e3 * time for op, time in part.by_class.items()}, 1e3 * part.upkeep) for key, part in measured.parts.items()}
     wanted: Any = {
         ("forward", -1): ({"conv": pytest.approx(16), "elementwise": pytest.approx(4)}, 0.0),
         ("backward", 0): ({"gemm": pytest.approx(20)}, pytest.approx(2)),
@@ -125,8 +125,8 @@ def test_kernels_are_told_apart_by_pass_gradient_and_class(tmp_path: Path) -> No
         ("optimizer", -1): ({"elementwise": pytest.approx(8)}, 0.0),
     }
     assert table == wanted
-    assert [gradient.elements for gradient in seen.gradients] == [10_000_000, 20_000_000]
-    assert (seen.optimizer, seen.micro_batches) == ("AdamW", 1) and seen.copied == pytest.approx(8e6)
+    assert [gradient.elements for gradient in measured.gradients] == [10_000_000, 20_000_000]
+    assert (measured.optimizer, measured.micro_batches) == ("AdamW", 1) and measured.copied_bytes == pytest.approx(8e6)
 
 
 def test_a_trace_alone_makes_a_workload(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_ranks_that_waited_for_data_get_a_loader_as_fast_as_theirs(tmp_path: Pat
     waits = [event("user_annotation", name, (at + 0.98) * STEP, (at + 1) * STEP) for at in range(3, 6)]
     events = [*(found for number in range(3, 6) for found in torch_step(number)), *waits]
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(import_traces([profile(tmp_path, events=events)]), JobDescription("a2-highgpu-1g", batch=16), mine))
+    mine.write_text(replay_text(import_traces([profile(tmp_path, events=events)]), JobDescription("a2-highgpu-1g", batch=16), mine))
     for hardware in ("a2-highgpu-1g", "p5.4xlarge"):
         speed = (
             load_hardware(hardware).spec.groups[0].node.host.cpu.speed / load_hardware("a2-highgpu-1g").spec.groups[0].node.host.cpu.speed
@@ -174,7 +174,7 @@ def test_classes_of_kernels_and_operators() -> None:
 def refused(files: Sequence[Path], tmp_path: Path, *more: str) -> str:
     with pytest.raises(SpecError) as error:
         named = dict(zip(("hardware", "workload"), more, strict=False))
-        replayed(import_traces(files), JobDescription(**named, batch=None if "no batch" in more else 16), tmp_path / "mine.yaml")  # type: ignore[arg-type]
+        replay_text(import_traces(files), JobDescription(**named, batch=None if "no batch" in more else 16), tmp_path / "mine.yaml")  # type: ignore[arg-type]
     return str(error.value)
 
 
@@ -208,22 +208,22 @@ def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
         first = [found for found in torch_step(number) if found["args"].get("correlation") not in (100 * number + 8, 100 * number + 9)]
         kept = [found for found in [*first, *torch_step(number + 1)] if not found["name"].startswith(("ProfilerStep", "Optimizer"))]
         events += [event("user_annotation", f"ProfilerStep#{number // 2}", number * STEP, (number + 2) * STEP), *kept]
-    seen = passes_seen(import_traces([profile(tmp_path, events=events)]))
-    assert (seen.micro_batches, [gradient.elements for gradient in seen.gradients]) == (2, [10_000_000, 20_000_000])
-    assert sum(part.seconds for (name, _), part in seen.parts.items() if name == "backward") == pytest.approx(48e-3)
+    measured = measure_passes(import_traces([profile(tmp_path, events=events)]))
+    assert (measured.micro_batches, [gradient.elements for gradient in measured.gradients]) == (2, [10_000_000, 20_000_000])
+    assert sum(part.seconds for (name, _), part in measured.parts.items() if name == "backward") == pytest.approx(48e-3)
 
 
 @pytest.mark.nightly
 @pytest.mark.needs("torch")
 def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None:
     """Oracle: torch.profiler under DistributedDataParallel: every gradient in its place, and compute as long as the trace has it."""
-    from calibration.measure.ddp_steps import StepsWanted, spawn
+    from calibration.measure.ddp_steps import StepRequest, spawn
 
-    wanted = StepsWanted("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
+    wanted = StepRequest("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
     parameters = spawn(wanted, 2)[0].parameters
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
     mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
-    mine.write_text(replayed(found, JobDescription(str(ROOT / machine), batch=4), mine))
+    mine.write_text(replay_text(found, JobDescription(str(ROOT / machine), batch=4), mine))
     workload = load_workload(str(mine)).spec
     assert workload.model.parameters == parameters == sum(sum(layer.gradients) for layer in workload.model.layers)
     assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
@@ -258,7 +258,7 @@ def test_a_replay_of_a_layer_table_runs_as_the_table_does(named: str, batch: int
 
 def test_nothing_is_written_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profiled = import_traces([simulated(tmp_path, "p3.16xlarge", "resnet18", 16)])
-    monkeypatch.setattr("calibration.traces.replay.replayed", lambda *given: "name: odd\nmodel: nowhere.yaml\n")
+    monkeypatch.setattr("calibration.traces.replay.replay_text", lambda *given: "name: odd\nmodel: nowhere.yaml\n")
     with pytest.raises(SpecError, match=r"mine\.yaml:2:.*nowhere"):
         write_replay(profiled, JobDescription(), tmp_path / "mine.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["t.json.gz"]
@@ -270,7 +270,7 @@ def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.C
     profiled = import_traces([Path(trace)])
     other = JobDescription("p4d.24xlarge", "vgg16", "flat", 8, "bf16")
     with pytest.raises(SpecError) as error:
-        agreed(profiled, other)
+        complete_description(profiled, other)
     for told in (
         "hardware p3.16xlarge (--hardware p4d",
         "workload resnet50 (--workload vgg16",
@@ -286,7 +286,7 @@ def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.C
     box.write_text("extends: p3.16xlarge\nname: box\n")
     table = tmp_path / "table.yaml"
     table.write_text((ROOT / "workloads/models/resnet50.yaml").read_text())
-    same, doubts = agreed(profiled, JobDescription(str(box), str(table), batch=32))
+    same, doubts = complete_description(profiled, JobDescription(str(box), str(table), batch=32))
     assert (same.hardware, same.stack, same.precision, doubts) == (str(box), "torch-1.13-ddp", "fp32", [])
 
 

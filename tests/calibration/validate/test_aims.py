@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibration.validate.aims import AIMS, aims_table
-from calibration.validate.scores import Scored
-from tests.calibration.validate.test_scores import scored
+from calibration.validate.scores import ScoredRow
+from tests.calibration.validate.test_scores import scored_row
 
 
-def of(source: str, workload: str, said: float, rule: float = 2.0, compute: float = 0.5) -> Scored:
-    row = scored("a", 1.0, said, rule, compute)
-    return replace(row, asked=replace(row.asked, record=replace(row.asked.record, source=source, workload=workload)))
+def of(source: str, workload: str, said: float, rule: float = 2.0, compute: float = 0.5) -> ScoredRow:
+    row = scored_row("a", 1.0, said, rule, compute)
+    return replace(row, question=replace(row.question, record=replace(row.question.record, source=source, workload=workload)))
 
 
-def lines(rows: list[Scored]) -> dict[str, str]:
+def lines(rows: list[ScoredRow]) -> dict[str, str]:
     return {line[:66].strip(): line[66:] for line in aims_table(rows).splitlines()[1:]}
 
 
@@ -44,7 +44,7 @@ def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
 def test_aims_of_what_is_left_out() -> None:
     """One source 4% off where zero-shot is 2% off; beyond two nodes errors are twice those within."""
     worse = of("sia", "bert-base-seq384", 1.04, 1.4)
-    worse = replace(worse, said={**worse.said, "zero_shot": 1.02}, novelty=("new scale",))
+    worse = replace(worse, predictions={**worse.predictions, "zero_shot": 1.02}, novelty=("new scale",))
     sides = [replace(of("sia", "resnet50", said), novelty=(side,)) for said, side in ((1.1, "beyond"), (1.05, "within"))]
     found = {line[:66].strip(): line[66:].split() for line in aims_table([worse], {"source": [worse], "nodes": sides}).splitlines()[1:]}
     assert found["source left out, zero-shot"] == ["1", "2.0", "/", "2.0%", "5", "/", "15%"]
@@ -59,10 +59,10 @@ def test_aims_of_what_is_left_out() -> None:
 def test_aims_are_of_prediction_rows_that_exist() -> None:
     """Each aim names rows that the committed records hold."""
     from calibration.questions import Folders, questions
-    from calibration.run_records import COMMITTED, read_records
+    from calibration.run_records import COMMITTED_RUNS, read_records
     from sim.spec.memo import caching_inside
 
     with caching_inside():
-        asked = questions([row for row in read_records(COMMITTED).records if row.role == "prediction"][::3], Folders())
-    rows = [Scored(one, 1.0, {}, {}) for one in asked]
+        asked = questions([row for row in read_records(COMMITTED_RUNS).records if row.role == "prediction"][::3], Folders())
+    rows = [ScoredRow(one, 1.0, {}, {}) for one in asked]
     assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []

@@ -8,40 +8,44 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.clusters.cluster_fit import FORM, UNSEEN
+from calibration.clusters.cluster_fit import EXCHANGE_DEVIATION, UNSEEN_JOB_DEVIATION
 from calibration.questions import question
-from calibration.validate.carry_over import carried_without, kinds_of, of_few, widening
-from calibration.validate.scores import Scored
+from calibration.validate.carry_over import constants_without, few_sources_factor, parse_kinds, widening
+from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
 
-def row(source: str, cluster: str, log_error: float, loss: float | None = None) -> Scored:
+def row(source: str, cluster: str, log_error: float, loss: float | None = None) -> ScoredRow:
     asked = question(record(placement="2", source=source))
     asked = replace(asked, record=replace(asked.record, hardware=cluster))
-    spread = math.hypot(0.01, FORM * 0.4)  # 40% of the step waits for others
+    spread = math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)  # 40% of the step waits for others
     names = ("zero_shot", "calibrated", "free_communication")
-    return Scored(asked, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), waits=0.4, loss=loss)
+    return ScoredRow(
+        asked, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), wait_share=0.4, log_slowdown=loss
+    )
 
 
-def validation(rows: list[Scored], fitted: list[Scored]) -> Validation:
+def validation(rows: list[ScoredRow], fitted: list[ScoredRow]) -> Validation:
     return Validation((ClusterOutcome("any", None, None, tuple(rows), tuple(fitted)),), ())  # type: ignore[arg-type]
 
 
 def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
     rows = [row("mine", "a", 0.5)] * 20 + [row("other", "b", 0.08)] * 20
     fitted = [row("mine", "a", 0.0, 0.09), row("other", "b", 0.0, 0.01), row("other", "b", 0.0, 0.03), row("third", "c", 0.0, 0.04)]
-    without = carried_without(validation(rows, fitted), "mine")
-    assert without.usual_loss == pytest.approx(0.03)  # of two clusters: 2% and 4%
+    without = constants_without(validation(rows, fitted), "mine")
+    assert without.usual_slowdown == pytest.approx(0.03)  # of two clusters: 2% and 4%
     # the least on the grid with 1.96 hypot(0.01, form 0.4) above 0.08
-    assert without.form == pytest.approx(0.1) and without.unseen == UNSEEN
-    assert carried_without(validation(rows, fitted), "other").form == FORM  # none on the grid covers errors of 50%
+    assert without.exchange_deviation == pytest.approx(0.1) and without.unseen_job_deviation == UNSEEN_JOB_DEVIATION
+    assert (
+        constants_without(validation(rows, fitted), "other").exchange_deviation == EXCHANGE_DEVIATION
+    )  # none on the grid covers errors of 50%
 
 
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
     found = validation([row("mine", "a", 0.0)], [])
-    assert dict(carried_without(found, "pollux").widths) == {"pair": 0.7} and carried_without(found, "lambda").widths == ()
+    assert dict(constants_without(found, "pollux").widths) == {"pair": 0.7} and constants_without(found, "lambda").widths == ()
 
 
 def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_open() -> None:
@@ -50,28 +54,28 @@ def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_ope
     for sources in (2, 4, 8):
         seen = drawn.standard_normal((20_000, sources - 1))  # as many as differ freely
         spread = np.sqrt(np.mean(seen**2, axis=1))
-        inside = np.abs(drawn.standard_normal(20_000)) <= 1.96 * of_few(sources) * spread
+        inside = np.abs(drawn.standard_normal(20_000)) <= 1.96 * few_sources_factor(sources) * spread
         assert np.mean(inside) == pytest.approx(0.95, abs=0.006)
-    assert of_few(1) == of_few(2) > of_few(3) > of_few(300) == pytest.approx(1.0, abs=0.01)
+    assert few_sources_factor(1) == few_sources_factor(2) > few_sources_factor(3) > few_sources_factor(300) == pytest.approx(1.0, abs=0.01)
 
 
 def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:
     """Oracle: clusters in turn left out of 40 that miss differently; 95% of their rows lie inside. Few clusters say the largest miss."""
-    half = 1.96 * math.hypot(0.01, FORM * 0.4)
+    half = 1.96 * math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)
     every = {f"c{number}": [row("s", f"c{number}", half * (0.05 * number + 0.01 * place)) for place in range(5)] for number in range(40)}
     inside = []
     for name, mine in every.items():
         factor = widening([one for other, rows in every.items() if other != name for one in rows])
-        inside += [abs(math.log(one.said["calibrated"])) <= factor * half for one in mine]
+        inside += [abs(math.log(one.predictions["calibrated"])) <= factor * half for one in mine]
     assert 0.95 <= sum(inside) / len(inside) < 0.99
     few = [one for number in range(30, 35) for one in every[f"c{number}"]]
     assert widening(few) == pytest.approx(0.05 * 34 + 0.04)
     assert widening(every["c3"]) == widening([]) == 1.0  # never narrower than the model says
-    wide = [replace(one, spread={"calibrated": 2.0 * one.spread["calibrated"]}, widened=2.0) for one in few]
+    wide = [replace(one, deviations={"calibrated": 2.0 * one.deviations["calibrated"]}, widening=2.0) for one in few]
     assert widening(wide) == pytest.approx(widening(few))
 
 
 def test_what_can_be_left_out() -> None:
-    assert kinds_of("source, nodes") == ["source", "nodes"]
+    assert parse_kinds("source, nodes") == ["source", "nodes"]
     with pytest.raises(SpecError, match="'gpus' is unknown; choose from source,nodes,small-batches,large-batches"):
-        kinds_of("gpus")
+        parse_kinds("gpus")

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from calibration.questions import question
-from calibration.validate.groups import by_novelty, groups, keys_of, novelty, worst
-from calibration.validate.scores import Scored
+from calibration.validate.groups import by_novelty, groups, novelty, parse_keys, worst_group
+from calibration.validate.scores import ScoredRow
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
 
-def scored(said: float, **columns: object) -> Scored:
+def scored(said: float, **columns: object) -> ScoredRow:
     asked = question(record(step_time=1.0, **columns))
     names = ("zero_shot", "calibrated", "free_communication")
-    return Scored(asked, 0.5, dict.fromkeys(names, said), {"zero_shot": 0.1, "calibrated": 0.1}, novelty=novelty(asked, []))
+    return ScoredRow(asked, 0.5, dict.fromkeys(names, said), {"zero_shot": 0.1, "calibrated": 0.1}, novelty=novelty(asked, []))
 
 
 def test_groups_have_signs() -> None:
@@ -25,15 +25,15 @@ def test_groups_have_signs() -> None:
     assert list(found) == ["2", "3", "4"]  # by number
     assert found["2"]["calibrated"]["bias"] == pytest.approx(-0.15) and found["2"]["calibrated"]["median"] == pytest.approx(0.15)
     assert found["4"]["zero_shot"]["bias"] == pytest.approx(0.1) and found["4"]["points"] == 1
-    bad = worst(rows)
+    bad = worst_group(rows)
     assert bad is not None and bad["points"] == 3 and bad["calibrated"]["median"] == pytest.approx(0.15)
-    assert worst(rows[:1]) is None
+    assert worst_group(rows[:1]) is None
 
 
 def test_unknown_keys_are_named() -> None:
-    assert keys_of("nodes, stack") == ["nodes", "stack"] and keys_of("") == []
+    assert parse_keys("nodes, stack") == ["nodes", "stack"] and parse_keys("") == []
     with pytest.raises(SpecError, match="'batch' is unknown; choose from workload,nodes,gpus,stack,precision"):
-        keys_of("nodes,batch")
+        parse_keys("nodes,batch")
 
 
 def test_what_is_new_about_a_row() -> None:

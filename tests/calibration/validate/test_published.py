@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from calibration.questions import Folders, question
-from calibration.run_records import COMMITTED
+from calibration.run_records import COMMITTED_RUNS
 from calibration.validate.published import BLOCK, ROOT, UNEQUAL, summary, validated_block
-from calibration.validate.scores import Scored
+from calibration.validate.scores import ScoredRow
 from calibration.validate.validation import ClusterOutcome, Validation, validate
 from sim.report.document import run_document
 from sim.report.validated import SUMMARY
@@ -23,7 +23,7 @@ FIGURE = re.compile(r"-?\d+\.\d+|\d+")
 
 def test_errors_are_grouped_and_counted() -> None:
     asked = question(record(placement="2", step_time=1.0))
-    row = Scored(asked, 0.5, {"as_described": 1.25}, {})
+    row = ScoredRow(asked, 0.5, {"as_described": 1.25}, {})
     found = summary(Validation((ClusterOutcome("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
     assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
     assert found["host memory"] | {"sources": []} == {
@@ -45,7 +45,7 @@ def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
 
 @pytest.mark.nightly
 def test_the_published_figures_are_those_of_validation() -> None:
-    found = validate([COMMITTED], Folders())
+    found = validate([COMMITTED_RUNS], Folders())
     shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
     assert shown is not None
     page = iter(shown[0].splitlines())  # between lines of the table are those of what is left out, which would take minutes more

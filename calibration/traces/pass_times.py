@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev, stdev
 from typing import Final, Literal, NamedTuple
 
-from calibration.traces.import_trace import EXCHANGE, Imported
+from calibration.traces.import_trace import EXCHANGE, ImportedJob
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from sim.analysis.stalls import Window
 from sim.events import Cause
@@ -48,9 +48,9 @@ class PassSeconds:
     """GPU time by class, without *upkeep*."""
     upkeep: float = 0.0
     """GPU time that does not depend on the batch: accumulating gradients."""
-    stall: float = 0.0
+    host_wait: float = 0.0
     """Time for which its kernels waited for the host."""
-    held: float = 0.0
+    rank_wait: float = 0.0
     """Time for which its kernels waited for other ranks."""
     host: float = 0.0
     """Time that the host spent on launches; 0 if the trace does not contain it."""
@@ -69,7 +69,7 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class PassTimes:
     """The profiled steps, averaged over steps and ranks."""
 
     parts: Mapping[PassKey, PassSeconds]
@@ -80,7 +80,7 @@ class Seen:
     ``parts`` are sums."""
     optimizer: str
     """Class of the optimizer; empty if the trace does not contain it."""
-    copied: float
+    copied_bytes: float
     """Bytes copied from host to device in a step."""
     input_wait: float
     compute_cv: float | None
@@ -105,7 +105,7 @@ class _Item(NamedTuple):
     upkeep: bool
 
 
-def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
+def measure_passes(imported: ImportedJob, slowdown: float = 1.0) -> PassTimes:
     """Return the times of the passes of *imported*; compute that overlapped with a collective took *slowdown* times as long.
 
     Raise SpecError if the trace does not show the passes.
@@ -117,10 +117,10 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     compute: list[list[float]] = []
     for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
         _require_equal_gradients(trace, own, steps[0][0])
-        beside = union(trace.collectives)
+        collectives = union(trace.collectives)
         compute.append([])
         for step in own:
-            taken = _pass_times(trace, step, beside, slowdown)
+            taken = _pass_times(trace, step, collectives, slowdown)
             compute[-1].append(sum(part.seconds for part in taken.values()))
             for key, part in taken.items():
                 scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
@@ -130,7 +130,7 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     copied = fmean(_copied_bytes(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
     waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
     optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
-    return Seen(
+    return PassTimes(
         dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_variation(compute, imported.traces[0].simulated)
     )
 
@@ -218,7 +218,7 @@ def _require_equal_gradients(trace: RankTrace, steps: Sequence[_Step], first: _S
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _pass_times(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
+def _pass_times(trace: RankTrace, step: _Step, collectives: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
     """Return the times of each part of a step; time in which several kernels run concurrently counts once."""
     parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     done = host = -1.0
@@ -227,7 +227,7 @@ def _pass_times(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, flo
         done = max(done, span.t1)
         seconds = max(0.0, span.t1 - start)
         if slowdown > 1.0 and seconds:
-            seconds -= overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
+            seconds -= overlap(collectives, start, span.t1) * (1.0 - 1.0 / slowdown)
         part = parts[key]
         if upkeep:
             part.upkeep += seconds
@@ -245,7 +245,7 @@ def kernel_class(name: str) -> OperatorClass:
 
 
 def _stalls(
-    parts: Mapping[PassKey, PassSeconds], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+    parts: Mapping[PassKey, PassSeconds], imported: ImportedJob, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
 ) -> None:
     """Add each wait for the host or for other ranks to the part of the next kernel.
 
@@ -261,19 +261,19 @@ def _stalls(
         passes = steps[0].micro_batches if item.key[0] in ("forward", "backward") else 1
         seconds = (wait.t1 - wait.t0) * trace.size / total / window.steps / passes
         if wait.cause is not Cause.LAUNCH:
-            parts[item.key].held += seconds
+            parts[item.key].rank_wait += seconds
         elif trace.gpu == CPU:
             parts[item.key].by_class[kernel_class(item.span.name)] += seconds
         else:
-            parts[item.key].stall += seconds
+            parts[item.key].host_wait += seconds
 
 
 def _add(part: PassSeconds, more: PassSeconds, scale: float) -> None:
     for name, seconds in more.by_class.items():
         part.by_class[name] += scale * seconds
     part.upkeep += scale * more.upkeep
-    part.stall += scale * more.stall
-    part.held += scale * more.held
+    part.host_wait += scale * more.host_wait
+    part.rank_wait += scale * more.rank_wait
     part.host += scale * more.host
 
 
@@ -288,12 +288,12 @@ def union(spans: Iterable[TraceSpan]) -> list[tuple[float, float]]:
     return joined
 
 
-def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:
-    """Return the time (s) between *start* and *end* that the intervals *beside* cover."""
-    place = max(0, bisect_right(beside, (start, float("inf"))) - 1)
+def overlap(intervals: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """Return the time (s) between *start* and *end* that *intervals* cover."""
+    place = max(0, bisect_right(intervals, (start, float("inf"))) - 1)
     seconds = 0.0
-    while place < len(beside) and beside[place][0] < end:
-        seconds += max(0.0, min(end, beside[place][1]) - max(start, beside[place][0]))
+    while place < len(intervals) and intervals[place][0] < end:
+        seconds += max(0.0, min(end, intervals[place][1]) - max(start, intervals[place][0]))
         place += 1
     return seconds
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import NamedTuple
 
-from calibration.traces.import_trace import MESSAGE, Imported
+from calibration.traces.import_trace import MESSAGE, ImportedJob
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
-from calibration.traces.passes_seen import overlap, union
+from calibration.traces.pass_times import overlap, union
 from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
 from sim.mesh import layout_scene, mesh_options, prepare
@@ -29,7 +29,7 @@ from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 
 
-class Passes(NamedTuple):
+class RankPasses(NamedTuple):
     """Times (s) of a rank's own work in a step."""
 
     forward: float
@@ -37,14 +37,14 @@ class Passes(NamedTuple):
     update: float
 
 
-def own_passes(imported: Imported) -> list[Passes]:
+def rank_passes(imported: ImportedJob) -> list[RankPasses]:
     """Return the times of each rank's own work, as medians over steps. Raise SpecError if the profile does not show the passes."""
     return [_of_rank(trace) for trace in imported.traces]
 
 
-def _of_rank(trace: RankTrace) -> Passes:
+def _of_rank(trace: RankTrace) -> RankPasses:
     steps, excluded = [trace.steps[number] for number in sorted(trace.steps)], _Excluded.of(trace)
-    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, excluded) for step in steps[1:] or steps), strict=True)))
+    return RankPasses(*(median(times) for times in zip(*(_of_step(trace, step, excluded) for step in steps[1:] or steps), strict=True)))
 
 
 class _Excluded(NamedTuple):
@@ -61,13 +61,13 @@ class _Excluded(NamedTuple):
         return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
 
 
-def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> Passes:
+def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> RankPasses:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:
         raise SpecError(f"{trace.file}: {step.name} shows no backward pass followed by an optimizer; profile whole steps")
     last = max(end for _, end in backward)
-    times = dict.fromkeys(Passes._fields, 0.0)
+    times = dict.fromkeys(RankPasses._fields, 0.0)
     done, on_cpu = step.t0, trace.gpu == CPU
     for span in sorted((span for span in trace.compute if step.t0 <= span.launched < step.t1), key=lambda span: span.t0):
         begin = max(span.t0, done)
@@ -78,7 +78,7 @@ def _of_step(trace: RankTrace, step: TraceSpan, excluded: _Excluded) -> Passes:
         times[_pass_of(span.launched, backward, last, update)] += own
     if on_cpu and step.t1 > done:
         times["update"] += step.t1 - done - overlap(excluded.between, done, step.t1)
-    return Passes(**times)
+    return RankPasses(**times)
 
 
 def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: float, update: float) -> str:
@@ -92,13 +92,13 @@ def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: flo
     return "backward" if launched >= last or (place >= 0 and launched < backward[place][1]) else "forward"
 
 
-def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
+def stage_passes(passes: Sequence[RankPasses], layout: Layout) -> list[RankPasses]:
     """Return the times of a rank of each stage of *layout*, per micro-batch and per update, from the *passes* of each rank in a step."""
     stages = []
     for stage in range(layout.mesh.stages):
         own = [each for rank, each in enumerate(passes) if layout.mesh.stage_of(rank) == stage]
         forward, backward, update = (mean(times) for times in zip(*own, strict=True))
-        stages.append(Passes(forward / layout.micro_batches, backward / layout.micro_batches, update))
+        stages.append(RankPasses(forward / layout.micro_batches, backward / layout.micro_batches, update))
     return stages
 
 
@@ -111,28 +111,28 @@ def without_copies(base: Workload) -> Workload:
     return base.model_copy(update={"training": base.training.model_copy(update={"stack": stack})})
 
 
-def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: MeasuredOn, launches: bool) -> Workload:
-    """Return *base* with the times *seen* for a rank of each stage on *hardware*; with *launches*, layers have their computed launches.
+def with_measured_passes(hardware: Hardware, base: Workload, measured: Sequence[RankPasses], on: MeasuredOn, launches: bool) -> Workload:
+    """Return *base* with the times *measured* on a rank of each stage of *hardware*; with *launches*, layers have their computed launches.
 
     The simulator adds work to a pass that is not in its layers; the times of the layers are reduced by this amount.
     """
     layout = prepare(hardware, base)
 
-    def with_passes(seconds: Sequence[Passes]) -> Workload:
+    def with_passes(seconds: Sequence[RankPasses]) -> Workload:
         passes = [(layout.units_of(stage), {"F": each.forward, "B": each.backward}) for stage, each in enumerate(seconds)]
-        layers = timed_layers(base, on.gpu, passes, launches)
+        layers = with_unit_times(base, on.gpu, passes, launches)
         return base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": on})})
 
-    draft = with_passes(seen)
+    draft = with_passes(measured)
     scene = layout_scene(hardware, draft, prepare(hardware, draft))
     reduced = []
-    for stage, each in enumerate(seen):
+    for stage, each in enumerate(measured):
         forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
-        reduced.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
+        reduced.append(RankPasses(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
     return with_passes(reduced)
 
 
-def timed_layers(
+def with_unit_times(
     base: Workload, gpu: Gpu, passes: Sequence[tuple[Sequence[int], Mapping[str, float]]], launches: bool = False
 ) -> tuple[Layer, ...]:
     """Return the layers of *base* with measured times: *passes* holds, for each set of units (numbers), their total times (s) of F and B.

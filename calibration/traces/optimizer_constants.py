@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibration.traces.host_lead import scale_reaching
-from calibration.traces.passes_seen import Seen
+from calibration.traces.host_lead import find_scale
+from calibration.traces.pass_times import PassTimes
 from calibration.traces.profiled_job import JobMachine, with_stack
 from sim.spec.hardware import Gpu
 from sim.spec.measured import MeasuredTimes
@@ -15,25 +15,26 @@ from sim.training.step_plan import optimizer_work, plan_step
 _LEAST_FACTOR: Final = 1e-6
 
 
-def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
+def optimizer_factor(base: Workload, gpu: Gpu, measured: PassTimes, ranks: int) -> float:
     """Return the stack's ``optimizer_factor`` that reproduces the measured time of the optimizer."""
     once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
-    rate, seconds = twice - once, seen.total("optimizer").seconds
+    rate, seconds = twice - once, measured.total("optimizer").seconds
     if rate <= 0 or seconds <= 0:
         return base.training.stack.optimizer_factor
     return max(_LEAST_FACTOR, (seconds - _other_time(base, gpu, ranks) - (once - rate)) / rate)
 
 
-def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> Workload:
+def with_launch_cost(draft: Workload, machine: JobMachine, measured: PassTimes, ranks: int) -> Workload:
     """Return *draft* with the ``launch_cpu`` that reproduces the optimizer's wait for the host; the host's cost of layers is unchanged."""
     if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
         return draft
 
     def waits(scale: float) -> float:
         plan = plan_step(_with_launch_scale(draft, scale), machine.gpu, machine.cpu_speed, ranks)
-        return plan.waits(seen.total("forward").held, seen.total("copies").held + seen.total("optimizer").held)[-1]
+        before, after = measured.total("forward").rank_wait, measured.total("copies").rank_wait + measured.total("optimizer").rank_wait
+        return plan.waits(before, after)[-1]
 
-    return _with_launch_scale(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
+    return _with_launch_scale(draft, find_scale(measured.total("optimizer").host_wait, waits, _LEAST_FACTOR))
 
 
 def _with_launch_scale(draft: Workload, scale: float) -> Workload:

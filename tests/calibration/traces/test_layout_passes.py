@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from calibration.lab.layout_score import COMMITTED, HARDWARE, described
+from calibration.lab.layout_score import COMMITTED_POINTS, HARDWARE, layout_workload
 from calibration.lab.plan import WORKLOADS
 from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
-from calibration.traces.divided import Passes, own_passes, timed_layers
-from calibration.traces.import_trace import Imported, import_traces
+from calibration.traces.import_trace import ImportedJob, import_traces
 from calibration.traces.kineto import CPU, RankTrace, TraceSpan
-from calibration.traces.replay import JobDescription, replayed
+from calibration.traces.layout_passes import RankPasses, rank_passes, with_unit_times
+from calibration.traces.replay import JobDescription, replay_text
 from sim.analysis.stalls import Window
 from sim.cluster.build import with_nodes
 from sim.events import Cause, EventLog
@@ -22,12 +22,12 @@ from sim.mesh import run_layout
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 
-OWN = Passes(0.03, 0.06, 0.01)
+OWN = RankPasses(0.03, 0.06, 0.01)
 
 
 def trace(rank: int, slower: float = 1.0) -> RankTrace:
     """Three steps: forward, a gather of 0.2 s inside it; backward, in which two collectives overlap for 0.1 s; the optimizer."""
-    found = RankTrace("rank.json", rank, 2, "host", CPU, divided="gloo:all_gather")
+    found = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:all_gather")
     at = 0.0
     for number in range(3):
         forward, backward, update = (seconds * slower for seconds in OWN)
@@ -51,7 +51,7 @@ def ran(start: float, end: float) -> TraceSpan:
 
 def staged(rank: int, *order: str) -> RankTrace:
     """Three steps of a stage: forwards of 0.1 s and backwards of 0.2 s in this order, each behind 0.5 s of message; 0.05 s of optimizer."""
-    found = RankTrace("rank.json", rank, 2, "host", CPU, divided="gloo:recv")
+    found = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:recv")
     at = 0.0
     for number in range(3):
         begin = at
@@ -70,20 +70,20 @@ def staged(rank: int, *order: str) -> RankTrace:
     return found
 
 
-def imported(*traces: RankTrace) -> Imported:
+def imported(*traces: RankTrace) -> ImportedJob:
     windows = [Window(0.0, 1.0, 2) for _ in traces]
-    return Imported(traces, EventLog(lambda: 0.0), windows, 0.7, (), [{} for _ in traces])
+    return ImportedJob(traces, EventLog(lambda: 0.0), windows, 0.7, (), [{} for _ in traces])
 
 
 def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
-    first, second = own_passes(imported(trace(0), trace(1, slower=2.0)))
+    first, second = rank_passes(imported(trace(0), trace(1, slower=2.0)))
     assert first == pytest.approx(OWN)
     assert second == pytest.approx([2.0 * seconds for seconds in OWN])
 
 
 def test_a_gpu_computes_while_its_kernels_run() -> None:
     """A kernel launched in forward that runs behind the optimizer's launch is forward's; what two streams do at once counts once."""
-    found = RankTrace("rank.json", 0, 1, "host", "H100", divided="FSDP::all_gather")
+    found = RankTrace("rank.json", 0, 1, "host", "H100", layout_event="FSDP::all_gather")
     found.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0)
     found.backward.append(TraceSpan("backward", 0.2, 0.3))
     found.optimizer.append(TraceSpan("SGD", 0.5, 0.6))
@@ -93,13 +93,13 @@ def test_a_gpu_computes_while_its_kernels_run() -> None:
         TraceSpan("gemm", 0.7, 0.9, 0.25, 0.26),
     ]
     found.compute += [TraceSpan("norm", 0.9, 0.95, 0.4, 0.41), TraceSpan("update", 1.2, 1.3, 0.55, 0.56)]
-    (passes,) = own_passes(imported(found))
-    assert passes == pytest.approx(Passes(0.6, 0.25, 0.1))
+    (passes,) = rank_passes(imported(found))
+    assert passes == pytest.approx(RankPasses(0.6, 0.25, 0.1))
 
 
-def on_gpu(rank: int, own: Passes) -> RankTrace:
+def on_gpu(rank: int, own: RankPasses) -> RankTrace:
     """One step on a GPU: kernels of each pass, launched well before they run, behind a gather of a second."""
-    found = RankTrace("rank.json", rank, 8, "host", "H100", divided="FSDP::all_gather")
+    found = RankTrace("rank.json", rank, 8, "host", "H100", layout_event="FSDP::all_gather")
     forward, backward = own[:2]
     found.collectives.append(TraceSpan("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
     found.backward.append(TraceSpan("backward", 0.2, 0.3))
@@ -115,10 +115,12 @@ def on_gpu(rank: int, own: Passes) -> RankTrace:
 
 def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
     """Its ranks' own work, which collectives beside it make a little longer, and half of that with half the samples."""
-    own = Passes(0.2, 0.4, 0.01)
+    own = RankPasses(0.2, 0.4, 0.01)
     laid_out, mine = tmp_path / "sharded.yaml", tmp_path / "mine.yaml"
     laid_out.write_text("extends: llama-3.1-8b\nname: sharded\ntraining: {parallel: {shard: parameters}}\n")
-    mine.write_text(replayed(imported(*(on_gpu(rank, own) for rank in range(8))), JobDescription("hgx-h100", str(laid_out), batch=2), mine))
+    mine.write_text(
+        replay_text(imported(*(on_gpu(rank, own) for rank in range(8))), JobDescription("hgx-h100", str(laid_out), batch=2), mine)
+    )
     hardware = load_hardware("hgx-h100").spec
     whole, half = (run_layout(hardware, load_workload(str(mine), (f"training.batch={batch}",)).spec) for batch in (2, 1))
     assert sum(own) <= whole.stalls[Cause.COMPUTE] < 1.06 * sum(own)
@@ -128,14 +130,14 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
 
 def test_passes_of_a_pipeline_are_told_apart() -> None:
     """Of 1F1B with four micro-batches: the first stage is one forward ahead."""
-    found = own_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
-    assert found == [pytest.approx(Passes(0.4, 0.8, 0.05))] * 2
+    found = rank_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
+    assert found == [pytest.approx(RankPasses(0.4, 0.8, 0.05))] * 2
 
 
 def test_layers_take_what_was_seen_together() -> None:
-    base = described(Division(tensor=2), 8)
+    base = layout_workload(Division(tensor=2), 8)
     gpu = machine_named(HARDWARE).groups[0].node.gpu
-    layers = timed_layers(base, gpu, [(range(6), {"F": 0.3, "B": 0.7})])
+    layers = with_unit_times(base, gpu, [(range(6), {"F": 0.3, "B": 0.7})])
     times = [layer.measured for layer in layers if layer.measured is not None]
     assert sum(each.forward for each in times) == pytest.approx(0.3)
     assert sum(each.backward for each in times) == pytest.approx(0.7)
@@ -143,10 +145,10 @@ def test_layers_take_what_was_seen_together() -> None:
 
 def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     """On a network that costs next to nothing the step is the ranks' own work; on a slower one it is longer."""
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     asked = JobDescription(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(imported(trace(0), trace(1)), asked, mine))
+    mine.write_text(replay_text(imported(trace(0), trace(1)), asked, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
     fast, slow = (with_nodes(machine_named(HARDWARE, (f"node.nic.bandwidth={rate}",)), 2) for rate in ("1 Tbps", "1 Gbps"))
     stack = workload.training.stack
@@ -159,11 +161,11 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
 
 def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     described_by = written(tmp_path, "{pipeline: 2}", "gradient_accumulation_steps: 4, ")
     asked = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), asked, mine))
+    mine.write_text(replay_text(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), asked, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
     stack = workload.training.stack
     assert stack.gloo_transport is not None
@@ -178,16 +180,16 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", [Division(pipeline=2, micro_batches=4), Division(pipeline=2, micro_batches=4, schedule="gpipe")])
 def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, tmp_path: Path) -> None:
     """Oracle: torch.distributed.pipelining under torch.profiler, between two processes that no network slows."""
-    from calibration.measure.ddp_steps import StepsWanted, spawn
-    from calibration.measure.layout_steps import LaidOut
+    from calibration.measure.ddp_steps import StepRequest, spawn
+    from calibration.measure.layout_steps import LayoutRequest
 
-    wanted = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
-    spawn(wanted, 2, program=("calibration.measure.layout_steps", LaidOut(layout, 2).text()))
+    wanted = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
+    spawn(wanted, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
-    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(found, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
+    mine.write_text(replay_text(found, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
     fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
     assert run_layout(fast, load_workload(str(mine), library=WORKLOADS).spec).step_time == pytest.approx(found.step_time, rel=0.15)
 
@@ -201,4 +203,4 @@ def written(folder: Path, layout: str = "{shard: parameters}", training: str = "
 
 def test_what_a_profile_cannot_tell_is_said() -> None:
     with pytest.raises(SpecError, match="no backward pass followed by an optimizer"):
-        own_passes(imported(replace(trace(0), backward=[])))
+        rank_passes(imported(replace(trace(0), backward=[])))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import Gradient, PassSeconds, Seen
+from calibration.traces.pass_times import Gradient, PassSeconds, PassTimes
 from calibration.traces.table_times import measured_times
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.workload import Layer
@@ -15,18 +15,18 @@ from sim.training.step_plan import Timeline
 _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 
 
-def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
-    """Return a table of the passes *seen*, in forward order: one layer for each class of kernels that leads to each gradient."""
+def build_layers(measured: PassTimes, timeline: Timeline) -> tuple[Layer, ...]:
+    """Return a table of the passes *measured*, in forward order: one layer for each class of kernels that leads to each gradient."""
     none = PassSeconds()
-    ahead = seen.parts.get(("forward", -1), none)
+    ahead = measured.parts.get(("forward", -1), none)
     launched = _launches(ahead, timeline)
-    behind = [seen.parts.get(("backward", place), none) for place in range(len(seen.gradients))]
+    behind = [measured.parts.get(("backward", place), none) for place in range(len(measured.gradients))]
     segments_launched = [_launches(part, timeline) for part in behind]
-    rest = seen.parts.get(("backward", -1), none)
+    rest = measured.parts.get(("backward", -1), none)
     rest_launched = _launches(rest, timeline)
     layers = []
-    for place in reversed(range(len(seen.gradients))):
-        layers += _segment(place, seen.gradients[place], behind[place], segments_launched[place])
+    for place in reversed(range(len(measured.gradients))):
+        layers += _segment(place, measured.gradients[place], behind[place], segments_launched[place])
     first = []
     for op in sorted({*ahead.by_class, *rest.by_class}):
         seconds = ahead.by_class.get(op, 0.0), rest.by_class.get(op, 0.0)
@@ -57,7 +57,7 @@ def _launches(part: PassSeconds, timeline: Timeline) -> float:
     """Return the number of launches of *part* with which the GPU waits for the host as measured, and advance *timeline*."""
     if timeline.launch_cpu <= 0:
         return 0.0
-    count = max(part.host, part.stall) / timeline.launch_cpu
-    count *= launches_scale([(part.seconds, count)], part.stall, timeline)
+    count = max(part.host, part.host_wait) / timeline.launch_cpu
+    count *= launches_scale([(part.seconds, count)], part.host_wait, timeline)
     timeline.run(part.seconds, count)
     return count

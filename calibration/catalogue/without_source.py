@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
-ONE_GPU: Final[Mapping[str, str]] = {name: entry["one_gpu"] for name, entry in _SOURCES.items() if "one_gpu" in entry}
+ONE_GPU_PREFIXES: Final[Mapping[str, str]] = {name: entry["one_gpu"] for name, entry in _SOURCES.items() if "one_gpu" in entry}
 """For each source of measured runs, the prefix of its rows' source in the one-GPU records; a source not listed has no such rows."""
-PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(entry.get("wide", ())) for name, entry in _SOURCES.items()}
+SINGLE_SOURCE_PRIORS: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(entry.get("wide", ())) for name, entry in _SOURCES.items()}
 """For each source, the priors of `calibration.clusters.priors` that rest on it alone."""
-KNOWN: Final = frozenset(_SOURCES)
+RUN_SOURCES: Final = frozenset(_SOURCES)
 """The sources of the committed runs, on which constants may rest."""
 
 
@@ -57,7 +57,7 @@ def _node(source: str, node: Node) -> Node:
         update["nic"] = node.nic.model_copy(update={"transport": transport})
     if "topology" in entry:
         update["topology"] = node.topology.model_copy(update=dict(entry["topology"]))
-    if source in ONE_GPU:
+    if source in ONE_GPU_PREFIXES:
         update["gpu"] = _gpu(node.gpu, factors_without(source))
     return node.model_copy(update=update)
 
@@ -69,7 +69,7 @@ def _frozen(value: Any) -> Any:
 
 def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]) -> Workload:
     """Return *workload* with its stack as it would be without *source*; fields set by *overrides* are kept."""
-    if source not in ONE_GPU:
+    if source not in ONE_GPU_PREFIXES:
         return workload
     training = workload.training
     name = _fitted_name(training.stack.name)
@@ -86,14 +86,14 @@ def factors_without(source: str) -> Factors:
     """Return the factors of GPUs and stacks (logarithms), fitted to all one-GPU rows except those of *source*."""
     from calibration.catalogue.compute import fit
 
-    return fit([row for row in _rows() if not row.record.source.startswith(ONE_GPU[source])])
+    return fit([row for row in _rows() if not row.record.source.startswith(ONE_GPU_PREFIXES[source])])
 
 
 @lru_cache(maxsize=1)
 def _rows() -> tuple[FactorRow, ...]:
-    from calibration.catalogue.compute_model import rows
+    from calibration.catalogue.compute_model import read_rows
 
-    return rows()
+    return read_rows()
 
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:

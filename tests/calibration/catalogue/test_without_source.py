@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.catalogue import left_out
-from calibration.catalogue.left_out import machine_without, workload_without
+from calibration.catalogue import without_source
+from calibration.catalogue.without_source import machine_without, workload_without
 from calibration.questions import machine_named, workload_named
 
 FACTORS = ("vector_factor", "tensor_core_factor", "tensor_core_gemm_factor", "memory_efficiency")
@@ -14,7 +14,7 @@ FACTORS = ("vector_factor", "tensor_core_factor", "tensor_core_gemm_factor", "me
 @pytest.mark.nightly
 def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalogue carries the same fit, rounded to three digits."""
-    monkeypatch.setattr(left_out, "ONE_GPU", {**left_out.ONE_GPU, "nobody": "no source begins like this"})
+    monkeypatch.setattr(without_source, "ONE_GPU_PREFIXES", {**without_source.ONE_GPU_PREFIXES, "nobody": "no source begins like this"})
     off = []
     for name in ("p3.16xlarge", "dlperf", "lambda-v0-a40"):
         before, after = machine_named(name), machine_without("nobody", machine_named(name))
