@@ -53,7 +53,7 @@ def profile(
     if bool(inputs) != bool(model):
         raise SpecError("--model and --input must be used together: write --model MODULE:CALLABLE --input 3x224x224")
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
-    options = profile_run.ProfileOptions(output, only, again, quick, device, ranks, folder, name, job)
+    options = profile_run.MeasureOptions(output, only, again, quick, device, ranks, folder, name, job)
     try:
         measured = profile_run.profile(options, messages)
     except KeyboardInterrupt:

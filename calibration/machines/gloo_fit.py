@@ -19,7 +19,7 @@ import numpy as np
 
 from calibration.clusters.network_parameters import WIDTHS
 from calibration.machines.machine_fit import RATE, Fit, MergedRecords, median_time, ring_traffic
-from calibration.machines.posterior import VAGUE_WIDTH, Parameter, Vector, fit_mean, fit_posterior
+from calibration.machines.posterior import VAGUE_WIDTH, FitParameter, Vector, fit_mean, fit_posterior
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
@@ -60,9 +60,11 @@ def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
         return logs[0], ((logs[1:] - logs[0]) / DIFFERENCE_STEP).T
 
     parameters = [
-        Parameter("launch", prior.launch, WIDTHS["launch"]),
-        Parameter("hop_latency", prior.hop_latency, WIDTHS["latency"]),
-        Parameter(RATE, 1.0 / prior.flow_cap, VAGUE_WIDTH if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # a NIC can have any speed
+        FitParameter("launch", prior.launch, WIDTHS["launch"]),
+        FitParameter("hop_latency", prior.hop_latency, WIDTHS["latency"]),
+        FitParameter(
+            RATE, 1.0 / prior.flow_cap, VAGUE_WIDTH if subject == BETWEEN else WIDTHS["efficiency, TCP"]
+        ),  # a NIC can have any speed
     ]
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     return Fit(subject, "all_reduce", sizes, times, fit_posterior(model, times, parameters))

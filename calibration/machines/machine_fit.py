@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machines.posterior import Parameter, Posterior, PosteriorEstimate, Vector, fit_mean, fit_terms
+from calibration.machines.posterior import FitParameter, Posterior, PosteriorEstimate, Vector, fit_mean, fit_terms
 from calibration.measure.machine_record import AnswerRow, MachineRecord, check_rows, read_record
 from sim.spec.yaml import SpecError
 
@@ -140,7 +140,7 @@ def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[A
     if not rows:
         return None
     sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([median_time(row) for row in rows])
-    parameters = [Parameter(FIXED, float(times.min()) / 2), Parameter(RATE, float(np.min(times / sizes)))]
+    parameters = [FitParameter(FIXED, float(times.min()) / 2), FitParameter(RATE, float(np.min(times / sizes)))]
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
     return Fit(
         subject, probe, sizes, times, fit_terms(design, times, parameters) if fixed else fit_terms(design[:, 1:], times, parameters[1:])

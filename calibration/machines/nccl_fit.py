@@ -17,7 +17,7 @@ import numpy as np
 
 from calibration.clusters.network_parameters import EVERYWHERE, NIC, WIDTHS, transports
 from calibration.machines.machine_fit import Fit, MergedRecords, median_time
-from calibration.machines.posterior import Parameter, Vector, fit_posterior
+from calibration.machines.posterior import FitParameter, Vector, fit_posterior
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.hardware import Hardware, Node, Transport
@@ -51,7 +51,7 @@ def nccl_fit(records: MergedRecords, hardware: Hardware) -> Fit | None:
         slopes = [(modelled(point + step) - center) / DIFFERENCE_STEP for step in DIFFERENCE_STEP * np.eye(len(keys))]
         return center, np.stack(slopes, axis=1)
 
-    parameters = [Parameter(factor_name(key), 1.0, _width(hardware, key)) for key in keys]
+    parameters = [FitParameter(factor_name(key), 1.0, _width(hardware, key)) for key in keys]
     sizes = np.array([row["bytes"] for row in ordered], dtype=float)
     return Fit(NCCL, "all_reduce", sizes, times, fit_posterior(model, times, parameters))
 

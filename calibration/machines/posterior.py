@@ -38,7 +38,7 @@ _TURNS: Final = 6
 _CLOSE: Final = 1e-7
 
 
-class Parameter(NamedTuple):
+class FitParameter(NamedTuple):
     """One parameter: its usual value, and the width of the normal prior of its logarithm."""
 
     name: str
@@ -78,7 +78,7 @@ PosteriorModel = Callable[[Vector], tuple[Vector, Vector]]
 """Maps logarithms of parameters to logarithms of times, one per point, and their derivatives, one row per point."""
 
 
-def fit_terms(design: Vector, times: Vector, parameters: Sequence[Parameter]) -> Posterior:
+def fit_terms(design: Vector, times: Vector, parameters: Sequence[FitParameter]) -> Posterior:
     """Fit the sum of terms to *times* (s); row i of *design* holds the coefficient of each parameter in time i.
 
     Raise SpecError if there are no times or one of them is not positive.
@@ -92,7 +92,7 @@ def fit_terms(design: Vector, times: Vector, parameters: Sequence[Parameter]) ->
     return fit_posterior(model, times, parameters)
 
 
-def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[Parameter]) -> Posterior:
+def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[FitParameter]) -> Posterior:
     """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("nothing to fit: expected times above zero")
@@ -154,7 +154,7 @@ def _maximized(points: _Points, here: Vector) -> Vector:
     return here
 
 
-def _estimate(parameter: Parameter, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
+def _estimate(parameter: FitParameter, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
     identified = spread < IDENTIFIED_WIDTH * parameter.width
     half_width = (interval_half_width(freedom) if identified else interval_half_width(math.inf)) * spread
     return PosteriorEstimate(parameter.name, math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width), identified)
@@ -171,4 +171,4 @@ def interval_half_width(freedom: float) -> float:
 def fit_mean(name: str, values: Sequence[float]) -> Posterior:
     """Fit the typical value of repeated positive *values* as the only parameter, *name*."""
     usual = float(np.median(values)) if len(values) else 1.0
-    return fit_terms(np.ones((len(values), 1)), np.array(values, dtype=float), [Parameter(name, usual)])
+    return fit_terms(np.ones((len(values), 1)), np.array(values, dtype=float), [FitParameter(name, usual)])

@@ -32,8 +32,8 @@ MEMORY_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class ProfileOptions:
-    """The options of the command line."""
+class MeasureOptions:
+    """The options of ``calibration profile``: the file of the record, what is measured, and where."""
 
     path: Path
     only: str | None = None
@@ -46,7 +46,7 @@ class ProfileOptions:
     model: JobModel | None = None
 
 
-def profile(options: ProfileOptions, talk: Talk) -> MachineRecord | None:
+def profile(options: MeasureOptions, talk: Talk) -> MachineRecord | None:
     """Measure this machine as *options* specify and return its record; return None on ranks that only take part.
 
     Raise SpecError if the measurement cannot start, or if a probe failed; in the latter case the record is partial.
@@ -117,7 +117,7 @@ def _backend(ranks: int, device: str) -> str:
 
 
 @contextmanager
-def _team(options: ProfileOptions, device: str) -> Iterator[Team | None]:
+def _team(options: MeasureOptions, device: str) -> Iterator[Team | None]:
     """Yield the team that this process leads; yield None after it has served as a rank of another process's team."""
     if under_torchrun():
         if options.ranks is not None:
@@ -162,7 +162,7 @@ def _usual_ranks(device: str) -> int:
     return int(torch.cuda.device_count())
 
 
-def _bench(options: ProfileOptions, device: str, team: Team, facts: dict[str, Any]) -> Bench:
+def _bench(options: MeasureOptions, device: str, team: Team, facts: dict[str, Any]) -> Bench:
     folder = options.folder or options.path.absolute().parent
     if not folder.is_dir():
         raise SpecError(f"{folder}: no such folder; use --folder to name one on the disk to measure")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.machines.posterior import Parameter, fit_mean, fit_terms, interval_half_width
+from calibration.machines.posterior import FitParameter, fit_mean, fit_terms, interval_half_width
 from sim.spec.yaml import SpecError
 
 SEEDS = 300
 
 
-def coverage(design: np.ndarray, truth: np.ndarray, unknowns: list[Parameter], noise: float) -> dict[str, float]:
+def coverage(design: np.ndarray, truth: np.ndarray, unknowns: list[FitParameter], noise: float) -> dict[str, float]:
     """Return in which share of seeds each interval holds the truth, where the parameter was identified in most of them."""
     held = {one.name: 0 for one in unknowns}
     known = dict(held)
@@ -29,7 +29,7 @@ def test_intervals_of_a_fixed_cost_and_a_rate(noise: float) -> None:
     """As of copies: 1 KiB to 256 MiB at 5 GB/s and 20 us."""
     sizes = 4.0 ** np.arange(5, 15)
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    found = coverage(design, np.array([20e-6, 1 / 5e9]), [Parameter("fixed", 10e-6), Parameter("per byte", 1e-10)], noise)
+    found = coverage(design, np.array([20e-6, 1 / 5e9]), [FitParameter("fixed", 10e-6), FitParameter("per byte", 1e-10)], noise)
     assert set(found) == {"fixed", "per byte"}
     assert all(0.90 <= share <= 0.99 for share in found.values()), found
 
@@ -38,7 +38,7 @@ def test_intervals_of_a_collective() -> None:
     """As of rings of 2 and 8 ranks: start, step around the ring, and bytes, each with the prior of its transport class."""
     rows = [(ranks, 4.0**power) for ranks in (2, 8) for power in range(2, 14)]
     design = np.array([[1.0, 2 * (ranks - 1), 2 * (ranks - 1) / ranks * size] for ranks, size in rows])
-    unknowns = [Parameter("launch", 100e-6, 0.7), Parameter("step", 250e-6, 0.7), Parameter("per byte", 1 / 1.25e9, 0.7)]
+    unknowns = [FitParameter("launch", 100e-6, 0.7), FitParameter("step", 250e-6, 0.7), FitParameter("per byte", 1 / 1.25e9, 0.7)]
     found = coverage(design, np.array([60e-6, 180e-6, 1 / 0.9e9]), unknowns, 0.08)
     assert {"step", "per byte"} <= set(found)
     assert all(0.90 <= share <= 0.99 for share in found.values()), found
@@ -56,7 +56,7 @@ def test_exact_times_give_exact_parameters() -> None:
     """Without noise the parameters come out, but for the pull of a vague prior."""
     sizes = 10.0 ** np.arange(3, 9)
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
-    found = fit_terms(design, design @ np.array([1e-5, 1e-9]), [Parameter("fixed", 1e-6), Parameter("per byte", 1e-10)])
+    found = fit_terms(design, design @ np.array([1e-5, 1e-9]), [FitParameter("fixed", 1e-6), FitParameter("per byte", 1e-10)])
     assert found["fixed"].value == pytest.approx(1e-5, rel=1e-3) and found["per byte"].value == pytest.approx(1e-9, rel=1e-3)
     assert np.abs(found.residuals).max() < 1e-3
 
@@ -68,7 +68,7 @@ def test_what_the_data_do_not_tell_keeps_its_prior() -> None:
     found = fit_terms(
         design,
         design @ np.array([1e-5, 1e-9]) * np.array([1.01, 0.99, 1.0, 1.02]),
-        [Parameter("fixed", 1e-5, 0.7), Parameter("per byte", 1e-9)],
+        [FitParameter("fixed", 1e-5, 0.7), FitParameter("per byte", 1e-9)],
     )
     assert found["per byte"].identified and not found["fixed"].identified
     assert found["fixed"].value == pytest.approx(1e-5, rel=0.1)
