@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 
 import simpy
 
-from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
+from sim.analysis.stalls import Blame, Window, align_to_steps, resource_table, stall_table
 from sim.analysis.steady_state import Period, PeriodDetector, State, steady_mean, warm_up
 from sim.cluster.build import LiveCluster, Slot, build
 from sim.cluster.checkpoint import CheckpointWrites, Outflow
@@ -101,7 +101,7 @@ class Scene:
     @cached_property
     def built(self) -> LiveCluster:
         """Return the rank classes and live links, the same in every epoch."""
-        slot_keys = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
+        slot_keys = tuple((slot.name, slot.lent_gpus, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
         cached = memo.cached(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
@@ -168,18 +168,18 @@ class EpochRun:
         """Time up to which the log is complete."""
         self._interval: float | None = None
         self._max_steps = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
-        self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
+        self._burst = {slot: credits.can_burst for slot, credits in scene.credits.items()}
         self._storage = {slot.name: slot.node.storage for slot in scene.cluster if slot.node.storage is not None}
         self._ios: list[dict[str, float]] = []
         """I/Os on one node of each slot, by step of the first job."""
         for link, capacity in scene.built.capacity.items():
             self.network.add_link(link, capacity)
-        self.log.links = scene.built.live
+        self.log.links = scene.built.live_links
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
         for slot, flows in scene.beside:
-            CheckpointWrites(self.network, flows, scene.built.live[slot].__getitem__)
+            CheckpointWrites(self.network, flows, scene.built.live_links[slot].__getitem__)
         self._stage = JobStage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
@@ -328,7 +328,7 @@ class EpochRun:
 
     def _has_enough_steps(self, lived: int) -> bool:
         """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
-        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.apart() <= ALIKE
+        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.mismatch() <= ALIKE
         return slow or lived >= self._max_steps
 
     def _check_precision(self, done: int) -> None:
@@ -373,7 +373,7 @@ class EpochRun:
         self._ios.append({slot: sum(ios.get(iops_link(slot), 0.0) for ios in reads) for slot in self.scene.credits})
         for slot, credits in self.scene.credits.items():
             credits.advance(end - start, self._ios[-1][slot] / (end - start))
-            if self._burst[slot] and not credits.left:
+            if self._burst[slot] and not credits.can_burst:
                 self._burst[slot] = False
                 self.network.set_capacity(iops_link(slot), most_iops(self._storage[slot], burst=False))
                 self._new_regime()
@@ -449,7 +449,7 @@ class EpochRun:
 
     def _epoch(self, job: int) -> Epoch:
         times, epoch_steps = self._live[job].boundaries, self.scene.steps[job]
-        windows = whole_steps(self.windows, times, self._log_end) if job else self.windows
+        windows = align_to_steps(self.windows, times, self._log_end) if job else self.windows
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
         done = min(epoch_steps, len(times) - 1)

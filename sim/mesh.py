@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain
 from statistics import stdev
 
-from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
+from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_timeline
 from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import remaining_gpu
@@ -124,7 +124,7 @@ class LayoutRun:
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each instruction of *stage* in the last simulated step: seconds, and bytes of one rank."""
         played = self.played.stages[stage]
-        course = memory_course(self.layout, self.workload, self.node.gpu, stage)
+        course = memory_timeline(self.layout, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])
         return list(zip(begins, played.clock, course, strict=True)) if played.clock else []
 

@@ -69,7 +69,7 @@ class Run:
 
     def nodes(self, job: int = 0) -> list[Node]:
         """Return one node of each kind that *job* runs on, in order."""
-        return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job}.values())
+        return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent_gpus if lent == job}.values())
 
     @property
     def log(self) -> EventLog:
@@ -110,7 +110,7 @@ def simulate(
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
     scene, warm_hits = _scene(hardware, jobs, fold)
-    checkpoint_writes = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
+    checkpoint_writes = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent_gpus] if beside else ()
     scene = replace(
         scene, exact=exact, beside=checkpoint_writes, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log
     )
@@ -182,7 +182,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     of_servers = {}
     for other, own in hosts.items():  # these lists tell groups of nodes apart
         of_servers[other] = len(lists)
-        lists += own.lists
+        lists += own.node_lists
     if stack.uses_servers:
         between = server_fabric(hardware, lists, of_servers[number], hosts[number], fold)
         return plan_servers(number, job.workload, cluster, hardware.fabric, between)
@@ -208,7 +208,7 @@ def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]
     nodes = sum(slot.count for slot, _ in used)
     ratios = {}
     for slot, _ in used:
-        sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent)}
+        sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent_gpus)}
         cache = slot.node.page_cache
         fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), sum(sizes.values()))
         ratios[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
@@ -230,6 +230,6 @@ def _credits_end(scene: Scene, before: Mapping[str, float], hits: Sequence[Mappi
     first = min((end for end in ends.values() if end is not None), default=None)
     if first is None:
         return None
-    credits = {slot: credits.emptied() if ends[slot] == first else credits for slot, credits in scene.credits.items()}
+    credits = {slot: credits.empty_copy() if ends[slot] == first else credits for slot, credits in scene.credits.items()}
     after = EpochRun(replace(scene, credits=credits), hits, [0.0 for _ in scene.jobs]).run()
     return CreditsEnd(2 + first, tuple(epoch.step_time for epoch in after))

@@ -66,7 +66,7 @@ EXPONENTIAL: Final = Exponential()
 
 
 @dataclass(frozen=True)
-class Own:
+class UserLaw:
     """A law supplied by the user; every draw is checked."""
 
     law: FailureLaw
@@ -101,7 +101,7 @@ def failure_law(text: str) -> FailureLaw:
         law = extension(FAILURE_LAWS, text, BUILT_IN)
     except SpecError as error:
         raise SpecError(f"--failure-law {text}: {error}") from None
-    own = Own(cast(FailureLaw, law), text)
+    own = UserLaw(cast(FailureLaw, law), text)
     drawn = own.gaps(EXAMINED, np.random.default_rng(0))
     mean, standard_error = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
     if abs(mean - 1) > _TOLERANCE * standard_error + 1e-3:

@@ -93,12 +93,12 @@ class StageMemory:
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of each stage."""
-    short = _at_full_length(shortened(layout), workload)
+    short = _at_full_length(shorten_layout(layout), workload)
     stages = (_stage_replay(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
 
 
-def shortened(layout: Layout) -> Layout:
+def shorten_layout(layout: Layout) -> Layout:
     """Return *layout* with only as many micro-batches as are needed until the memory of a stage repeats."""
     many, stages = layout.micro_batches, layout.mesh.stages
     if layout.own is not None:
@@ -115,7 +115,7 @@ def _with_micro_batches(layout: Layout, micro_batches: int) -> Layout:
     return layout if micro_batches >= layout.micro_batches else replace(layout, micro_batches=micro_batches)
 
 
-def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
+def memory_timeline(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of *stage* during each instruction of its program, in order."""
     replay, at = _stage_replay(_at_full_length(layout, workload), stage, workload, gpu)
     return tuple(map(at, replay.course()))

@@ -108,7 +108,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     extra = _separate_bytes(layer) if backward else 0.0
     moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
-        moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
+        moved = 0.0 if layer.op in PRODUCTS else kernels_of.elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
@@ -142,7 +142,7 @@ def _traffic(layer: Layer, stack: Stack) -> float:
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
     """Return whether *layer* is timed by its shape: it specifies one, and the GPU describes kernels of known shape."""
-    kernels = kernels_of.described(gpu, peak)
+    kernels = kernels_of.kernels_of(gpu, peak)
     if kernels is None:
         return False
     return (

@@ -43,19 +43,19 @@ def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, 
     if not trained + frozen:
         return activations
     kept = _kept_narrow(recipe, stack)
-    weights = trained * weight(recipe, gpu, stack, kept) + frozen * weight(recipe, gpu, stack, kept or _frozen_narrow(stack))
+    weights = trained * weight_bytes(recipe, gpu, stack, kept) + frozen * weight_bytes(recipe, gpu, stack, kept or _frozen_narrow(stack))
     return activations + stack.weight_casts * weights
 
 
-def operand_bytes(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float:
-    """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *both*.
+def operand_bytes(own: Quantizing, gpu: Gpu, by_columns: bool, fused: bool = False) -> float:
+    """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *by_columns*.
 
     *fused*: the operator before the product can do part of this (`Quantizing.norm`), which saves a pass in 16 bits.
     """
     if fused and own.norm == "writes":
-        return own.activation - NARROW + (2.0 * own.activation if both and transposes(gpu) else 0.0)
-    reads = own.reads + (own.column_reads if both else 0.0) - (fused and own.norm == "amax")
-    return NARROW * reads + own.activation * (own.copies(gpu) if both else 1.0)
+        return own.activation - NARROW + (2.0 * own.activation if by_columns and transposes(gpu) else 0.0)
+    reads = own.reads + (own.column_reads if by_columns else 0.0) - (fused and own.norm == "amax")
+    return NARROW * reads + own.activation * (own.copies(gpu) if by_columns else 1.0)
 
 
 def column_bytes(own: Quantizing, scaled: bool = False) -> float:
@@ -63,9 +63,9 @@ def column_bytes(own: Quantizing, scaled: bool = False) -> float:
     return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 
 
-def weight(own: Quantizing, gpu: Gpu, stack: Stack, kept: bool) -> float:
-    """Return the bytes moved per element to quantize a weight by rows and by columns; *kept*: it is already stored in few bits."""
-    if kept:
+def weight_bytes(own: Quantizing, gpu: Gpu, stack: Stack, is_stored: bool) -> float:
+    """Return the bytes moved per element to quantize a weight by rows and by columns; *is_stored*: it is already stored in few bits."""
+    if is_stored:
         return 2.0 * own.weight if transposes(gpu) else 0.0
     return (NARROW if stack.mesh is not None else WIDE) * own.weight_reads + own.weight * own.copies(gpu)
 

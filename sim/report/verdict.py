@@ -87,7 +87,7 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
 def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
     """Return the sentence that two resources bound the step together, with the savings from freeing one, freeing both and doubling both."""
     one, other = _subject(first), _subject(second)
-    alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed)
+    alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed_times)
     most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"at most {100 * alone:.0f}%"
     doubled = bottleneck.saved_by_doubling
     return (
@@ -123,7 +123,7 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
 
 def _broadcast_first(bottleneck: Bottleneck) -> bool:
     """Return whether leaving out the broadcast of buffers saves as much, within a tolerance, as freeing any resource but the GPUs."""
-    most = max((bottleneck.saved(resource) for resource in bottleneck.freed if resource != "gpu"), default=0.0)
+    most = max((bottleneck.saved(resource) for resource in bottleneck.freed_times if resource != "gpu"), default=0.0)
     return bottleneck.saved_broadcast >= max(NOTEWORTHY, most - SAME)
 
 
@@ -178,9 +178,9 @@ def _the(link: str) -> str:
 def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
     """Return the saving from freeing *first*, and what limits the job then."""
     saved = f"freeing it would save {100 * bottleneck.saved(first):.0f}% of the step"
-    if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # `_prep` already names the rate of the GPUs
+    if bottleneck.next_limit is None or (first, bottleneck.next_limit) == ("cpu", "gpu"):  # `_prep` already names the rate of the GPUs
         return saved
-    return f"{saved}, then {_LIMITS[bottleneck.following]} at {_rate(job, bottleneck.freed[first])}"
+    return f"{saved}, then {_LIMITS[bottleneck.next_limit]} at {_rate(job, bottleneck.freed_times[first])}"
 
 
 def _rate(job: JobRun, step_time: float) -> str:
@@ -218,8 +218,8 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
     text = f"CPU prep: {hands} deliver {delivered}"
     if bottleneck is None:
         return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
-    if bottleneck.following in ("gpu", None):
-        return f"{text}, the GPUs could take {_rate(job, bottleneck.freed['cpu'])}"
+    if bottleneck.next_limit in ("gpu", None):
+        return f"{text}, the GPUs could take {_rate(job, bottleneck.freed_times['cpu'])}"
     return text
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.analysis.energy import NodePower, capped, draw_of, node_power, power_model, shares_of
+from sim.analysis.energy import NodePower, gpu_power, limit_power, node_power, power_model, shares_of
 from sim.mesh import LayoutRun
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
@@ -45,7 +45,7 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     gpu = node.gpu
     if gpu.power is None:
         return 1.0
-    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * draw_of(gpu, power_model(), mix_of(workload, gpu)).compute))
+    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
 
 
 def limited(steps: Steps, limit: str) -> Limited:
@@ -55,13 +55,13 @@ def limited(steps: Steps, limit: str) -> Limited:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
     mix = mix_of(steps.workload, gpu)
     several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
-    after = capped(steps.node, model, stalls, cap, several, mix, used)
+    after = limit_power(steps.node, model, stalls, cap, several, mix, used)
     before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
     if after is None or before is None or gpu.power is None:
         raise SpecError(
             f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
         )
-    least = model.cap[0][0] * gpu.power * draw_of(gpu, model, mix).compute
+    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix).compute
     if cap < least:
         raise SpecError(
             f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"

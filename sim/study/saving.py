@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.cluster.checkpoint import Outflow, checkpoint, outflows
+from sim.cluster.checkpoint import Outflow, checkpoint_times, outflows
 from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
@@ -101,9 +101,9 @@ def _saved(
     parts = saved_parts(workload, gpus, nodes, step)
     require_room(parts, node, store, name)
     try:
-        times = checkpoint(node, parts, store)
+        times = checkpoint_times(node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {name}: {error}; name a store") from None
     flows = outflows(node, parts, store)
     beside = again(flows) if flows else step
-    return SavedRun(name, parts.total, parts.writers, times.copied, times.written, step, beside)
+    return SavedRun(name, parts.total, parts.writers, times.copy_time, times.write_time, step, beside)

@@ -192,7 +192,7 @@ def share(
         raise SpecError(f"{jobs}: with coordinated_prep, jobs share one loader; leave it out to divide workers among them")
     epochs = tuple(entry.epochs for entry in load(Jobs, path, sorted_overrides(scenario)[1]).spec.jobs)
     used = slots(machine, [job.placement for job in placed])
-    hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
+    hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent_gpus}) for slot in used]
     for host in hosts:
         if host.workers < (gpus := sum(host.gpus.values())):
             raise SpecError(f"--workers {host.workers}: each of a node's {gpus} GPUs needs a worker; write at least {gpus}")

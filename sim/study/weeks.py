@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 from sim.analysis.cost import Market, node_price
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
@@ -294,7 +294,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        Members(_speeds(steps)) if lives and weeks.elastic else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
         _spreads(reliability, another),
         START_UP,
     )

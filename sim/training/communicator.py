@@ -147,6 +147,6 @@ def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings
     if len(activity.history) < 2 and not activity.bottleneck:
         yield HeldPiece(*own, begin, end)
         return
-    for link, _, until in activity.bound(end):
+    for link, _, until in activity.bottlenecks(end):
         yield HeldPiece(*meanings.get(link, own), begin, until)
         begin = until

@@ -117,4 +117,4 @@ class GradientExchange:
         """Tell the GPUs whether a collective overlaps with their compute, on this stream or another."""
         (self._exchanging.add if active else self._exchanging.discard)(stream)
         for gpu in self._gpus:
-            gpu.communicating(bool(self._exchanging))
+            gpu.set_communicating(bool(self._exchanging))

@@ -10,7 +10,7 @@ from functools import cached_property
 from sim.cluster.build import LiveCluster, Placement, RankClass, Slot
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
-from sim.cluster.page_cache import from_others
+from sim.cluster.page_cache import remote_hit_ratio
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
 from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
@@ -250,8 +250,8 @@ def _exchange(
 
 def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
     if isinstance(plan, GlooPlan):
-        return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live)
-    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
+        return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live_links)
+    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live_links)
 
 
 def _server_exchanges(
@@ -262,7 +262,7 @@ def _server_exchanges(
     def exchange(
         members: Sequence[int], member_gpus: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None
     ) -> GradientExchange:
-        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live, senders, crowd)
+        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live_links, senders, crowd)
         result = GradientExchange(stage.network.env, stage.log, members, Backend(executor, Cause.NETWORK), member_gpus)
         result.remembers = executor.remembers
         return result
@@ -283,13 +283,13 @@ def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd
     if any(site.slot is rank_class.slot for site in servers.sites):
         return Crowd(rank_class.size, {})
     others = rank_class.size - 1
-    own = (*stage.built.live[rank_class.slot.name].values(), rank_class.cores)
+    own = (*stage.built.live_links[rank_class.slot.name].values(), rank_class.cores)
     return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
 def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> LoaderSite:
     workload, node, members = job.workload_in(rank_class.slot), rank_class.slot.node, float(rank_class.members)
-    dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
+    dataset, remote = workload.dataset, remote_hit_ratio(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
     disk_rate = 0.0
     if workload.input.loader != "synthetic":
@@ -309,7 +309,7 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         copy={link: load * slowdown for link, load in rank_class.copy.items()},
         gpu={_gpu_link(rank_class): 1.0},
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
-        peers=_peers(rank_class, stage.built.live[rank_class.slot.name]) if remote else {},
+        peers=_peers(rank_class, stage.built.live_links[rank_class.slot.name]) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         lag=stage.lag,
         crowd=sum(other.members for other in stage.built.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
@@ -349,4 +349,4 @@ def tuning_of(stack: Stack) -> Tuning:
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:
     """Return the slots with GPUs that are assigned to job *number*, and those GPUs."""
-    return [(slot, gpus) for slot in slots for job, gpus in slot.lent if job == number]
+    return [(slot, gpus) for slot in slots for job, gpus in slot.lent_gpus if job == number]

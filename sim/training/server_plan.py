@@ -286,7 +286,7 @@ def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabri
     servers = workload.training.stack.servers
     if servers is None:
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
-    parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent if job == number)
-    sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.serves if job == number)
+    parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent_gpus if job == number)
+    sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.server_numbers if job == number)
     buckets = tuple(tuple(bucket) for bucket in shards(workload, servers))
     return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, between)

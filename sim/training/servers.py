@@ -109,7 +109,7 @@ class ServerExecutor:
         last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
         if last is None:  # no leg took any time
             return
-        for link, begin, end in last.bound(self._network.env.now):
+        for link, begin, end in last.bottlenecks(self._network.env.now):
             cause, resource = self._causes.get(link, _FLOW)
             moved = nbytes if end == self._network.env.now else 0.0
             self._log.did(self._rank, "comm", name, cause, begin, resource, ident, moved, end)

@@ -71,7 +71,7 @@ class Replica(Rank):
 
         This consumes a pace, so it is valid only if all steps have the same pace.
         """
-        return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
+        return self.index, self.gpu_name, self.plan, self.gpu.cache_key, self.input.site.made_of, next(self.paces)
 
     def train(self) -> SimProcess:
         """Run optimizer steps forever."""
@@ -129,7 +129,7 @@ class Replica(Rank):
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done
-            standstills = self.gpu.stood
+            standstills = self.gpu.stalled_spans
             for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
                 self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute

@@ -53,7 +53,7 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
         step = 0.15 + 0.4 + backward + exposed
         assert found.jobs[0].warm.step_time == pytest.approx(step, rel=1e-6)
         assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
-        assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
+        assert bottleneck.freed_times["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
             "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms per step, nvlink latency over 4 "
             "GPUs; turning that off (--set training.stack.broadcast_buffers=false) would save 13% of the step."

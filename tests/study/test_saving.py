@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
-from sim.cluster.checkpoint import Outflow, Parts, outflows
+from sim.cluster.checkpoint import CheckpointParts, Outflow, outflows
 from sim.cluster.topology import node_graph
 from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
@@ -93,10 +93,10 @@ def test_parts_share_the_store() -> None:
     """Oracle: caps of all nodes together are the store's bandwidth, none above what a writer gets."""
     node = run().node()
     store = load_part(Store, "object-store", "hardware/parts/stores")
-    flows = outflows(node, Parts(1e9, 16, 2, 8), store)
+    flows = outflows(node, CheckpointParts(1e9, 16, 2, 8), store)
     assert len(flows) == 8
     assert 2 * sum(flow.cap for flow in flows) == pytest.approx(min(store.bandwidth, 16 * (store.per_writer or store.bandwidth)))
-    assert outflows(node, Parts(1e9, 16, 2, 8), None) == []
+    assert outflows(node, CheckpointParts(1e9, 16, 2, 8), None) == []
 
 
 def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:

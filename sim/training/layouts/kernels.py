@@ -62,7 +62,7 @@ class StageKernels:
         """Register that an operation that overlaps with compute begins (*change* 1) or ends (-1)."""
         before, self.playing = self.playing, self.playing + change
         if self.gpu.slows and bool(before) != bool(self.playing):
-            self.gpu.communicating(bool(self.playing))
+            self.gpu.set_communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
         self.blocks += change * price.blocks
         self._update_slowdown()
@@ -79,7 +79,7 @@ class StageKernels:
             return
         factor = self._slowdown(self.blocks)
         self.slowest.is_spared(1.0 - self._slowdown(self.blocks - self.waiting) / factor if self.waiting else 0.0)
-        self.gpu.beside(factor)
+        self.gpu.set_slowdown(factor)
 
     def _slowdown(self, blocks: int) -> float:
         """Return the slowdown factor of the current compute next to *blocks* thread blocks."""

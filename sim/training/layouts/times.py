@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import KernelWork, element_bytes, memory_time
-from sim.cluster.kernels import both
+from sim.cluster.kernels import overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed
@@ -287,7 +287,7 @@ class UnitTimes:
         moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
             products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
-            moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
+            moved = overlap_time(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
 
 

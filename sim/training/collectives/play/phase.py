@@ -73,7 +73,7 @@ class PhaseExecutor:
         bounds = [(*cost.latency_of, launched, env.now)]
         activity = self._network.start(name, cost.volume, self._on_links(op, nbytes, cost), cap=cost.cap)
         yield activity.done
-        for bottleneck, begin, end in activity.bound(env.now):
+        for bottleneck, begin, end in activity.bottlenecks(env.now):
             bounds += self._bounds(cost, bottleneck, begin, end)
         for cause, resource, begin, end in bounds:
             self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)

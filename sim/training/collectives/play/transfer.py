@@ -143,5 +143,5 @@ class TransferExecutor:
 
     def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
         """Yield what bounded the bytes of *leg*."""
-        for bottleneck, begin, end in leg.flow.bound(leg.sent) if leg.flow else ():
+        for bottleneck, begin, end in leg.flow.bottlenecks(leg.sent) if leg.flow else ():
             yield (*self._causes.get(bottleneck, (cost.cause, cost.bottleneck)), begin, end)

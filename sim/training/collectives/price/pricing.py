@@ -210,7 +210,7 @@ def _slowed_by_switches(
     between = [edge.fabric is not None for edge in ring]
     if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
         return busy, late
-    crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.in_turn
+    crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.changes_leaf
     of_one = len(layout.parts) == 1 and len(turns) > 0
     if of_one and len(ring) * len(turns) <= _LONGEST:
         crossing = [(leaves and far) or crosses for leaves in turns for far, crosses in zip(between, crossing, strict=True)]

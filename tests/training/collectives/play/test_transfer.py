@@ -164,4 +164,4 @@ def test_refuses_folded_nodes():
     """One pattern for several nodes has no transfers of its own."""
     rig = Rig(machine(1, 2), fold=True)
     with pytest.raises(ValueError, match="without folding"):
-        TransferExecutor(rig.network, rig.log, 0, rig.plan, rig.built.live)
+        TransferExecutor(rig.network, rig.log, 0, rig.plan, rig.built.live_links)
