@@ -28,7 +28,7 @@ from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import memo
 from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
-from sim.training.own_loader import blamed
+from sim.training.own_loader import blame_loaders
 from sim.training.step import Replica
 
 MOST_LIVE_STEPS = 400
@@ -176,7 +176,7 @@ class EpochRun:
             self.network.add_link(link, capacity)
         self.log.links = scene.built.live_links
         add_disks(self.network, scene.cluster, self._burst)
-        for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
+        for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared_capacities.items()}.items():
             self.network.add_link(link, capacity)
         for slot, flows in scene.beside:
             CheckpointWrites(self.network, flows, scene.built.live_links[slot].__getitem__)
@@ -205,7 +205,7 @@ class EpochRun:
     def _simulated(self) -> tuple[Sequence[Epoch], Mapping[str, float], dict[str, float]]:
         """Return the epoch by job, the burst credits left by slot, and the links whose capacity has changed."""
         before = dict(self.log.capacity)
-        with blamed(self._own_loaders):
+        with blame_loaders(self._own_loaders):
             self._run()
         levels = {slot: credits.level for slot, credits in self.scene.credits.items()}
         changed = {link: capacity for link, capacity in self.log.capacity.items() if capacity != before[link]}
@@ -231,7 +231,7 @@ class EpochRun:
         Drawn steps, jobs that start later, user-defined loaders, and exchanges that learn from step to step cannot be cached.
         """
         scene, ranks = self.scene, [rank for live in self._live for rank in live.ranks]
-        exchanges = tuple([rank.exchange.made_of() for rank in ranks])
+        exchanges = tuple([rank.exchange.cache_key() for rank in ranks])
         if scene.draws or self._own_loaders or None in exchanges or not all(live.ranks for live in self._live):
             return None
         jobs = tuple((job.workload.input.model_dump_json(), job.asynchronous) for job in scene.jobs)
@@ -240,7 +240,7 @@ class EpochRun:
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
         beside = tuple((slot, *flows) for slot, flows in scene.beside)
         options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
-        return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
+        return options, jobs, tuple(self.log.ranks), tuple([rank.cache_key for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
         while self._steps_left() > 0:
@@ -347,8 +347,8 @@ class EpochRun:
         progress = sorted(each for each in self.network.state() if each[0] != CheckpointWrites.NAME)
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
-        exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]
-        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
+        exchanges = [played for exchange in meetings for played in sorted(exchange.collectives_in_progress.values()) or [("", now)]]
+        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.backend_state())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),

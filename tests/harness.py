@@ -223,7 +223,7 @@ class Rig:
         fabric = job_fabric(hardware, [[part.node for part in placed]], 0, fold)
         tuning = Tuning("2.30", algorithm, protocol, channels)
         self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, tuning, fabric)
-        for link, capacity in self.plan.shared.items():
+        for link, capacity in self.plan.shared_capacities.items():
             self.network.add_link(link, capacity)
         self.built = build(found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
         for link, capacity in self.built.capacity.items():

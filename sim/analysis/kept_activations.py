@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.parallel.checkpointing import discarded, kept_outputs
+from sim.parallel.checkpointing import discarded_shares, kept_outputs
 from sim.parallel.split import Unit
 from sim.spec.fp8_recipe import RECIPES
 from sim.spec.precision import MEANING
@@ -27,7 +27,9 @@ def recomputed_bytes(unit: Unit, workload: Workload) -> float:
     modules = workload.training.recompute_modules
     if unit.kind != "block" or not modules:
         return 0.0
-    return sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
+    return sum(
+        activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded_shares(modules, unit), strict=True)
+    )
 
 
 def saved_bytes(layer: Layer, workload: Workload) -> float:

@@ -101,7 +101,7 @@ def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[Stage
 def shorten_layout(layout: Layout) -> Layout:
     """Return *layout* with only as many micro-batches as are needed until the memory of a stage repeats."""
     many, stages = layout.micro_batches, layout.mesh.stages
-    if layout.own is not None:
+    if layout.own_passes is not None:
         return layout
     if layout.schedule == "1f1b":
         return _with_micro_batches(layout, stages + 2)
@@ -133,8 +133,8 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
         pieces = tuple(piece._replace(layer=layer) for piece, layer in zip(unit.pieces, layers, strict=True))
         return replace(unit, pieces=pieces)
 
-    entering = tuple(nbytes / mean for nbytes in layout.entering)
-    return replace(layout, units=tuple(map(longer, layout.units)), entering=entering)
+    entering = tuple(nbytes / mean for nbytes in layout.input_bytes)
+    return replace(layout, units=tuple(map(longer, layout.units)), input_bytes=entering)
 
 
 def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
@@ -184,9 +184,9 @@ class _Replay:
     def __init__(self, layout: Layout, stage: int, workload: Workload, held: HeldMemory) -> None:
         self.layout, self.workload = layout, workload
         self.casts = held.casts
-        gradients = 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else held.gradients
+        gradients = 0.0 if layout.shards_parameters and layout.micro_batches == 1 else held.gradients
         self.program = program(layout, stage)
-        self.grows = layout.sharded_parameters and not gradients
+        self.grows = layout.shards_parameters and not gradients
         """Whether sharded gradients are allocated when they are first reduced."""
         self.gradients = gradients
         self.activations = 0.0
@@ -210,7 +210,7 @@ class _Replay:
         self.fullest_of = [0.0, 0.0, 0.0]
         """Peak bytes so far of each stream that owns blocks: compute, gathers, scatters."""
         keeps = layout.options.keeps_sent and layout.mesh.stages > 1
-        self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
+        self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.input_bytes[1:], strict=False) if units and keeps}
         """Bytes of outputs sent to another stage, by unit, if they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
         self.table_gradients = self._table_gradients(stage) if self.waits else 0.0
@@ -326,7 +326,7 @@ class _Replay:
             self.activations = max(0.0, self.activations + own.net)
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
-        if part in ("B", "W") and self.layout.sharded_parameters:
+        if part in ("B", "W") and self.layout.shards_parameters:
             self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
             self._update_peak()
         elif self.waits and part in ("B", "W"):
@@ -363,7 +363,7 @@ class _Replay:
         left, made = (total if checkpointed else again), 0.0
         fullest = (0.0, 0.0)
         for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
-            made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
+            made += sum(piece.layer.gradients) * self.layout.gathered_width if self.layout.shards_parameters else 0.0
             fullest = max(fullest, (left + made + temporary, made))
             left -= own
         return _Pass(-(entering if checkpointed else total - again), *fullest)
@@ -395,7 +395,7 @@ class _Replay:
         first = not experts or not any(self.layout.elements(number, experts=False) for number in wrap)
         if tag in self.gathers and computes and first:
             for number in wrap:
-                self.weights[number] = self._elements(number) * self.layout.gathered
+                self.weights[number] = self._elements(number) * self.layout.gathered_width
             self._update_peak()
             if what == "gather F":  # freed after the next gather's copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
@@ -412,7 +412,7 @@ class _Replay:
 
     def _gather(self, start: Start) -> None:
         """Gather from a rank's shard; a copy of the shard in the communicated data type exists meanwhile (torch ``foreach_all_gather``)."""
-        narrower = start.axis == "shard" and self.layout.gathered < WIDTHS[self.layout.options.weights]
+        narrower = start.axis == "shard" and self.layout.gathered_width < WIDTHS[self.layout.options.weights]
         self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
         self._update_peak()
         self.gathers[start.tag] = start.nbytes
@@ -427,7 +427,7 @@ class _Replay:
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
-            self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced
+            self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced_width
             self._update_peak(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:

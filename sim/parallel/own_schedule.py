@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, position, waits_for_send
+from sim.parallel.schedule import PASSES, Action, PassKind, find_deadlock, position, waits_for_send
 from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -60,7 +60,7 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
     if not isinstance(waits, bool):
         raise SpecError(f"schedule {name}: waits_for_sends is {waits!r}; write True or False")
     programs = tuple(_passes(schedule, name, stage, stages, chunks, micro_batches) for stage in range(stages))
-    cycle = deadlock(name, programs) or (_unmet(programs, chunks, runs_ahead) if waits else None)
+    cycle = find_deadlock(name, programs) or (_unmet(programs, chunks, runs_ahead) if waits else None)
     if cycle is not None:
         raise SpecError(f"schedule {name} never ends: {'; '.join(cycle)}; change the order of its passes")
     return OwnPasses(waits, programs)

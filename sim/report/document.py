@@ -216,7 +216,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     workload = run.jobs[number].job.workload
     nbytes = gradient_volume(workload)
     if isinstance(plan, ServerPlan):
-        time, bottleneck = plan.alone()
+        time, bottleneck = plan.uncontended_time()
         return {
             "algorithm": workload.training.stack.strategy,
             "protocol": None,
@@ -230,6 +230,6 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
         "algorithm": cost.algorithm,
         "protocol": cost.protocol,
         "channels": cost.channels,
-        "busbw_bytes_per_s": moved / cost.alone,
+        "busbw_bytes_per_s": moved / cost.uncontended_time,
         "bottleneck": cost.bottleneck,
     }

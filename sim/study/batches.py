@@ -104,7 +104,7 @@ def batches(
 
     @cache
     def work(group: int, batch: int) -> float:
-        return planned(group, batch).alone
+        return planned(group, batch).isolated_time
 
     def parts(group: int, batch: int) -> list[float]:
         return since_waits(planned(group, batch))

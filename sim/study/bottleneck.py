@@ -110,7 +110,7 @@ class _Trials:
 
 def jobs_met_by(run: Run) -> list[tuple[int, ...]]:
     """Return, by job, which jobs it meets on a node or on a link between nodes, directly or through others, including itself."""
-    places = [{*wiring.shared} if wiring else set[str]() for wiring in run.rings]
+    places = [{*wiring.shared_capacities} if wiring else set[str]() for wiring in run.rings]
     for slot in run.cluster:
         for number, _ in (*slot.lent_gpus, *slot.server_numbers):
             places[number].add(slot.name)

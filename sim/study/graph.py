@@ -22,7 +22,7 @@ from sim.study.scenario import Scenario, loaded_hardware, split_overrides
 from sim.training.collectives.price.plan import DEFAULT, Tuning
 from sim.training.graphs.idle import RankStep, rank_steps
 from sim.training.graphs.prices import GraphPrices
-from sim.training.graphs.run import GraphPlayed, GraphScene, play_graphs
+from sim.training.graphs.run import GraphScene, PlayedGraphs, play_graphs
 from sim.training.job import tuning_of
 from sim.units import pluralized
 
@@ -35,7 +35,7 @@ class GraphRun:
     name: str
     graphs: Sequence[Graph]
     prices: GraphPrices
-    played: GraphPlayed
+    played: PlayedGraphs
     ranks: tuple[RankStep, ...]
     peak: Peak | None
     inputs: Mapping[str, str]

@@ -184,7 +184,7 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
             "write reshard_after_forward: false"
         )
     sentences += [*not_validated(run), *user_part_warnings(run.workload), *recipe_warnings(run.workload)]
-    if not run.played.exact and run.mesh.even:
+    if not run.played.exact and run.mesh.is_even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(
             f"a stage's nodes are spread unevenly over leaf switches{why}: all its groups are simulated as slow as those on the most "

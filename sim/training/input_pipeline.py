@@ -66,13 +66,13 @@ class LoaderSite:
     copy: Usage
     gpu: Usage
     cost: BatchCost
-    crowd: float = 1.0
+    disk_readers: float = 1.0
     """Ranks on the node that read from the disk, per rank of this class."""
     bytes_read: float = 0.0
     """Bytes read by each member of the rank class since the last call of `take_reads`."""
     building: dict[int, str] = field(default_factory=dict)
     """The current stage of each batch that is being built, in the order of their start; part of the simulation state."""
-    begun: dict[int, list[float]] = field(default_factory=dict)
+    stage_starts: dict[int, list[float]] = field(default_factory=dict)
     """For each batch that is not ready yet, when its build and each later stage began; blame for waits depends on it."""
     peers: Usage = field(default_factory=dict)
     """Load here of one byte fetched from the memory of other nodes, including the byte that this node serves to them in return."""
@@ -83,15 +83,15 @@ class LoaderSite:
     _turns: deque[simpy.Event] = field(default_factory=deque)
 
     @property
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key with everything here that affects the timing of a loader."""
         loads = (self.disk, self.cores, self.pin, self.copy, self.gpu, self.peers)
-        return self.rank, *map(self.network.usage_key, loads), self.cost, self.crowd, self.peer_cap, self.lag
+        return self.rank, *map(self.network.usage_key, loads), self.cost, self.disk_readers, self.peer_cap, self.lag
 
     @property
     def readers(self) -> int:
         """Return the number of readers that saturate the disk. More readers would only slow all of them down."""
-        share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.crowd
+        share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.disk_readers
         return max(1, math.ceil(share / self.cost.read_cap * (1 - 1e-9)))
 
     def start_read(self, readers: int = 1) -> Activity:
@@ -109,25 +109,25 @@ class LoaderSite:
 
     def build(self, stream: str, batch: int) -> SimProcess:
         """Read one batch, then prepare it, as one worker does."""
-        self.begun[batch] = [self.network.env.now]
+        self.stage_starts[batch] = [self.network.env.now]
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
             full = yield from self._read()
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
-            self.begun[batch].append(self.network.env.now)
+            self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         if self.cost.remote > 0:
             self.building[batch], start = "remote", self.network.env.now
             remote = self.start_remote()
             yield remote.done
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
-            self.begun[batch].append(self.network.env.now)
+            self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
         prep = self.start_prep()
         yield prep.done
         self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
-        self.begun[batch].append(self.network.env.now)
+        self.stage_starts[batch].append(self.network.env.now)
         del self.building[batch]
 
     def _read(self) -> Generator[simpy.Event, object, bool]:
@@ -210,7 +210,7 @@ class Synthetic:
 
     def since(self) -> tuple[float, ...]:
         """Return when each stage of the unfinished batches began (s)."""
-        return tuple(time for times in self.site.begun.values() for time in times)
+        return tuple(time for times in self.site.stage_starts.values() for time in times)
 
 
 class Inline(Synthetic):
@@ -225,7 +225,7 @@ class Inline(Synthetic):
         batch, self._taken = self._taken, self._taken + 1
         with self.site.log.waiting(rank, Cause.INPUT, ident=batch):
             yield from self.site.build("worker 0", batch)
-        self.site.begun.pop(batch, None)
+        self.site.stage_starts.pop(batch, None)
 
 
 class Queue(Synthetic):
@@ -291,7 +291,7 @@ class Queue(Synthetic):
     def hand_over(self, batch: int) -> None:
         """Make a finished batch available to the rank."""
         self._ready.add(batch)
-        self.site.begun.pop(batch, None)
+        self.site.stage_starts.pop(batch, None)
         wanted = self._wanted.pop(batch, None)
         if wanted is not None:
             wanted.succeed()
@@ -351,7 +351,7 @@ class DaliPipeline(Queue):
         for batch in count():
             yield from self.room(batch)
             site.building[batch], start = "both", self.env.now
-            site.begun[batch] = [start]
+            site.stage_starts[batch] = [start]
             prep, read = site.start_prep(self._threads), site.start_read(self._threads)
             remote = site.start_remote() if site.cost.remote > 0 else read
             yield prep.done
@@ -361,7 +361,7 @@ class DaliPipeline(Queue):
             yield remote.done
             site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
-            site.begun[batch].append(self.env.now)
+            site.stage_starts[batch].append(self.env.now)
             self.built(batch, self.to_second_stage)
 
     def finish(self, batch: int) -> SimProcess:

@@ -145,7 +145,7 @@ class JobStage:
 
     network: Network
     log: EventLog
-    built: LiveCluster
+    cluster: LiveCluster
     burst: Mapping[str, bool]
     executor: str
     seed: int = 0
@@ -174,7 +174,7 @@ def make_ranks(
     *hit_ratio* is the page cache hit ratio by slot. Raise SpecError if the workload reads real data and a node has no storage.
     """
     workload = job.workload
-    classes = [rank_class for rank_class in stage.built.classes if rank_class.job == number]
+    classes = [rank_class for rank_class in stage.cluster.classes if rank_class.job == number]
     machines = [(job.workload_in(rank_class.slot), rank_class.slot.node.gpu, rank_class.slot.node.host.cpu.speed) for rank_class in classes]
     plans = plan_steps(machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
@@ -237,21 +237,21 @@ def _exchange(
     """Return the gradient exchange of the ranks; a single rank exchanges nothing."""
     if rings is None:
         exchange = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
-        exchange.made_of = tuple
+        exchange.cache_key = tuple
         return exchange
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
     exchange = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
-        exchange.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
+        exchange.cache_key = lambda: (tier, rings.streams, collective.cache_key(messages))
     return exchange
 
 
 def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
     if isinstance(plan, GlooPlan):
-        return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live_links)
-    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live_links)
+        return GlooExecutor(stage.network, stage.log, rank, plan, stage.cluster.live_links)
+    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.cluster.live_links)
 
 
 def _server_exchanges(
@@ -262,9 +262,9 @@ def _server_exchanges(
     def exchange(
         members: Sequence[int], member_gpus: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None
     ) -> GradientExchange:
-        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live_links, senders, crowd)
+        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.cluster.live_links, senders, crowd)
         result = GradientExchange(stage.network.env, stage.log, members, Backend(executor, Cause.NETWORK), member_gpus)
-        result.remembers = executor.remembers
+        result.backend_state = executor.carried_state
         return result
 
     if not servers.asynchronous:
@@ -283,7 +283,7 @@ def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd
     if any(site.slot is rank_class.slot for site in servers.sites):
         return Crowd(rank_class.size, {})
     others = rank_class.size - 1
-    own = (*stage.built.live_links[rank_class.slot.name].values(), rank_class.cores)
+    own = (*stage.cluster.live_links[rank_class.slot.name].values(), rank_class.cores)
     return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
@@ -309,10 +309,10 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         copy={link: load * slowdown for link, load in rank_class.copy.items()},
         gpu={_gpu_link(rank_class): 1.0},
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
-        peers=_peers(rank_class, stage.built.live_links[rank_class.slot.name]) if remote else {},
+        peers=_peers(rank_class, stage.cluster.live_links[rank_class.slot.name]) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         lag=stage.lag,
-        crowd=sum(other.members for other in stage.built.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
+        disk_readers=sum(other.members for other in stage.cluster.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
     )
 
 

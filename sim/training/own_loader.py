@@ -46,7 +46,7 @@ def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
 
 
 @contextmanager
-def blamed(names: Sequence[str]) -> Iterator[None]:
+def blame_loaders(names: Sequence[str]) -> Iterator[None]:
     """Convert exceptions to a SpecError that names the user's loaders *names*. Without any such loader, let exceptions pass unchanged."""
     try:
         yield

@@ -66,7 +66,7 @@ class ServerExecutor:
         self._ended = network.env.now
         """Time (s) at which the last exchange ended, or the job began."""
 
-    def remembers(self) -> tuple[float, ...]:
+    def carried_state(self) -> tuple[float, ...]:
         """Return the state that affects the next exchange, other than activities in progress: how many others a worker meets."""
         return tuple(self._others.values())
 

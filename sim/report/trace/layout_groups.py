@@ -112,4 +112,4 @@ def _width(run: LayoutRun, tag: Tag, sent: SentMessage) -> float:
         return 4.0
     if sent.op == "send_recv":
         return MEANING[run.workload.training.precision].activation
-    return run.layout.gathered if sent.op == "all_gather" or tag[0] == "partial" else run.layout.reduced
+    return run.layout.gathered_width if sent.op == "all_gather" or tag[0] == "partial" else run.layout.reduced_width

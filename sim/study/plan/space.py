@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
-from sim.parallel.schedule import check
+from sim.parallel.schedule import check_schedule
 from sim.parallel.split import split, split_block
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
@@ -327,7 +327,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
         ):
             continue
         try:
-            check(schedule, stages, virtual, micro_batches)
+            check_schedule(schedule, stages, virtual, micro_batches)
         except SpecError:
             continue
         yield schedule, virtual

@@ -41,10 +41,10 @@ class PhaseExecutor:
         self._live = live
         self._causes, self._usage = memo.cached((PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live))
 
-    def made_of(self, messages: Iterable[Message]) -> Hashable:
+    def cache_key(self, messages: Iterable[Message]) -> Hashable:
         """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
-        key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
+        key = (PhaseExecutor.cache_key, id(self._plan), id(self._live), kinds)
         content, links = memo.cached(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.usage_key(links)
 

@@ -60,7 +60,7 @@ class TransferExecutor:
     def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
         if any(part.slot.count > 1 for part in plan.parts):
             raise ValueError("the transfer executor simulates every rank separately; build the cluster without folding")
-        if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
+        if plan.layout.job_fabric.ports and not plan.layout.job_fabric.groups_of:
             raise ValueError("the transfer executor supports leaves and pods only in their order")
         self._network = network
         self._log = log
