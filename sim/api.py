@@ -22,8 +22,8 @@ from sim.report.figures import flat
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
-from sim.spec.catalogue import nearest_or_all
-from sim.spec.extensions import FAILURE_LAWS, give
+from sim.spec.catalogue import likely_or_all
+from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
 from sim.study.compare import machines
@@ -363,14 +363,14 @@ def goodput(
         if name in name_by_flag:
             raise SpecError(f"{name}: write {name_by_flag[name]}, the name of this field of Weeks")
         if name not in allowed:
-            raise SpecError(f"{name}: unknown option; {nearest_or_all(name, sorted(allowed))}")
+            raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
-        weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
+        weeks["law"] = register(FAILURE_LAWS, weeks["law"], BUILT_IN)
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
     token_total = None if tokens is None else token_count(tokens)
     settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)

@@ -103,7 +103,7 @@ class Scene:
         """Return the rank classes and live links, the same in every epoch."""
         slot_keys = tuple((slot.name, slot.lent_gpus, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
-        cached = memo.cached(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        cached = memo.get_or_make(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
         return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 
@@ -196,7 +196,7 @@ class EpochRun:
         made_of = self.made_of() if memo.is_open() else None
         if made_of is None:
             return self._simulated()[0]
-        epochs, levels, changed = memo.cached((EpochRun, made_of), self._simulated)
+        epochs, levels, changed = memo.get_or_make((EpochRun, made_of), self._simulated)
         for slot, level in levels.items():
             self.scene.credits[slot].level = level
         log = replace(epochs[0].log, capacity=self.log.capacity | changed)

@@ -28,7 +28,7 @@ from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
@@ -168,7 +168,7 @@ def prepare(
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
-    activation = MEANING[training.precision].activation
+    activation = PRECISION_TRAITS[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
@@ -282,7 +282,7 @@ def _entering(workload: Workload, model_units: Sequence[Unit], chunks: Sequence[
     starts, layers = _first_layers(model_units), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):
-        entering.append(layers[starts[units[0]]].received if units else entering[-1])
+        entering.append(layers[starts[units[0]]].received_bytes if units else entering[-1])
     return entering[:0:-1]
 
 

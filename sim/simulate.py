@@ -169,7 +169,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     stacks = [job.workload.training.stack for job in jobs]
     if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
-    return memo.cached((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
+    return memo.get_or_make((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
@@ -193,7 +193,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
     slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
-    return memo.cached(
+    return memo.get_or_make(
         (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import catalogue, load_part
 from sim.spec.yaml import SpecError
@@ -158,7 +158,7 @@ def limit_power(
     full = node.gpu.power * draw.compute
     share = min(1.0, cap / full)
     slower = dict(stalls)
-    slower["compute"] = stalls.get("compute", 0.0) / at(model.cap, share)
+    slower["compute"] = stalls.get("compute", 0.0) / curve_value(model.cap, share)
     power = node_power(node, model, shares_of(slower), several, gpus, mix=mix, cap=cap)
     return None if power is None else CappedStep(cap, sum(slower.values()), power)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.spec.extensions import FAILURE_LAWS, called, extension
+from sim.spec.extensions import FAILURE_LAWS, call_extension, extension
 from sim.spec.yaml import SpecError
 
 EXAMINED: Final = 20_000
@@ -74,7 +74,7 @@ class UserLaw:
 
     def gaps(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
         """Return *count* draws. Raise SpecError if they are not valid times."""
-        returned: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
+        returned: Any = call_extension(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
         try:
             drawn = np.asarray(returned, dtype=np.float64)
         except (TypeError, ValueError):

@@ -29,7 +29,7 @@ from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
 from sim.spec.lengths import at_full_length
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Layer, Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
@@ -297,7 +297,7 @@ class _Replay:
 
     def _activation_factor(self) -> float:
         """Return the factor from 32-bit activation bytes of one sample to the activation bytes of a micro-batch."""
-        return MEANING[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
+        return PRECISION_TRAITS[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
 
     def _input_buffers(self) -> float:
         """Return the bytes of the buffers into which inputs of split matrix products are gathered."""

@@ -54,7 +54,7 @@ def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
     training = workload.training
     states = training.optimizer.states
     options, parameters = training.stack.mesh, workload.model.parameters
-    laid_out = not training.parallel.trivial
+    laid_out = not training.parallel.is_trivial
     if laid_out and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from sim.parallel.schedule import PASSES, Action, PassKind, find_deadlock, position, waits_for_send
-from sim.spec.extensions import SCHEDULES, called, extension, is_place
+from sim.spec.extensions import SCHEDULES, call_extension, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
 
@@ -67,7 +67,7 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
 
 
 def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
-    returned = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
+    returned = call_extension(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
     actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", returned))
     counted = Counter(actions)
     for chunk in range(chunks):

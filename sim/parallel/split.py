@@ -102,7 +102,7 @@ class Unit:
     @property
     def boundary(self) -> float:
         """Return the bytes per sample (4-byte elements) that enter the unit."""
-        return self.pieces[0].layer.received if self.pieces else 0.0
+        return self.pieces[0].layer.received_bytes if self.pieces else 0.0
 
 
 _SPLITTING: Final = (

@@ -17,7 +17,7 @@ from sim.parallel.program import Load, Wait
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.batch_search import MOST, BatchShare, Search, Sizes, every_choice, shortest
@@ -110,7 +110,7 @@ def batches(
         return since_waits(planned(group, batch))
 
     search = Search(shares, samples, step_time, work, parts if _same_buckets(job.workload) else None, limit, steps)
-    units = MEANING[job.workload.training.precision].needs or "fp32"
+    units = PRECISION_TRAITS[job.workload.training.precision].needs or "fp32"
     peaks = [group.node.gpu.peak.get(units, group.node.gpu.peak["fp32"]) for group in groups]
     first = [samples * peak / sum(count * other for count, other in zip(gpus, peaks, strict=True)) for peak in peaks]
     near = min(every_choice(search), key=lambda sizes: math.dist(sizes, first))

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from sim.check import require
-from sim.spec.elsewhere import as_written
+from sim.spec.elsewhere import with_user_paths
 from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
 from sim.spec.own_prices import require_machines
@@ -120,7 +120,7 @@ def machine_rows(
 def _figures(row_of: Callable[[Item], ComparedMachine], task: Task[Item]) -> tuple[str, RowFigures]:
     key, item = task
     row = row_of(item)
-    return key, {**vars(row), "problem": as_written(row.problem)}
+    return key, {**vars(row), "problem": with_user_paths(row.problem)}
 
 
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:

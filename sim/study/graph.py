@@ -15,7 +15,7 @@ from sim.spec.fields import Peak, Precision
 from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, loaded_hardware, split_overrides
@@ -115,7 +115,7 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
     if chosen is None:
         raise SpecError(f"--precision {precision}: write one of {', '.join(get_args(Precision))}")
     gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-    units: tuple[Peak, ...] = (*MEANING[chosen].units, "fp32")
+    units: tuple[Peak, ...] = (*PRECISION_TRAITS[chosen].units, "fp32")
     return next(peak for peak in units if all(peak in gpu.peak for gpu in gpus))
 
 

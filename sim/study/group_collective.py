@@ -14,7 +14,7 @@ from sim.parallel.program import Op
 from sim.spec.overrides import Option, apply
 from sim.spec.parallel import MEGATRON_ORDER, Parallel
 from sim.spec.references import Resolver
-from sim.spec.validation import validated
+from sim.spec.validation import validate
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.collective import PlacedMachine, operation_of, placed_machine
 from sim.study.scenario import split_overrides
@@ -104,7 +104,7 @@ def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
         changes.append(text.removeprefix(_FIELDS))
     resolver = Resolver()
     document = apply(resolver, Document({}, Mark("--group")), Parallel, changes)
-    return validated(Parallel, document, resolver.problems)
+    return validate(Parallel, document, resolver.problems)
 
 
 def _require_group(mesh: Mesh, axis: GroupAxis, question: GroupQuestion) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sim.spec.extensions import any_given
+from sim.spec.extensions import has_registered
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
@@ -49,7 +49,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
     Raise SpecError if the process of an item is killed repeatedly.
     """
     wanted = min(process_count(processes), len(items))
-    if wanted <= 1 or len(items) <= FEW or any_given():
+    if wanted <= 1 or len(items) <= FEW or has_registered():
         yield from map(function, items)
         return
     from joblib.externals.loky.process_executor import TerminatedWorkerError

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from sim.spec.catalogue import suggestions
-from sim.spec.elsewhere import as_written, read_files
+from sim.spec.elsewhere import read_files, with_user_paths
 from sim.spec.library import fingerprint
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
@@ -135,7 +135,7 @@ def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point
         with caching(sweep), _as_varied(point):
             return key, {**run(at(scenario, point)), "problem": ""}
     except SpecError as error:
-        return key, {"problem": as_written(str(error))}
+        return key, {"problem": with_user_paths(str(error))}
 
 
 @contextmanager

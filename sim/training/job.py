@@ -75,14 +75,14 @@ class Job:
         """Return the number of samples in one step, over all GPUs."""
         training = self.workload.training
         groups = self.groups or (0,) * len(self.placement)
-        each = sum(len(part.gpus) * training.at(group).batch for part, group in zip(self.placement, groups, strict=True))
+        each = sum(len(part.gpus) * training.for_group(group).batch for part, group in zip(self.placement, groups, strict=True))
         return each * training.gradient_accumulation_steps
 
     @cached_property
     def _group_workloads(self) -> Mapping[int, Workload]:
         """Return the workload of each worker group."""
         return {
-            group: self.workload.model_copy(update={"training": self.workload.training.at(group)})
+            group: self.workload.model_copy(update={"training": self.workload.training.for_group(group)})
             for group in dict.fromkeys(self.groups)
         }  # fmt: skip
 

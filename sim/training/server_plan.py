@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sim.cluster.build import Serving, Slot
 from sim.cluster.server_traffic import UNLIMITED, ServerFabric
 from sim.events import Cause
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
@@ -272,7 +272,7 @@ class _Traffic:
 
     def _weight(self, slot: Slot) -> float:
         """Return the load of one byte on a link: an efficiency below 1 counts as extra bytes."""
-        return 1.0 / min(1.0, at(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
+        return 1.0 / min(1.0, curve_value(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
 
 
 def serving(workload: Workload) -> Serving | None:

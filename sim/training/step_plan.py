@@ -23,8 +23,8 @@ from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Sta
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, same_layers
-from sim.spec.precision import MEANING
-from sim.spec.segments import recomputed, segments
+from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.segments import layers_to_recompute, segments
 from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
@@ -177,7 +177,7 @@ def plan_key(workload: Workload, gpu: Gpu, cpu_speed: float) -> IdentityKey:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own_exchange = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
+    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.own_exchange)
     settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
     return IdentityKey((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
@@ -208,7 +208,7 @@ def timed_pass(key: IdentityKey) -> TimedPass:
     forward = [run_forward(index) for index in range(len(layers))]
     if stack.cuda_graphs and forward:
         forward[0] = _joined([kernel_segment(0.0, 1.0, launch_cpu), forward[0]])
-    recomputed_layers = recomputed(segments(workload))
+    recomputed_layers = layers_to_recompute(segments(workload))
     backward = [
         _joined([*map(run_forward, recomputed_layers[index]), run_backward(index)]) if index in recomputed_layers else run_backward(index)
         for index in reversed(range(len(layers)))
@@ -309,7 +309,7 @@ def mean_time_to_norm(workload: Workload, plan: StepPlan) -> float:
     """
     training = workload.training
     norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
-    if not norms or MEANING[training.precision].activation >= 4.0:
+    if not norms or PRECISION_TRAITS[training.precision].activation >= 4.0:
         return math.inf
     return sum(segment.compute for _, segment in plan.passes("B")) / norms / 2
 

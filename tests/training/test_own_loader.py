@@ -157,6 +157,6 @@ def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> Non
 
 
 def test_layouts_refuse_it_since_they_load_nothing() -> None:
-    extensions.give(extensions.LOADERS, Own(Dealt))
+    extensions.register(extensions.LOADERS, Own(Dealt))
     with pytest.raises(SpecError, match=r"^input\.own_loader: layouts do not support mine, only torch's loader; leave it out$"):
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, overrides={"input.own_loader": "mine"})

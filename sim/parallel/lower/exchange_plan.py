@@ -16,7 +16,7 @@ from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
 from sim.parallel.lower.compression import Payload, Tensor, payload
 from sim.parallel.lower.fusion import Bucket
 from sim.parallel.program import Message, Start
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
 
@@ -50,7 +50,7 @@ def start_of(name: str, messages: Sequence[Message], bucket: int = -1, delay: fl
 
 def gradient_bytes(workload: Workload) -> float:
     """Return the bytes of one gradient element of *workload* for tensors that the model's code declares as FP32."""
-    return MEANING[workload.training.precision].gradient
+    return PRECISION_TRAITS[workload.training.precision].gradient
 
 
 def gradient_volume(workload: Workload) -> float:
@@ -63,7 +63,7 @@ def wire_bytes(workload: Workload, element: float | None = None) -> float:
     """Return the bytes that are sent for a gradient element of *element* bytes (default: an FP32 tensor's element)."""
     wire = workload.training.stack.wire_dtype
     element = gradient_bytes(workload) if element is None else element
-    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and MEANING[workload.training.precision].autocast)
+    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and PRECISION_TRAITS[workload.training.precision].autocast)
     return min(element, 2.0) if narrow else element
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from sim.analysis.layout_memory import StageMemory
-from sim.spec.extensions import any_given
+from sim.spec.extensions import has_registered
 from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
@@ -50,7 +50,7 @@ def workers(processes: int | None, cluster: str | None, notice: Callable[[str], 
             yield Workers(count, run, remote=True)
         return
     count = process_count(processes)
-    yield None if count == 1 or any_given() else Workers(count, partial(_on_processes, count), remote=False)
+    yield None if count == 1 or has_registered() else Workers(count, partial(_on_processes, count), remote=False)
 
 
 def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:

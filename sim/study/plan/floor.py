@@ -30,7 +30,7 @@ from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.space import LayoutCandidate, cut_parts
@@ -233,7 +233,9 @@ def _gather(
     if only the last micro-batch reduces.
     """
     options = mesh_options(setting.workload)
-    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[:, None]
+    element = numpy.array([min(PRECISION_TRAITS[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[
+        :, None
+    ]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
     of_stage = _staged(geometry, _chunked(geometry, list(elements)))
@@ -277,7 +279,7 @@ class _Shapes:
         self.shape = setting.workload.model.transformer
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
-        self.structured = setting.hardware.fabric.structured
+        self.structured = setting.hardware.fabric.has_structure
         self._laid: dict[object, tuple[Workload, Layout, _Rows] | None] = {}
         self._rows: dict[tuple[object, ...], _Rows] = {}
         self._passes: dict[object, PassRows] = {}

@@ -151,7 +151,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
-    space = Space(batch, allowed, question.fixed, machine.spec.fabric.structured)
+    space = Space(batch, allowed, question.fixed, machine.spec.fabric.has_structure)
     lacks = [lacking(one.spec, space) for one in loaded]
     if all(lacks):
         raise SpecError(lacks[0])
@@ -250,7 +250,7 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
         runs = scenario.stack or stack != "megatron-core" or is_transformer(one.spec.model)
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
-    return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.has_recipe] or loaded
+    return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded
 
 
 def is_transformer(model: Model) -> bool:

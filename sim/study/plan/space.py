@@ -17,7 +17,7 @@ from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check_schedule
 from sim.parallel.split import split, split_block
 from sim.spec.extensions import SCHEDULES as OWN
-from sim.spec.extensions import extension, names, turn
+from sim.spec.extensions import extension, names, registration_count
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
@@ -193,7 +193,7 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 def precisions(workload: Workload, space: Space) -> list[str]:
     """Return the precisions to try, the workload's own first: only Megatron's stacks multiply in NVFP4, and FP8 depends on the recipe."""
     options = workload.training.stack.mesh
-    more = {"fp8": workload.training.has_recipe, "nvfp4": options is not None and options.framework == "megatron"}
+    more = {"fp8": workload.training.supports_recipe, "nvfp4": options is not None and options.framework == "megatron"}
     return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
@@ -336,7 +336,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
         for name in names(OWN):
             few = _few(micro_batches, stages)
             able = (size for size in chunks if stages * size <= blocks or stages * size == cut)
-            runs = (size for size in able if _runs(name, turn(OWN, name), stages, size, few, options.sends_ahead))
+            runs = (size for size in able if _runs(name, registration_count(OWN, name), stages, size, few, options.sends_ahead))
             yield from ((name, size) for size in runs)
 
 

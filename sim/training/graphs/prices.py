@@ -89,7 +89,7 @@ class GraphPrices:
     def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
         """Return the plan of collectives on *placement*; on a fabric without structure, equal placements share a plan."""
         fabric = self.hardware.fabric
-        structured = fabric.structured
+        structured = fabric.has_structure
         key = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
         if key not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))

@@ -104,7 +104,7 @@ class LayoutPrices:
 
     @cached_property
     def _structured(self) -> bool:
-        return self.hardware.fabric.structured
+        return self.hardware.fabric.has_structure
 
     @cached_property
     def _described(self) -> bool:

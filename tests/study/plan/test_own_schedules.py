@@ -43,7 +43,7 @@ def brought() -> Iterator[list[PipelineSchedule]]:
     """Schedules that this process has until the test ends."""
     schedules: list[PipelineSchedule] = [Eager(), Again("1f1b"), Again("interleaved_1f1b")]
     for schedule in schedules:
-        extensions.give(extensions.SCHEDULES, schedule)
+        extensions.register(extensions.SCHEDULES, schedule)
     yield schedules
     extensions._given.clear()
 
@@ -98,7 +98,7 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
         def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
             return [("F", 0, number) for number in range(micro_batches)]
 
-    extensions.give(extensions.SCHEDULES, Half())
+    extensions.register(extensions.SCHEDULES, Half())
     asked = replace(ASKED, limits=Limits(1))
     [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
     command = warning.removeprefix("the schedule half cannot run any of these pipelines; '").removesuffix("' shows why")
@@ -135,7 +135,7 @@ def test_a_journal_tells_schedules_of_one_name_apart(brought: list[PipelineSched
     before = plan_document(plan(asked, journal=journal))
     other = Again("gpipe")
     other.name = "my_1f1b"
-    extensions.give(extensions.SCHEDULES, other)
+    extensions.register(extensions.SCHEDULES, other)
     after = plan_document(plan(asked, journal=journal))
     assert after == plan_document(plan(asked))
     assert after["layouts"] != before["layouts"]

@@ -39,13 +39,15 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes, self._usage = memo.cached((PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live))
+        self._causes, self._usage = memo.get_or_make(
+            (PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live)
+        )
 
     def cache_key(self, messages: Iterable[Message]) -> Hashable:
         """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
         key = (PhaseExecutor.cache_key, id(self._plan), id(self._live), kinds)
-        content, links = memo.cached(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
+        content, links = memo.get_or_make(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.usage_key(links)
 
     def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, cast
 
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
-from sim.spec.extensions import COLLECTIVES, called, extension, is_place
+from sim.spec.extensions import COLLECTIVES, call_extension, extension, is_place
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_switches, traffic_of
@@ -96,7 +96,7 @@ def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> 
         chunks, steps = key.algorithm.all_reduce(ranks, per_node)
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    result = cast(OwnSteps, called(COLLECTIVES, name, build_steps))
+    result = cast(OwnSteps, call_extension(COLLECTIVES, name, build_steps))
     verified_steps(name, result, ranks)
     return result
 
