@@ -34,14 +34,14 @@ from sim.training.step import Replica
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime without an exact period before the mean of the later ones represents the rest of the epoch."""
 LEAST_LIVE_STEPS = 100
-"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `ALIKE`)."""
-ALIKE = 1e-3
+"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `DRIFT_LIMIT`)."""
+DRIFT_LIMIT = 1e-3
 """Largest difference, as a share of a step, between two states at least half of these steps apart for the drift to count as slow. The
 mean of the steps in between is then off by a fiftieth of that, and the mean of an epoch, over which the drift goes on, by at most 1e-4
 (Stash's cases of DALI on p2.8xlarge, compared with simulating every step)."""
 MOST_DRAWN_STEPS = 500
 """Maximum of steps drawn in a regime: their mean then represents the rest, however wide its interval."""
-ENOUGH = 0.005
+ENOUGH_PRECISION = 0.005
 """Half-width of the 95% interval, as a share of the step, below which no more steps are drawn."""
 LEAST_DRAWN_STEPS = 100
 """Minimum of steps drawn: the interval needs several in each of its twenty batches."""
@@ -67,12 +67,12 @@ class Epoch:
     log: EventLog = field(repr=False)
     interval: float | None = None
     """Half-width (s) of the 95% interval of ``step_time`` if that is a mean over enough steps, drawn or without a period."""
-    drawn: int = 0
+    drawn_steps: int = 0
     """Steps that were drawn one by one; the others are extrapolated."""
 
 
 @dataclass(frozen=True)
-class Scene:
+class EpochScene:
     """Everything that defines the simulation of an epoch; *credits* (by slot) carry over from epoch to epoch."""
 
     jobs: Sequence[Job]
@@ -88,7 +88,7 @@ class Scene:
     seed: int = 0
     lag: float = 0.0
     """Seconds that a finished batch waits before it is passed on, which shifts the loader's work within the step."""
-    beside: Sequence[tuple[str, Sequence[Outflow]]] = ()
+    checkpoint_writes: Sequence[tuple[str, Sequence[Outflow]]] = ()
     """Parts of checkpoints that the nodes of each slot write continuously during the epoch."""
     keep_log: bool = True
     """Whether waits and work stay in the log after stalls are computed: they are nine tenths of the memory of an epoch."""
@@ -99,7 +99,7 @@ class Scene:
         return any(job.workload.training.noise.draw for job in self.jobs)
 
     @cached_property
-    def built(self) -> LiveCluster:
+    def live_cluster(self) -> LiveCluster:
         """Return the rank classes and live links, the same in every epoch."""
         slot_keys = tuple((slot.name, slot.lent_gpus, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
@@ -147,7 +147,7 @@ class EpochRun:
     *hits* are page-cache hit ratios by job and slot, *starts* the times (s) at which jobs start.
     """
 
-    def __init__(self, scene: Scene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
+    def __init__(self, scene: EpochScene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
         self.scene = scene
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, scene.keep_rates)
@@ -172,15 +172,15 @@ class EpochRun:
         self._storage = {slot.name: slot.node.storage for slot in scene.cluster if slot.node.storage is not None}
         self._ios: list[dict[str, float]] = []
         """I/Os on one node of each slot, by step of the first job."""
-        for link, capacity in scene.built.capacity.items():
+        for link, capacity in scene.live_cluster.capacity.items():
             self.network.add_link(link, capacity)
-        self.log.links = scene.built.live_links
+        self.log.links = scene.live_cluster.live_links
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared_capacities.items()}.items():
             self.network.add_link(link, capacity)
-        for slot, flows in scene.beside:
-            CheckpointWrites(self.network, flows, scene.built.live_links[slot].__getitem__)
-        self._stage = JobStage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
+        for slot, flows in scene.checkpoint_writes:
+            CheckpointWrites(self.network, flows, scene.live_cluster.live_links[slot].__getitem__)
+        self._stage = JobStage(self.network, self.log, scene.live_cluster, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:
@@ -193,7 +193,7 @@ class EpochRun:
 
         While results are cached, an epoch with the same inputs as an earlier one is not simulated again.
         """
-        made_of = self.made_of() if memo.is_open() else None
+        made_of = self.cache_key() if memo.is_open() else None
         if made_of is None:
             return self._simulated()[0]
         epochs, levels, changed = memo.get_or_make((EpochRun, made_of), self._simulated)
@@ -225,7 +225,7 @@ class EpochRun:
     def _own_loaders(self) -> list[str]:
         return [name for job in self.scene.jobs if (name := job.workload.input.own_loader) is not None]
 
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key: everything that decides this epoch, which has not begun; None if it cannot be cached.
 
         Drawn steps, jobs that start later, user-defined loaders, and exchanges that learn from step to step cannot be cached.
@@ -238,7 +238,7 @@ class EpochRun:
         links = tuple((slot, *names.items()) for slot, names in self.log.links.items())
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
-        beside = tuple((slot, *flows) for slot, flows in scene.beside)
+        beside = tuple((slot, *flows) for slot, flows in scene.checkpoint_writes)
         options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.cache_key for rank in ranks]), exchanges, links, disks, credits
 
@@ -328,7 +328,7 @@ class EpochRun:
 
     def _has_enough_steps(self, lived: int) -> bool:
         """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
-        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.mismatch() <= ALIKE
+        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.mismatch() <= DRIFT_LIMIT
         return slow or lived >= self._max_steps
 
     def _check_precision(self, done: int) -> None:
@@ -337,7 +337,7 @@ class EpochRun:
             mean = steady_mean(self._durations())
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
-            if mean and enough and mean.half_width <= ENOUGH * mean.mean:
+            if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:
                 self._period = self._stretch()
 
     def _state(self) -> State:
@@ -465,5 +465,5 @@ class EpochRun:
             exact=self.exact,
             log=self.log,
             interval=self._interval if job == 0 else self._own_interval(job),
-            drawn=len(times) - 1 if self.scene.draws else 0,
+            drawn_steps=len(times) - 1 if self.scene.draws else 0,
         )

@@ -145,9 +145,12 @@ def worker_node(hardware: Hardware) -> Node:
 
 
 def prepare(
-    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, check_deadlock: bool = True
 ) -> Layout:
-    """Return the checked layout of *workload* on *hardware*. Raise SpecError if it is impossible; *ends* also checks for deadlock."""
+    """Return the checked layout of *workload* on *hardware*. Raise SpecError if it is impossible.
+
+    Without *check_deadlock*, a built-in schedule is not checked for deadlock.
+    """
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
@@ -161,7 +164,7 @@ def prepare(
             check_schedule(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    if ends and user_passes is None:
+    if check_deadlock and user_passes is None:
         _check_deadlock(schedule, parallel, micro_batches)
     units = split(_as_run(workload), parallel, options.gathers_again)
     _check_wraps(workload, units)

@@ -27,7 +27,7 @@ def collectives(
 
     if write and file:
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
-    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), messages.counting("systems")))
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), messages.counter("systems")))
     messages.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
@@ -72,7 +72,7 @@ def blind(
         raise SpecError(f"--measure {what}: expected the table written by 'python -m calibration blind {what} -o predicted.csv'")
     if not table or do_measure:
         assert output is not None
-        counting = messages.counting("questions")
+        counting = messages.counter("questions")
         count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
         messages.progress("")
         messages(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")

@@ -49,9 +49,10 @@ class OwnPasses:
 
 
 def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahead: bool = False) -> OwnPasses | None:
-    """Return the passes of the schedule *name* on such a pipeline; None if it is built in. *runs_ahead*: see `sim.parallel.schedule.holds`.
+    """Return the passes of the schedule *name* on such a pipeline; None if it is built in.
 
-    Raise SpecError with a one-sentence message if a pass is missing or duplicated, or if the stages deadlock.
+    *runs_ahead* is as in `sim.parallel.schedule.waits_for_send`. Raise SpecError with a one-sentence message if a pass is
+    missing or duplicated, or if the stages deadlock.
     """
     if name in BUILT_IN:
         return None

@@ -63,7 +63,7 @@ def goodput_of_run(
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
-    weeks.checked()
+    weeks.check()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
 

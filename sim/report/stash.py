@@ -44,7 +44,7 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
         },
         "stash": {name: _stall(stall) for name, stall in _stalls(profile, literal).items()},
         "made_of_s_per_step": {
-            name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.made_of.items()
+            name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.stall_causes.items()
         },
         "apart": gaps_document(profile),
         "direct_stalls_s": {

@@ -323,12 +323,12 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     """Return the reasons why this run's figures are less certain than usual."""
     job = run.jobs[number]
     epochs = {"first": job.first, "warm": job.warm}
-    loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
+    loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn_steps}
     sentences = [
         f"the {name} epoch has no exact period; its figures are means over the simulated steps, {_within(epoch)}"
         for name, epoch in loose.items()
     ]
-    if job.warm.drawn:
+    if job.warm.drawn_steps:
         sentences.append(_drawn(job.warm, run.seed))
     if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
         sentences.append(
@@ -351,7 +351,8 @@ def moments(bottleneck: Bottleneck) -> list[str]:
 
 def _drawn(epoch: Epoch, seed: int) -> str:
     """Return a sentence on the uncertainty of the mean of randomly drawn steps."""
-    return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {_within(epoch)}"
+    drawn = min(epoch.drawn_steps, epoch.steps)
+    return f"steps are drawn at random (seed {seed}): {drawn} of {epoch.steps} in the warm epoch, {_within(epoch)}"
 
 
 def _within(epoch: Epoch) -> str:

@@ -20,7 +20,7 @@ from sim.spec.library import load_workload
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.batch_search import MOST, BatchShare, Search, Sizes, every_choice, shortest
+from sim.study.batch_search import MOST, BatchShare, Search, Sizes, all_choices, find_shortest_step
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
 from sim.training.step_plan import StepPlan, plan_step
@@ -113,8 +113,8 @@ def batches(
     units = PRECISION_TRAITS[job.workload.training.precision].needs or "fp32"
     peaks = [group.node.gpu.peak.get(units, group.node.gpu.peak["fp32"]) for group in groups]
     first = [samples * peak / sum(count * other for count, other in zip(gpus, peaks, strict=True)) for peak in peaks]
-    near = min(every_choice(search), key=lambda sizes: math.dist(sizes, first))
-    shortest(search)
+    near = min(all_choices(search), key=lambda sizes: math.dist(sizes, first))
+    find_shortest_step(search)
     each, rest = divmod(samples, sum(gpus))
     same = (each,) * len(groups)
     fits = not rest and all(each <= share.most for share in shares)

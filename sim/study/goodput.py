@@ -30,7 +30,7 @@ from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
-from sim.study.power_cap import Limited, limited
+from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
     MODES,
@@ -58,14 +58,14 @@ _FAULTS_OF_CHANGES = 400
 faults for all changes. Spares run short late, when repairs pile up, so the first part underestimates their benefit."""
 
 
-class Slower(NamedTuple):
+class SaveSlowdown(NamedTuple):
     """Seconds that steps lose while one checkpoint is written during them, to the store and to the memory of peers."""
 
     store: float = 0.0
     peers: float = 0.0
 
 
-_AS_FAST = Slower()
+_AS_FAST = SaveSlowdown()
 
 
 class Intervals(NamedTuple):
@@ -95,7 +95,7 @@ class Goodput:
     reliability: Reliability
     run: LongRun
     checkpoint: CheckpointTimes
-    slower: Slower
+    slower: SaveSlowdown
     nbytes: float
     writers: int
     courses: Courses
@@ -110,7 +110,7 @@ class Goodput:
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
-    limit: Limited | None = None
+    limit: LimitedSteps | None = None
     """Limit on the power of GPUs."""
 
 
@@ -119,7 +119,7 @@ def simulate_weeks(
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip
     """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps."""
-    limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
+    limit = limit_steps(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
     store = store_of(weeks.store)
@@ -130,7 +130,7 @@ def simulate_weeks(
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
+    slower = SaveSlowdown(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
     intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
@@ -160,7 +160,7 @@ def _beside_peers(steps: Steps, slowed: Slowed) -> float:
     return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
 
 
-def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
+def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown = _AS_FAST) -> tuple[Intervals, Saving]:
     """Return the intervals and the saving of *weeks* of steps of *step* (s), which lose *slower* while a checkpoint is written.
 
     Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
@@ -216,7 +216,7 @@ def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
     return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
 
 
-def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: float, slower: Slower, auto: bool) -> Saving:
+def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown, auto: bool) -> Saving:
     """Return *saving* with copies to the memory of peers at the best interval; every n-th copy also goes to the store.
 
     With *auto*, the interval of the store is the best one for the cost of the store alone and the faults that only the store survives.
@@ -374,7 +374,7 @@ def time_of_changes(run: LongRun) -> float:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
     duration = time_of_changes(run)
@@ -388,12 +388,12 @@ def _changes(
     return changes
 
 
-def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_SetUp]:
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed]) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it."""
     store, slower, slowed = to
     auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)
 
-    def saved(one: LongRun, times: CheckpointTimes = current, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
+    def saved(one: LongRun, times: CheckpointTimes = current, slower: SaveSlowdown = slower, mode: str = weeks.mode) -> LongRun:
         saving = _saving(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
@@ -423,7 +423,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
 # --- energy, notes -----------------------------------------------------------------------------------------------------
 
 
-def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
+def _powers(steps: Steps, limit: LimitedSteps | None) -> dict[str, NodePower | None]:
     """Return the power of the average node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
     used = steps.gpus / sum(count * node.gpu_count for node, count in steps.kinds)

@@ -48,10 +48,10 @@ class LayoutProfile:
     """The job as it is: RUN2."""
     runs: Mapping[str, LayoutRun]
     stalls: Mapping[str, Stall]
-    apart: Mapping[str, StallComparison]
+    comparisons: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, and why the two differ."""
 
-    def changed(self, name: str) -> dict[Cause, float]:
+    def stall_causes(self, name: str) -> dict[Cause, float]:
         """Return the composition of the stall *name* by direct attribution: seconds by cause."""
         before, after = (self.runs[run].stalls for run in DIFFERENCES[name][1:3])
         return {cause: after[cause] - before[cause] for cause in after}

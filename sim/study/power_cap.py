@@ -17,7 +17,7 @@ from sim.training.layer_times import mix_of
 from sim.units import show
 
 
-class Limited(NamedTuple):
+class LimitedSteps(NamedTuple):
     """Steps with GPUs limited to *cap* (W), and figures without the limit; power per node, energy (J) per sample."""
 
     cap: float
@@ -28,13 +28,13 @@ class Limited(NamedTuple):
     joules_without: float
 
 
-def limited_run(run: LayoutRun, limit: str) -> Limited:
-    """Return the steps of *run* with each GPU limited to *limit*. Raise SpecError as `limited` does."""
+def limit_run(run: LayoutRun, limit: str) -> LimitedSteps:
+    """Return the steps of *run* with each GPU limited to *limit*. Raise SpecError as `limit_steps` does."""
     described = {
         "nodes": run.nodes, "gpus": run.gpus, "step_time_s": run.step_time, "throughput_samples_per_s": run.throughput,
         "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}, "price": {"market": "on_demand"},
     }  # fmt: skip
-    return limited(steps_of(described, run.hardware, run.workload), limit)
+    return limit_steps(steps_of(described, run.hardware, run.workload), limit)
 
 
 def least_share(node: Node, workload: Workload, limit: str) -> float:
@@ -48,7 +48,7 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
 
 
-def limited(steps: Steps, limit: str) -> Limited:
+def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
     cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
     if steps.others:
@@ -72,4 +72,4 @@ def limited(steps: Steps, limit: str) -> Limited:
         steps.nodes * model.pue * power.total * time / steps.samples
         for power, time in ((after.power, slower.step_time), (before, steps.step_time))
     )
-    return Limited(cap, slower, after.power, joules, steps.step_time, joules_before)
+    return LimitedSteps(cap, slower, after.power, joules, steps.step_time, joules_before)

@@ -35,9 +35,9 @@ class Profile:
     real: Run
     twin: Run | None
     times: RunTimes
-    made_of: Mapping[str, Mapping[Cause, float]]
+    stall_causes: Mapping[str, Mapping[Cause, float]]
     """Each differential stall (seconds per step) by cause according to direct attribution: the change between its two runs."""
-    apart: Mapping[str, StallComparison]
+    comparisons: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
     needs: Needs

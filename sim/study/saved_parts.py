@@ -13,7 +13,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.units import show
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 """Checkpoints that a store holds at once: the last complete one and the one being written."""
 
 
@@ -39,7 +39,8 @@ def _traffic(workload: Workload, saved: SavedState, nodes: int) -> float:
 def require_room(parts: CheckpointParts, node: Node, store: Store | None, name: str) -> None:
     """Raise SpecError if checkpoints in *parts* do not fit into the *store* called *name*, or on the disks of the nodes that write."""
     room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
-    if room and KEPT * parts.total > room:
+    if room and KEPT_CHECKPOINTS * parts.total > room:
         raise SpecError(
-            f"--store {name}: {KEPT} checkpoints of {show(parts.total, 'size')} do not fit into {show(room, 'size')}; name a larger store"
+            f"--store {name}: {KEPT_CHECKPOINTS} checkpoints of {show(parts.total, 'size')} do not fit into {show(room, 'size')}; "
+            "name a larger store"
         )

@@ -31,7 +31,7 @@ from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
-from sim.study.memory_fit import memory_problem, most_that_fits, shortage
+from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
 
@@ -239,13 +239,13 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
-        loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
+        loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
     plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
     fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
-        short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
+        short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
         raise Infeasible(problems, len(placement), job.ranks, *short[:1])
     notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {

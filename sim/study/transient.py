@@ -89,7 +89,7 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
     )  # fmt: skip
 
 
-def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
+def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
     The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. For a job that never ends, all figures are infinite.
@@ -105,7 +105,7 @@ def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[D
     ]
 
 
-def undisturbed(job: SpotJob, interval: float = math.inf) -> float:
+def undisturbed_time(job: SpotJob, interval: float = math.inf) -> float:
     """Return the seconds of *job* without a revocation."""
     pieces = max(1, math.ceil(job.work / interval - 1e-9)) if interval < math.inf else 1
     return job.start_up + job.work / job.speeds[-1] + pieces * job.checkpoint
@@ -118,7 +118,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     """
 
     def mean_time(interval: float) -> float:
-        return float(np.mean([outcome.time for outcome in courses(job, interval, trials, seed)]))
+        return float(np.mean([outcome.time for outcome in draw_courses(job, interval, trials, seed)]))
 
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)

@@ -28,7 +28,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_flag, require_number, require_text, require_whole
 from sim.study.options import OptionTerms, PowerOptions, options_of
-from sim.study.whole_job import filling
+from sim.study.whole_job import filling_times
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
@@ -136,7 +136,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     epoch, parts = document.get("epoch_time_s"), _stretches(document)
     cold: list[float] = []
     if epoch is not None and not parts:
-        cold = [each - epoch for each in (document["first_epoch"]["epoch_time_s"], *filling(document, machine, workload))]
+        cold = [each - epoch for each in (document["first_epoch"]["epoch_time_s"], *filling_times(document, machine, workload))]
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
@@ -198,7 +198,7 @@ class Weeks:
     ] = EXPONENTIAL.name
     power_cap: Annotated[str | None, options_of(PowerOptions)["power_cap"].option] = None
 
-    def checked(self) -> None:
+    def check(self) -> None:
         """Raise SpecError for options that are wrong for any run, before one is simulated."""
         self._typed()
         for option, value in (("--days", self.days), ("--epochs", self.epochs)):

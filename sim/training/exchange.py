@@ -104,7 +104,7 @@ class GradientExchange:
         yield operation.all_ready
         if operation.instruction.delay > 0:
             begin = max(turn, operation.ready)
-            self._log.did(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
+            self._log.add_work(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
         operation.begin = self._env.now
         self._communicating(stream, bucket >= 0)
         for message in operation.instruction.messages:

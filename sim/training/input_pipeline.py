@@ -113,20 +113,20 @@ class LoaderSite:
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
             full = yield from self._read()
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
+            self.log.add_work(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
             self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         if self.cost.remote > 0:
             self.building[batch], start = "remote", self.network.env.now
             remote = self.start_remote()
             yield remote.done
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
+            self.log.add_work(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
             self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
         prep = self.start_prep()
         yield prep.done
-        self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
+        self.log.add_work(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
         self.stage_starts[batch].append(self.network.env.now)
         del self.building[batch]
 
@@ -202,7 +202,7 @@ class Synthetic:
             activity = site.network.start("copy", site.cost.copy, site.copy)
             with site.log.waiting(rank, Cause.COPY, "host to device"):
                 yield activity.done
-            site.log.did(rank, "copy", "host to device", Cause.COPY, start, activity.history[-1][1], nbytes=site.cost.copy)
+            site.log.add_work(rank, "copy", "host to device", Cause.COPY, start, activity.history[-1][1], nbytes=site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         """Return an empty state, because nothing is queued."""
@@ -327,7 +327,7 @@ class WorkerLoader(Queue):
         """Copy the batch to pinned memory."""
         site, start = self.site, self.env.now
         yield site.network.start("pin", site.cost.copy, site.pin, cap=PIN_BANDWIDTH).done
-        site.log.did(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
+        site.log.add_work(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         """Return the queues, plus the time until all workers have started. The count of batches taken determines which worker is next."""
@@ -359,7 +359,7 @@ class DaliPipeline(Queue):
             cause, resource = (Cause.FETCH, late[0]) if late else (Cause.PREP, "cpu cores")
             yield read.done
             yield remote.done
-            site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
+            site.log.add_work(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
             site.stage_starts[batch].append(self.env.now)
             self.built(batch, self.to_second_stage)
@@ -368,11 +368,11 @@ class DaliPipeline(Queue):
         """Copy the batch to the GPU, and decode it there if the loader decodes on the GPU."""
         site, start = self.site, self.env.now
         yield site.network.start("pipeline copy", site.cost.copy, site.copy).done
-        site.log.did(site.rank, "pipeline gpu", "copy", Cause.COPY, start, "host to device", batch, site.cost.copy)
+        site.log.add_work(site.rank, "pipeline gpu", "copy", Cause.COPY, start, "host to device", batch, site.cost.copy)
         if site.cost.gpu_prep > 0:
             start = self.env.now
             yield site.network.start("gpu prep", site.cost.gpu_prep, site.gpu, cap=1.0).done
-            site.log.did(site.rank, "pipeline gpu", "gpu prep", Cause.PREP, start, "GPU decode", batch)
+            site.log.add_work(site.rank, "pipeline gpu", "gpu prep", Cause.PREP, start, "GPU decode", batch)
 
     def copy_to_gpu(self, rank: int) -> SimProcess:
         """Do nothing, because the pipeline has left the batch on the GPU."""

@@ -81,7 +81,7 @@ class ServerExecutor:
             if latency > 0:
                 start = env.now
                 yield env.timeout(latency)
-                self._log.did(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
+                self._log.add_work(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
         self._ended = env.now
 
     def _count_others(self, bucket: int) -> None:
@@ -112,4 +112,4 @@ class ServerExecutor:
         for link, begin, end in last.bottlenecks(self._network.env.now):
             cause, resource = self._causes.get(link, _FLOW)
             moved = nbytes if end == self._network.env.now else 0.0
-            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, moved, end)
+            self._log.add_work(self._rank, "comm", name, cause, begin, resource, ident, moved, end)

@@ -131,5 +131,5 @@ class Replica(Rank):
                 yield self.gpu.compute(segment.compute * speed).done
             standstills = self.gpu.stalled_spans
             for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
-                self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
+                self.log.add_work(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute

@@ -78,7 +78,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     warm = found.jobs[0].warm
     assert warm.interval is not None
     [text] = warnings(found)
-    assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
+    assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn_steps, warm.steps)} of {warm.steps} in the warm epoch")
     assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
 
 

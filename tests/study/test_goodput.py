@@ -31,8 +31,8 @@ from sim.study.layout import layout_answer
 from sim.study.saved_parts import saved_parts
 from sim.study.saving import saved_during_run
 from sim.study.scenario import Scenario, answer
-from sim.study.spot import Wanted, spot
-from sim.study.transient import SpotJob, courses, spread
+from sim.study.spot import SpotRequest, spot
+from sim.study.transient import SpotJob, draw_courses, spread
 from sim.study.weeks import Steps, Weeks, long_run, reliability_of, steps_of
 from sim.study.whole_job import plan_of
 
@@ -446,8 +446,8 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     run = answer(slow).run
     saved = saved_during_run(run, "tectonic")
     found = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
-    assert found["slowed_s"] == pytest.approx(saved.slowed) and saved.slowed > saved.blocking
-    assert found["blocking_s"] == pytest.approx(saved.costs)
+    assert found["slowed_s"] == pytest.approx(saved.slowdown_cost) and saved.slowdown_cost > saved.blocking
+    assert found["blocking_s"] == pytest.approx(saved.cost)
     waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
     slowed = {"object-store": 3.0, "memory of peers": 0.0}
@@ -570,7 +570,7 @@ def test_what_is_asked_for_arrives() -> None:
 def test_spot_is_a_case_of_it() -> None:
     """Oracle: `sim.study.spot`, where all wait for a replacement, with lives at random around the same mean, and no other failures."""
     scenario = Scenario("p3.2xlarge", "resnet50", nodes=4)
-    drawn = spot(scenario, Wanted(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
+    drawn = spot(scenario, SpotRequest(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
     time = spread(drawn.outcomes, lambda outcome: outcome.time).mean
     found = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
     asked = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
@@ -586,7 +586,7 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
     assert known is not None
     lives, nodes, work, saves = survival(known), 4, 40 * 3600.0, 60.0
     job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
-    drawn = courses(job, 1800.0, 400)
+    drawn = draw_courses(job, 1800.0, 400)
     rate = nodes / lives.mean
     causes = [DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(90.0, 90.0))]
     run = LongRun(nodes, 0, Saving(1800.0, saves, saves, 30.0), causes, (rate,) * 3, work=work, lives=(lives, rate))
@@ -630,7 +630,7 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
         10 * DAY, tuple((count + 1) / 4 for count in range(4)), run.lives[0], "replace", replacement=replaced.mean,
         checkpoint=run.saving.blocking, restore=recovery, in_step=True,
     )  # fmt: skip
-    slower = spread(courses(job, 3600.0, 200), attrgetter("time")).mean / (10 * DAY)
+    slower = spread(draw_courses(job, 3600.0, 200), attrgetter("time")).mean / (10 * DAY)
     assert float(found.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
     assert found.courses.interruptions.mean() == pytest.approx(10 * 24 / 8 * 4, rel=0.05)
     waiting = simulate_weeks(volta, replace(asked, elastic=False), changes=False)
@@ -722,7 +722,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     for sentence, keys in cases.items():
         asked = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
         try:
-            asked.checked()
+            asked.check()
             simulate_weeks(steps(), asked, changes=False)
         except SpecError as error:
             if sentence not in str(error) or len(error.problems) != 1:

@@ -39,7 +39,7 @@ def laid_out(gigabits: float = 25.0) -> LayoutRun:
 
 
 def beside(found: Run, flows: list[Outflow]) -> float:
-    again = simulate(found.hardware, [found.jobs[0].job], cold=False, beside=lambda slot: flows)
+    again = simulate(found.hardware, [found.jobs[0].job], cold=False, outflows_of=lambda slot: flows)
     return again.jobs[0].warm.step_time
 
 
@@ -84,9 +84,9 @@ def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:
     alone = answer(Scenario("hgx-h100", "gpt2", nodes=1, batch=4, precision="amp_bf16")).run
     for name in ("object-store", "disk"):
         saved = saved_during_run(alone, name)
-        assert saved.beside == pytest.approx(saved.step, rel=1e-6) and saved.costs == pytest.approx(saved.blocking, rel=1e-4)
+        assert saved.step_while_saving == pytest.approx(saved.step, rel=1e-6) and saved.cost == pytest.approx(saved.blocking, rel=1e-4)
     by_disk = saved_during_run(run(), "disk")
-    assert by_disk.beside == by_disk.step and by_disk.written > 0
+    assert by_disk.step_while_saving == by_disk.step and by_disk.write_time > 0
 
 
 def test_parts_share_the_store() -> None:

@@ -39,7 +39,7 @@ class Dealt(Queue):
     def finish(self, batch: int) -> SimProcess:
         start = self.env.now
         yield self.site.network.start("pin", self.site.cost.copy, self.site.pin, cap=PIN_BANDWIDTH).done
-        self.site.log.did(self.site.rank, "pin", "pin", sim_prep(), start, "pin thread", batch, self.site.cost.copy)
+        self.site.log.add_work(self.site.rank, "pin", "pin", sim_prep(), start, "pin thread", batch, self.site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         return (*super().state(), self.env.now if self.started < self.workers else None)

@@ -124,16 +124,18 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     options = workload.training.stack.mesh
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
-    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed_of(space.fixed or {}))]
+    return [
+        each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, parse_fixed(space.fixed or {}))
+    ]
 
 
-def lacking(workload: Workload, space: Space) -> str:
+def unsupported_option(workload: Workload, space: Space) -> str:
     """Return a sentence on the first option of *space* that the workload's stack does not support; empty if there is none."""
     stack, options, fixed = workload.training.stack.name, workload.training.stack.mesh, space.fixed or {}
     if options is None:
         return ""
     has = f"{stack} has the schedules {', '.join(options.schedules)}"
-    for key, value in fixed_of(fixed).items():
+    for key, value in parse_fixed(fixed).items():
         option = next(f"--fix {name}={fixed[name]}" for name in fixed if FIXED.get(name, name) == key)
         if key in SPLIT_AXES and key not in options.axes and value != 1:
             return f"{option}: {stack} does not support {key} parallelism; leave it out, or name another --stack"
@@ -155,10 +157,10 @@ def lacking(workload: Workload, space: Space) -> str:
     return ""
 
 
-def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the *given* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
+def parse_fixed(texts: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the *texts* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
     fields: dict[str, object] = {}
-    for key, text in given.items():
+    for key, text in texts.items():
         name = FIXED.get(key, key)
         if name not in LayoutCandidate._fields or name in ("nodes", "data"):
             names = ", ".join(sorted({*FIXED, *LayoutCandidate._fields} - {"nodes", "data"}))

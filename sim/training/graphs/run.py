@@ -155,7 +155,7 @@ class _Simulation:
         node, price = operation.meeting.node, operation.price
         if price is not None:
             yield from play_on_network(self.network, operation, price, node.name or node.op, self.scene.prices.descriptions)
-            self.log.did(operation.ranks[0], "comm", operation_name(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
+            self.log.add_work(operation.ranks[0], "comm", operation_name(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
         self.done.append(CompletedOperation(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
         for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):
             if not math.isnan(came):  # a receiver may arrive later
@@ -234,7 +234,7 @@ class _Rank:
         cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
         stream = "gpu" if unit == "compute" else unit
         resource = {"compute": f"{self.gpu.name} compute", "host": "host", "memory": f"{self.gpu.name} memory"}[unit]
-        self.simulation.log.did(self.number, stream, node.name or unit, cause, start, resource, place)
+        self.simulation.log.add_work(self.number, stream, node.name or unit, cause, start, resource, place)
         self.busy[unit] = False
         self.ended([place])
 

@@ -172,7 +172,7 @@ class StageKernels:
                 self.slowest.set_computing(computing=False)
                 self.account.add_wait(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
             yield from self._wait_for_launch(self.host, burst.waits_for_gpu)
-        self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
+        self.account.log.add_work(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.add_lag(self.spread.data * seconds)
         self.worked_in_step += seconds

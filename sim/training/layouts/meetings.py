@@ -142,7 +142,7 @@ class Meetings:
         for kernels in meeting.kernels:
             kernels.count_operation(-1, price)
         first = meeting.kernels[0].account.index
-        self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
+        self._log.add_work(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
 
     def link(self, price: GroupPrice) -> None:
         """Add the links that *price* loads to the network, if missing."""

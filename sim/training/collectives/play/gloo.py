@@ -210,4 +210,4 @@ class GlooExecutor:
     def _copy(self, name: str, ident: int, nbytes: float, down: bool) -> SimProcess:
         start = self._network.env.now
         yield self._network.start(f"{name} {'down' if down else 'up'}", nbytes, self._usage[down], cap=self._cap).done
-        self._log.did(self._rank, "comm", f"{name} staging", Cause.INTERCONNECT, start, _STAGING, ident, nbytes)
+        self._log.add_work(self._rank, "comm", f"{name} staging", Cause.INTERCONNECT, start, _STAGING, ident, nbytes)

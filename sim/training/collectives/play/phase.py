@@ -78,7 +78,7 @@ class PhaseExecutor:
         for bottleneck, begin, end in activity.bottlenecks(env.now):
             bounds += self._bounds(cost, bottleneck, begin, end)
         for cause, resource, begin, end in bounds:
-            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
+            self._log.add_work(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _bounds(self, cost: Cost, bottleneck: str, begin: float, end: float) -> Iterator[tuple[Cause, str, float, float]]:
         """Yield the causes from *begin* to *end*: the link that limited the collective, or else its limits without contention."""

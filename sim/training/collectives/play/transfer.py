@@ -85,7 +85,7 @@ class TransferExecutor:
         for (cause, resource), same in groupby(pieces, key=lambda piece: piece[:2]):
             spans = list(same)
             end = spans[-1][3]
-            self._log.did(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
+            self._log.add_work(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _play(self, script: Script, cost: Cost, name: str) -> list[_Leg]:
         """Start one channel and return its transfers."""
