@@ -16,7 +16,7 @@ import numpy as np
 
 from calibration.longrun import rows_of
 from sim.analysis.energy import node_power, power_model
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_part
 
@@ -71,7 +71,7 @@ def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
         name = f"{network}, batch {batch}, {gpu}"
         powers.append(ScoredFigure(name, draw, _full_load_share(gpu) * top, top))
         slower += [
-            ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
+            ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / curve_value(model.cap, min(1.0, limit / draw)))
             for limit in sorted(by_limit)
             if limit < min(draw, top)
         ]

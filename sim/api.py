@@ -22,8 +22,8 @@ from sim.report.figures import flat
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
-from sim.spec.catalogue import nearest_or_all
-from sim.spec.extensions import FAILURE_LAWS, give
+from sim.spec.catalogue import likely_or_all
+from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
 from sim.study.compare import machines
@@ -45,7 +45,7 @@ from sim.study.options import (
     documents_options,
     keywords,
     options_of,
-    part,
+    select_options,
 )
 from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import points_of
@@ -91,9 +91,9 @@ def simulate(
         overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
-        plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
+        plan=plan_of(**select_options(options, WholeJobOptions)), prices=price_source(prices), **select_options(options, SimulationOptions),
     )  # fmt: skip
-    extras = RunExtras(**part(options, ExtrasOptions))
+    extras = RunExtras(**select_options(options, ExtrasOptions))
     extras.checked(scenario.plan)
     return Result(scenario, answer(scenario, thorough=thorough), extras)
 
@@ -137,7 +137,7 @@ def plan(
     if options["with_failures"] and options["tokens"] is None:
         raise SpecError("with_failures: set the length of the job with tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
-    scenario = scenario_of(hardware, workload, overrides, market, prices=price_source(prices), **part(options, StepOptions))
+    scenario = scenario_of(hardware, workload, overrides, market, prices=price_source(prices), **select_options(options, StepOptions))
     require_whole("gpus", options["gpus"])
     for schedule in schedules:
         schedule_name(schedule)
@@ -188,8 +188,9 @@ def compare(
     import pandas
 
     scenario = scenario_of(
-        "", workload, overrides, options["market"], plan=plan_of(**part(options, WholeJobOptions)),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
+        "", workload, overrides, options["market"], plan=plan_of(**select_options(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices),
+        **select_options(options, SizeOptions),
     )  # fmt: skip
     names = machines(text_list("hardware", hardware), text_list("where", where))
     rows = comparison_rows(scenario, names, counts(nodes), processes, power_cap=options["power_cap"])
@@ -229,7 +230,7 @@ def sweep(
 
     scenario = scenario_of(
         hardware, workload, overrides, nodes=nodes, prices=price_source(prices),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **part(options, PointOptions),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **select_options(options, PointOptions),
     )  # fmt: skip
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
@@ -263,7 +264,7 @@ def whatif(
 
     scenario = scenario_of(
         hardware, workload, overrides, nodes=nodes, prices=price_source(prices),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **part(options, WhatifOptions),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **select_options(options, WhatifOptions),
     )  # fmt: skip
     document = layout_whatif_document(layout_whatif(scenario)) if has_layout(scenario) else whatif_document(ask_whatif(scenario))
     table = pandas.DataFrame([flat(row) for row in document.pop("resources")])
@@ -304,14 +305,15 @@ def recommend(
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
             raise SpecError(f"{option}={value!r}: expected a number above 0")
     scenario = scenario_of(
-        "", workload, overrides, plan=plan_due(**part(options, WholeJobOptions)),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
+        "", workload, overrides, plan=plan_due(**select_options(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices),
+        **select_options(options, SizeOptions),
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = text_list("hardware", hardware), text_list("where", where)
     journal_path = None if journal is None else Path(journal)
     renting = RentalOptions(
-        budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions)
+        budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **select_options(options, RentingOptions)
     )
     document, _ = recommendation(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
@@ -363,18 +365,18 @@ def goodput(
         if name in name_by_flag:
             raise SpecError(f"{name}: write {name_by_flag[name]}, the name of this field of Weeks")
         if name not in allowed:
-            raise SpecError(f"{name}: unknown option; {nearest_or_all(name, sorted(allowed))}")
+            raise SpecError(f"{name}: unknown option; {likely_or_all(name, sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
-        weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
+        weeks["law"] = register(FAILURE_LAWS, weeks["law"], BUILT_IN)
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
     token_total = None if tokens is None else token_count(tokens)
     settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)
-    settings.checked()
+    settings.check()
     document = weeks_document(scenario, settings, changes=False)
     table = pandas.DataFrame(document.pop("distribution"))
     table.attrs.update(document)

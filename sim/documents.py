@@ -33,7 +33,7 @@ from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import usual_global_batch
-from sim.study.plan.machines import laid_out, needs_layout, planned_rows, require_readable_workload, shared_batch
+from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
@@ -98,12 +98,12 @@ class Documents:
     def __call__(self, scenario: Scenario) -> dict[str, Any]:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
         if has_layout(scenario):
-            return self.laid(layout_answer(scenario))
+            return self.layout_document(layout_answer(scenario))
         answered = _one_job(scenario)
         described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
         return self._added(described, answered.run, answered.run.jobs[0].job.workload, answered.plan)
 
-    def laid(self, answer: LayoutAnswer) -> dict[str, Any]:
+    def layout_document(self, answer: LayoutAnswer) -> dict[str, Any]:
         """Return the document of *answer*."""
         return self._added(layout_document(answer), answer.run, answer.run.workload, answer.plan)
 
@@ -157,11 +157,11 @@ class RentalOptions:
 
 
 def recommendation(
-    scenario: Scenario, renting: RentalOptions, counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
+    scenario: Scenario, renting: RentalOptions, counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
 
-    *counting* is called with the name of what is counted, and returns a callback for the number of items done and their total.
+    *counter* is called with the name of what is counted, and returns a callback for the number of items done and their total.
     """
     plan, counts = scenario.plan, list(renting.nodes)
     require_failures(renting.with_failures, renting.reliability, renting.spares)
@@ -181,17 +181,19 @@ def recommendation(
     reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
     excluded = [name for name in names if reasons[name]]  # planning for these would be useless
     with _computing(without_batch, names, make_document, renting) as by:
-        rows = compare(without_batch, names, make_document, nodes=counts, global_batch=global_batch, by=by, progress=counting("machines"))
-        needs_plan, hears = needs_layout(without_batch, rows), counting("machines planned")
+        rows = compare(
+            without_batch, names, make_document, nodes=counts, global_batch=global_batch, computing=by, progress=counter("machines")
+        )
+        needs_plan, hears = needs_layout(without_batch, rows), counter("machines planned")
         if needs_plan:
             global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
             rentable = [name for name in names if not reasons[name]]
             with_batch = replace(without_batch, global_batch=global_batch)
-            rows = planned_rows(with_batch, rentable, counts, make_document.laid, hears, renting.power_cap, by)
+            rows = planned_rows(with_batch, rentable, counts, make_document.layout_document, hears, renting.power_cap, by)
             rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
         else:
             with_batch = replace(without_batch, global_batch=global_batch)
-            rows = laid_out(with_batch, rows, make_document.laid, hears, excluded, renting.power_cap, by)
+            rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by)
     chosen = recommend(without_batch, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
@@ -226,7 +228,7 @@ def comparison_rows(
     names: Sequence[str],
     nodes: Sequence[int] = (),
     processes: int | None = None,
-    counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
+    counter: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
     power_cap: str | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each machine of *names* and each number of *nodes*; a decoder gets a layout on machines where it needs one.
@@ -236,8 +238,10 @@ def comparison_rows(
     require_priced(scenario.prices, names)
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
-    rows = compare(scenario, names, make_document, nodes=nodes, by=by, progress=counting("machines"))
-    return laid_out(scenario, rows, make_document.laid, counting("machines planned"), power_cap=power_cap, by=by)
+    rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))
+    return with_planned_layouts(
+        scenario, rows, make_document.layout_document, counter("machines planned"), power_cap=power_cap, computing=by
+    )
 
 
 def row(scenario: Scenario) -> dict[str, Any]:
@@ -254,7 +258,7 @@ def _limited(described: dict[str, Any], run: Run | LayoutRun, workload: Workload
     return described if cap is None else under_power_cap(described, run.hardware, workload, cap)
 
 
-def reading(
+def with_inputs(
     page: Callable[[Mapping[str, Any], Descriptions | None], str], scenario: Scenario, machines: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Any]], str]:
     """Return *page* bound to the inputs of *scenario* (on *machines*, if any); these inputs are read when the page is rendered."""

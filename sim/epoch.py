@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 
 import simpy
 
-from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
+from sim.analysis.stalls import Blame, Window, align_to_steps, resource_table, stall_table
 from sim.analysis.steady_state import Period, PeriodDetector, State, steady_mean, warm_up
 from sim.cluster.build import LiveCluster, Slot, build
 from sim.cluster.checkpoint import CheckpointWrites, Outflow
@@ -28,20 +28,20 @@ from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import memo
 from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
-from sim.training.own_loader import blamed
+from sim.training.own_loader import blame_loaders
 from sim.training.step import Replica
 
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime without an exact period before the mean of the later ones represents the rest of the epoch."""
 LEAST_LIVE_STEPS = 100
-"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `ALIKE`)."""
-ALIKE = 1e-3
+"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `DRIFT_LIMIT`)."""
+DRIFT_LIMIT = 1e-3
 """Largest difference, as a share of a step, between two states at least half of these steps apart for the drift to count as slow. The
 mean of the steps in between is then off by a fiftieth of that, and the mean of an epoch, over which the drift goes on, by at most 1e-4
 (Stash's cases of DALI on p2.8xlarge, compared with simulating every step)."""
 MOST_DRAWN_STEPS = 500
 """Maximum of steps drawn in a regime: their mean then represents the rest, however wide its interval."""
-ENOUGH = 0.005
+ENOUGH_PRECISION = 0.005
 """Half-width of the 95% interval, as a share of the step, below which no more steps are drawn."""
 LEAST_DRAWN_STEPS = 100
 """Minimum of steps drawn: the interval needs several in each of its twenty batches."""
@@ -67,12 +67,12 @@ class Epoch:
     log: EventLog = field(repr=False)
     interval: float | None = None
     """Half-width (s) of the 95% interval of ``step_time`` if that is a mean over enough steps, drawn or without a period."""
-    drawn: int = 0
+    drawn_steps: int = 0
     """Steps that were drawn one by one; the others are extrapolated."""
 
 
 @dataclass(frozen=True)
-class Scene:
+class EpochScene:
     """Everything that defines the simulation of an epoch; *credits* (by slot) carry over from epoch to epoch."""
 
     jobs: Sequence[Job]
@@ -88,7 +88,7 @@ class Scene:
     seed: int = 0
     lag: float = 0.0
     """Seconds that a finished batch waits before it is passed on, which shifts the loader's work within the step."""
-    beside: Sequence[tuple[str, Sequence[Outflow]]] = ()
+    checkpoint_writes: Sequence[tuple[str, Sequence[Outflow]]] = ()
     """Parts of checkpoints that the nodes of each slot write continuously during the epoch."""
     keep_log: bool = True
     """Whether waits and work stay in the log after stalls are computed: they are nine tenths of the memory of an epoch."""
@@ -99,11 +99,11 @@ class Scene:
         return any(job.workload.training.noise.draw for job in self.jobs)
 
     @cached_property
-    def built(self) -> LiveCluster:
+    def live_cluster(self) -> LiveCluster:
         """Return the rank classes and live links, the same in every epoch."""
-        slot_keys = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
+        slot_keys = tuple((slot.name, slot.lent_gpus, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, slot_keys, *map(id, self.rings), self.fold)
-        cached = memo.cached(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        cached = memo.get_or_make(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
         return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 
@@ -147,7 +147,7 @@ class EpochRun:
     *hits* are page-cache hit ratios by job and slot, *starts* the times (s) at which jobs start.
     """
 
-    def __init__(self, scene: Scene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
+    def __init__(self, scene: EpochScene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
         self.scene = scene
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, scene.keep_rates)
@@ -168,19 +168,19 @@ class EpochRun:
         """Time up to which the log is complete."""
         self._interval: float | None = None
         self._max_steps = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
-        self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
+        self._burst = {slot: credits.can_burst for slot, credits in scene.credits.items()}
         self._storage = {slot.name: slot.node.storage for slot in scene.cluster if slot.node.storage is not None}
         self._ios: list[dict[str, float]] = []
         """I/Os on one node of each slot, by step of the first job."""
-        for link, capacity in scene.built.capacity.items():
+        for link, capacity in scene.live_cluster.capacity.items():
             self.network.add_link(link, capacity)
-        self.log.links = scene.built.live
+        self.log.links = scene.live_cluster.live_links
         add_disks(self.network, scene.cluster, self._burst)
-        for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
+        for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared_capacities.items()}.items():
             self.network.add_link(link, capacity)
-        for slot, flows in scene.beside:
-            CheckpointWrites(self.network, flows, scene.built.live[slot].__getitem__)
-        self._stage = JobStage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
+        for slot, flows in scene.checkpoint_writes:
+            CheckpointWrites(self.network, flows, scene.live_cluster.live_links[slot].__getitem__)
+        self._stage = JobStage(self.network, self.log, scene.live_cluster, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:
@@ -193,10 +193,10 @@ class EpochRun:
 
         While results are cached, an epoch with the same inputs as an earlier one is not simulated again.
         """
-        made_of = self.made_of() if memo.is_open() else None
+        made_of = self.cache_key() if memo.is_open() else None
         if made_of is None:
             return self._simulated()[0]
-        epochs, levels, changed = memo.cached((EpochRun, made_of), self._simulated)
+        epochs, levels, changed = memo.get_or_make((EpochRun, made_of), self._simulated)
         for slot, level in levels.items():
             self.scene.credits[slot].level = level
         log = replace(epochs[0].log, capacity=self.log.capacity | changed)
@@ -205,7 +205,7 @@ class EpochRun:
     def _simulated(self) -> tuple[Sequence[Epoch], Mapping[str, float], dict[str, float]]:
         """Return the epoch by job, the burst credits left by slot, and the links whose capacity has changed."""
         before = dict(self.log.capacity)
-        with blamed(self._own_loaders):
+        with blame_loaders(self._own_loaders):
             self._run()
         levels = {slot: credits.level for slot, credits in self.scene.credits.items()}
         changed = {link: capacity for link, capacity in self.log.capacity.items() if capacity != before[link]}
@@ -225,22 +225,22 @@ class EpochRun:
     def _own_loaders(self) -> list[str]:
         return [name for job in self.scene.jobs if (name := job.workload.input.own_loader) is not None]
 
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key: everything that decides this epoch, which has not begun; None if it cannot be cached.
 
         Drawn steps, jobs that start later, user-defined loaders, and exchanges that learn from step to step cannot be cached.
         """
         scene, ranks = self.scene, [rank for live in self._live for rank in live.ranks]
-        exchanges = tuple([rank.exchange.made_of() for rank in ranks])
+        exchanges = tuple([rank.exchange.cache_key() for rank in ranks])
         if scene.draws or self._own_loaders or None in exchanges or not all(live.ranks for live in self._live):
             return None
         jobs = tuple((job.workload.input.model_dump_json(), job.asynchronous) for job in scene.jobs)
         links = tuple((slot, *names.items()) for slot, names in self.log.links.items())
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
-        beside = tuple((slot, *flows) for slot, flows in scene.beside)
+        beside = tuple((slot, *flows) for slot, flows in scene.checkpoint_writes)
         options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
-        return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
+        return options, jobs, tuple(self.log.ranks), tuple([rank.cache_key for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
         while self._steps_left() > 0:
@@ -328,7 +328,7 @@ class EpochRun:
 
     def _has_enough_steps(self, lived: int) -> bool:
         """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
-        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.apart() <= ALIKE
+        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.mismatch() <= DRIFT_LIMIT
         return slow or lived >= self._max_steps
 
     def _check_precision(self, done: int) -> None:
@@ -337,7 +337,7 @@ class EpochRun:
             mean = steady_mean(self._durations())
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
-            if mean and enough and mean.half_width <= ENOUGH * mean.mean:
+            if mean and enough and mean.half_width <= ENOUGH_PRECISION * mean.mean:
                 self._period = self._stretch()
 
     def _state(self) -> State:
@@ -347,8 +347,8 @@ class EpochRun:
         progress = sorted(each for each in self.network.state() if each[0] != CheckpointWrites.NAME)
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
-        exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]
-        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
+        exchanges = [played for exchange in meetings for played in sorted(exchange.collectives_in_progress.values()) or [("", now)]]
+        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.backend_state())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
@@ -373,7 +373,7 @@ class EpochRun:
         self._ios.append({slot: sum(ios.get(iops_link(slot), 0.0) for ios in reads) for slot in self.scene.credits})
         for slot, credits in self.scene.credits.items():
             credits.advance(end - start, self._ios[-1][slot] / (end - start))
-            if self._burst[slot] and not credits.left:
+            if self._burst[slot] and not credits.can_burst:
                 self._burst[slot] = False
                 self.network.set_capacity(iops_link(slot), most_iops(self._storage[slot], burst=False))
                 self._new_regime()
@@ -449,7 +449,7 @@ class EpochRun:
 
     def _epoch(self, job: int) -> Epoch:
         times, epoch_steps = self._live[job].boundaries, self.scene.steps[job]
-        windows = whole_steps(self.windows, times, self._log_end) if job else self.windows
+        windows = align_to_steps(self.windows, times, self._log_end) if job else self.windows
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
         done = min(epoch_steps, len(times) - 1)
@@ -465,5 +465,5 @@ class EpochRun:
             exact=self.exact,
             log=self.log,
             interval=self._interval if job == 0 else self._own_interval(job),
-            drawn=len(times) - 1 if self.scene.draws else 0,
+            drawn_steps=len(times) - 1 if self.scene.draws else 0,
         )

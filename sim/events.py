@@ -156,7 +156,7 @@ class EventLog:
                 remaining += [] if number % 2 else [(t0, t1)]
         return remaining
 
-    def did(
+    def add_work(
         self,
         rank: int,
         stream: str,

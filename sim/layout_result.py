@@ -16,7 +16,7 @@ from sim.spec.whole_file import write_file
 from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
-from sim.study.options import ExtrasOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, part
+from sim.study.options import ExtrasOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, select_options
 from sim.study.whole_job import plan_of
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ def simulate_layout(
         overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, batch=batch,
-        plan=plan_of(**part(options, WholeJobOptions)),
-        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), **part(options, SimulationOptions),
+        plan=plan_of(**select_options(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices),
+        **select_options(options, SimulationOptions),
     )  # fmt: skip
-    extras = RunExtras(**part(options, ExtrasOptions))
+    extras = RunExtras(**select_options(options, ExtrasOptions))
     extras.checked(scenario.plan)
     return LayoutResult(layout_answer(scenario), extras)
 

@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain
 from statistics import stdev
 
-from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
+from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_timeline
 from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import remaining_gpu
@@ -22,18 +22,18 @@ from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
-from sim.parallel.schedule import actions, check, deadlock
+from sim.parallel.schedule import actions, check_schedule, find_deadlock
 from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
-from sim.training.layouts.noise import LayoutNoise, Ranks
+from sim.training.layouts.noise import LayoutNoise, RankVariation
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
@@ -83,7 +83,7 @@ class LayoutRun:
     @property
     def half_width(self) -> float | None:
         """Return the half-width of the 95% confidence interval of the step time (s); None if steps are not drawn."""
-        drawn = self.played.drawn
+        drawn = self.played.drawn_times
         return 1.96 * stdev(drawn) / math.sqrt(len(drawn)) if len(drawn) > 1 else None
 
     @property
@@ -124,7 +124,7 @@ class LayoutRun:
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each instruction of *stage* in the last simulated step: seconds, and bytes of one rank."""
         played = self.played.stages[stage]
-        course = memory_course(self.layout, self.workload, self.node.gpu, stage)
+        course = memory_timeline(self.layout, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])
         return list(zip(begins, played.clock, course, strict=True)) if played.clock else []
 
@@ -145,9 +145,12 @@ def worker_node(hardware: Hardware) -> Node:
 
 
 def prepare(
-    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, check_deadlock: bool = True
 ) -> Layout:
-    """Return the checked layout of *workload* on *hardware*. Raise SpecError if it is impossible; *ends* also checks for deadlock."""
+    """Return the checked layout of *workload* on *hardware*. Raise SpecError if it is impossible.
+
+    Without *check_deadlock*, a built-in schedule is not checked for deadlock.
+    """
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
@@ -158,17 +161,17 @@ def prepare(
     try:
         user_passes = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if user_passes is None:
-            check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+            check_schedule(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    if ends and user_passes is None:
+    if check_deadlock and user_passes is None:
         _check_deadlock(schedule, parallel, micro_batches)
     units = split(_as_run(workload), parallel, options.gathers_again)
     _check_wraps(workload, units)
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
-    activation = MEANING[training.precision].activation
+    activation = PRECISION_TRAITS[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
@@ -178,13 +181,13 @@ def prepare(
         chunks=chunks,
         schedule=schedule,
         micro_batches=micro_batches,
-        gathered=min(activation, WIDTHS[options.weights]),
-        reduced=WIDTHS[options.reduction],
-        entering=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
-        clips=training.stack.gradient_clipping,
-        tied=_tied_gradient_bytes(workload, options),
+        gathered_width=min(activation, WIDTHS[options.weights]),
+        reduced_width=WIDTHS[options.reduction],
+        input_bytes=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
+        clips_gradients=training.stack.gradient_clipping,
+        tied_bytes=_tied_gradient_bytes(workload, options),
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
-        own=user_passes,
+        own_passes=user_passes,
     )
 
 
@@ -222,8 +225,8 @@ def _check_deadlock(schedule: str, parallel: Parallel, micro_batches: int) -> No
 
 @lru_cache(maxsize=256)
 def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[str] | None:
-    """Return `deadlock` of a built-in schedule, memoized: these numbers determine its order."""
-    return deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
+    """Return `find_deadlock` of a built-in schedule, memoized: these numbers determine its order."""
+    return find_deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
 
 
 def mesh_options(workload: Workload) -> MeshOptions:
@@ -299,7 +302,7 @@ def _entering(workload: Workload, model_units: Sequence[Unit], chunks: Sequence[
     starts, layers = _first_layers(model_units), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):
-        entering.append(layers[starts[units[0]]].received if units else entering[-1])
+        entering.append(layers[starts[units[0]]].received_bytes if units else entering[-1])
     return entering[:0:-1]
 
 
@@ -360,7 +363,7 @@ def layout_scene(hardware: Hardware, workload: Workload, layout: Layout, book: P
         noise=LayoutNoise(
             _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
         ),
-        beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
+        times_beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
     )
 
@@ -377,11 +380,11 @@ def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
     return max(1.0, min(compute / correlation_time, messages))
 
 
-def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> Ranks:
+def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> RankVariation:
     """Return which ranks wait for each other, and how their speeds vary."""
     parallel, noise = mesh.parallel, workload.training.noise
     replica = parallel.tensor * parallel.context
-    return Ranks(
+    return RankVariation(
         inside=max(replica, parallel.expert),
         replica=replica,
         replicas=mesh.data,

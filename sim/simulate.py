@@ -14,7 +14,7 @@ from sim.cluster.checkpoint import Outflow
 from sim.cluster.fabric import UNLIMITED_FABRIC, job_fabric
 from sim.cluster.server_traffic import hosts_of, server_fabric
 from sim.cluster.storage import Credits, epochs_until_empty
-from sim.epoch import Epoch, EpochRun, Scene
+from sim.epoch import Epoch, EpochRun, EpochScene
 from sim.events import EventLog
 from sim.spec import memo
 from sim.spec.hardware import Hardware, Node
@@ -69,7 +69,7 @@ class Run:
 
     def nodes(self, job: int = 0) -> list[Node]:
         """Return one node of each kind that *job* runs on, in order."""
-        return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job}.values())
+        return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent_gpus if lent == job}.values())
 
     @property
     def log(self) -> EventLog:
@@ -93,7 +93,7 @@ def simulate(
     cold: bool = True,
     seed: int = 0,
     lag: float = 0.0,
-    beside: Callable[[Slot], Sequence[Outflow]] | None = None,
+    outflows_of: Callable[[Slot], Sequence[Outflow]] | None = None,
     keep_log: bool = True,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
@@ -102,7 +102,7 @@ def simulate(
     *keep_rates* records every change of rate for link plots. *executor* simulates each all-reduce as one activity (``phase``) or each of
     its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
     their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
-    *beside* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
+    *outflows_of* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
     discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one.
     Raise SpecError if the jobs do not fit the hardware.
     """
@@ -110,9 +110,16 @@ def simulate(
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
     scene, warm_hits = _scene(hardware, jobs, fold)
-    checkpoint_writes = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
+    checkpoint_writes = [(slot.name, tuple(outflows_of(slot))) for slot in scene.cluster if slot.lent_gpus] if outflows_of else ()
     scene = replace(
-        scene, exact=exact, beside=checkpoint_writes, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log
+        scene,
+        exact=exact,
+        checkpoint_writes=checkpoint_writes,
+        keep_rates=keep_rates,
+        executor=executor,
+        seed=seed,
+        lag=lag,
+        keep_log=keep_log,
     )
     cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and cold_differs else None
@@ -134,16 +141,16 @@ def simulate(
 def epochs_cache_key(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
     """Return a cache key: everything that decides the two epochs of a run; None if they cannot be cached."""
     scene, warm_hits = _scene(hardware, jobs, fold=True)
-    epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).made_of() for hits in (_uncached(warm_hits), warm_hits))
+    epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).cache_key() for hits in (_uncached(warm_hits), warm_hits))
     return None if None in epochs else epochs
 
 
-def _scene(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Scene, list[dict[str, float]]]:
+def _scene(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[EpochScene, list[dict[str, float]]]:
     """Return the scene of the epochs of *jobs*, without options, and the page cache's warm hit ratios by job and slot."""
     cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
-    return Scene(jobs, cluster, rings, _credits(cluster), steps, fold=fold), warm_hits
+    return EpochScene(jobs, cluster, rings, _credits(cluster), steps, fold=fold), warm_hits
 
 
 def _uncached(hits: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
@@ -169,7 +176,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     stacks = [job.workload.training.stack for job in jobs]
     if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
         return plan()  # depends on more than the key contains
-    return memo.cached((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
+    return memo.get_or_make((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
@@ -182,7 +189,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     of_servers = {}
     for other, own in hosts.items():  # these lists tell groups of nodes apart
         of_servers[other] = len(lists)
-        lists += own.lists
+        lists += own.node_lists
     if stack.uses_servers:
         between = server_fabric(hardware, lists, of_servers[number], hosts[number], fold)
         return plan_servers(number, job.workload, cluster, hardware.fabric, between)
@@ -193,7 +200,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
     slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
-    return memo.cached(
+    return memo.get_or_make(
         (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
     )
 
@@ -208,7 +215,7 @@ def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]
     nodes = sum(slot.count for slot, _ in used)
     ratios = {}
     for slot, _ in used:
-        sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent)}
+        sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent_gpus)}
         cache = slot.node.page_cache
         fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), sum(sizes.values()))
         ratios[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
@@ -224,12 +231,12 @@ def _credits(cluster: Sequence[Slot]) -> dict[str, Credits]:
     return {slot.name: Credits(slot.node.storage.volume) for slot in cluster if slot.node.storage is not None}
 
 
-def _credits_end(scene: Scene, before: Mapping[str, float], hits: Sequence[Mapping[str, float]]) -> CreditsEnd | None:
+def _credits_end(scene: EpochScene, before: Mapping[str, float], hits: Sequence[Mapping[str, float]]) -> CreditsEnd | None:
     """Return when burst credits run out if every epoch uses as many as the warm one, at whose start they were at *before* (by slot)."""
     ends = {slot: epochs_until_empty(before[slot], credits.level) for slot, credits in scene.credits.items()}
     first = min((end for end in ends.values() if end is not None), default=None)
     if first is None:
         return None
-    credits = {slot: credits.emptied() if ends[slot] == first else credits for slot, credits in scene.credits.items()}
+    credits = {slot: credits.empty_copy() if ends[slot] == first else credits for slot, credits in scene.credits.items()}
     after = EpochRun(replace(scene, credits=credits), hits, [0.0 for _ in scene.jobs]).run()
     return CreditsEnd(2 + first, tuple(epoch.step_time for epoch in after))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calibrate"}
 """The two ways to call each program; messages and help are written with the first."""
 
-ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
+GLOBAL_OPTIONS = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are removed before the command line is parsed."""
 
 
@@ -41,7 +41,7 @@ MINUTE = 60.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 
 
-class Talk:
+class Console:
     """Writes messages and progress to stderr."""
 
     quiet = False
@@ -54,7 +54,7 @@ class Talk:
         if not self.quiet:
             typer.echo(named_as_called(text), err=True)
 
-    def counting(self, what: str) -> Callable[[int, int], None]:
+    def counter(self, what: str) -> Callable[[int, int], None]:
         """Return a callback (done, total) that shows progress over *what* and an estimate of the remaining time."""
         began: tuple[float, int] | None = None
 
@@ -80,7 +80,7 @@ class Talk:
             typer.echo(text, err=True)
 
 
-messages = Talk()
+messages = Console()
 
 
 def json_text(value: Any) -> str:
@@ -112,16 +112,16 @@ def in_colour() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Return *arguments* without the options of `ANYWHERE`, and the names of these options; everything after ``--`` is kept."""
+def split_global_options(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Return *arguments* without the options of `GLOBAL_OPTIONS`, and the names of these options; everything after ``--`` is kept."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    flags = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
-    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], flags
+    flags = {GLOBAL_OPTIONS[word] for word in arguments[:end] if word in GLOBAL_OPTIONS}
+    return [*(word for word in arguments[:end] if word not in GLOBAL_OPTIONS), *arguments[end:]], flags
 
 
 def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: those of the process) and return the exit code; errors are one sentence on stderr."""
-    words, flags = without_anywhere(sys.argv[1:] if arguments is None else arguments)
+    words, flags = split_global_options(sys.argv[1:] if arguments is None else arguments)
     messages.quiet, messages.said = "quiet" in flags, time.monotonic()
     token = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:

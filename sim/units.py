@@ -79,7 +79,7 @@ class UnitError(ValueError):
     """Text that is not a quantity of the wanted dimension."""
 
 
-def accepted(dimension: str, usual: str = "") -> str:
+def accepted_units(dimension: str, usual: str = "") -> str:
     """Return how to write a quantity of *dimension*, for error messages; see `example`."""
     return f"write for example {example(dimension, usual)}"
 
@@ -98,9 +98,9 @@ def parse(value: object, dimension: str, usual: str = "") -> float:
     if isinstance(value, str):
         return _parse_text(value, dimension, usual)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnitError(f"expected a {dimension}, not {shorten(value)}; {accepted(dimension, usual)}")
+        raise UnitError(f"expected a {dimension}, not {shorten(value)}; {accepted_units(dimension, usual)}")
     if dimension != "fraction":
-        raise UnitError(f"the number {shorten(value)} has no unit; {accepted(dimension, usual)}")
+        raise UnitError(f"the number {shorten(value)} has no unit; {accepted_units(dimension, usual)}")
     try:
         return _finite(float(value), value)
     except OverflowError:
@@ -111,19 +111,19 @@ def parse(value: object, dimension: str, usual: str = "") -> float:
 def _parse_text(text: str, dimension: str, usual: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted(dimension, usual)}")
+        raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted_units(dimension, usual)}")
     number, unit = match.groups()
     if unit is None and dimension == "fraction":
         return _finite(float(number), text)
     if unit is None:
-        raise UnitError(f"{shorten(text)} has no unit; {accepted(dimension, usual)}")
+        raise UnitError(f"{shorten(text)} has no unit; {accepted_units(dimension, usual)}")
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
         similar = _in_bits(str(unit), dimension) or _other_spelling(str(unit), UNITS[dimension])
         hint = f" (did you mean {similar}?)" if similar else ""
         reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{hint}"
-        raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension, usual)}")
+        raise UnitError(f"{reason}, expected a {dimension}; {accepted_units(dimension, usual)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
 

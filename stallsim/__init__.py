@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
-from sim.spec.catalogue import nearest_or_all
+from sim.spec.catalogue import likely_or_all
 from sim.spec.yaml import SpecError
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
 
@@ -111,7 +111,7 @@ def run(
     for name in options:
         if name not in allowed:
             layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
-            raise SpecError(f"{name}: unknown option; {layout or nearest_or_all(name, ['parallel', *allowed])}")
+            raise SpecError(f"{name}: unknown option; {layout or likely_or_all(name, ['parallel', *allowed])}")
     if laid_out:
         from sim.layout_result import simulate_layout
 

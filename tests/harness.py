@@ -223,12 +223,12 @@ class Rig:
         fabric = job_fabric(hardware, [[part.node for part in placed]], 0, fold)
         tuning = Tuning("2.30", algorithm, protocol, channels)
         self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, tuning, fabric)
-        for link, capacity in self.plan.shared.items():
+        for link, capacity in self.plan.shared_capacities.items():
             self.network.add_link(link, capacity)
         self.built = build(found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
         for link, capacity in self.built.capacity.items():
             self.network.add_link(link, capacity)
-        self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live)
+        self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live_links)
         self.ends: dict[str, float] = {}
 
     def ring(self, name: str, nbytes: float, start: float = 0.0, op: str = "all_reduce") -> None:
@@ -242,7 +242,7 @@ class Rig:
 
     def copy(self, name: str, nbytes: float, links: Sequence[str], node: int = 0, start: float = 0.0) -> None:
         """Start a copy of *nbytes* over physical *links* of *node* at *start*."""
-        self.env.process(self._copy(name, nbytes, {self.built.live[f"n{node}"][wire]: 1.0 for wire in links}, start))
+        self.env.process(self._copy(name, nbytes, {self.built.live_links[f"n{node}"][wire]: 1.0 for wire in links}, start))
 
     def _copy(self, name, nbytes, usage, start):
         yield self.env.timeout(start)

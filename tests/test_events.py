@@ -50,7 +50,7 @@ def test_a_wait_is_open_until_its_block_ends(log, clock):
 def test_what_takes_no_time_is_no_wait_and_no_work(log):
     with log.waiting(0, Cause.COPY):
         pass
-    log.did(0, "copy", "host to device", Cause.COPY, 0.0)
+    log.add_work(0, "copy", "host to device", Cause.COPY, 0.0)
     assert log.waits == [] and log.work == [] and log.waiting_since == {}
 
 
@@ -79,8 +79,8 @@ def test_a_simulation_that_is_given_up_leaves_its_log_alone(log, clock):
 
 def test_work_ends_now_or_when_told(log, clock):
     clock.now = 6.0
-    log.did(1, "gpu", "forward", Cause.COMPUTE, 4.0, "gpu 0", 2)
-    log.did(1, "comm", "bucket 0", Cause.NETWORK, 1.0, "nic", 0, 25.0, end=3.0)
+    log.add_work(1, "gpu", "forward", Cause.COMPUTE, 4.0, "gpu 0", 2)
+    log.add_work(1, "comm", "bucket 0", Cause.NETWORK, 1.0, "nic", 0, 25.0, end=3.0)
     assert log.work == [
         WorkSpan(1, "gpu", "forward", Cause.COMPUTE, "gpu 0", 2, 0.0, 4.0, 6.0),
         WorkSpan(1, "comm", "bucket 0", Cause.NETWORK, "nic", 0, 25.0, 1.0, 3.0),

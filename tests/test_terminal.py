@@ -13,12 +13,12 @@ import typer
 from sim.report.fitting import plain
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
-from sim.terminal import Talk, exit_code, json_text, messages, print_json, show_table, show_text, without_anywhere, write_result
+from sim.terminal import Console, exit_code, json_text, messages, print_json, show_table, show_text, split_global_options, write_result
 
 
 def test_options_that_may_stand_anywhere_are_taken_out() -> None:
-    assert without_anywhere(["run", "-q", "a", "--debug"]) == (["run", "a"], {"quiet", "debug"})
-    assert without_anywhere(["run", "--", "-q"]) == (["run", "--", "-q"], set())
+    assert split_global_options(["run", "-q", "a", "--debug"]) == (["run", "a"], {"quiet", "debug"})
+    assert split_global_options(["run", "--", "-q"]) == (["run", "--", "-q"], set())
 
 
 def app(problem: BaseException | None) -> typer.Typer:
@@ -114,8 +114,8 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
     """By hand: a point each 20 s, so 3 points a minute, and 20 s more for each that is left."""
     clock = [1000.0]
     monkeypatch.setattr("sim.terminal.time.monotonic", lambda: clock[0])
-    told = Talk()
-    done = told.counting("points")
+    told = Console()
+    done = told.counter("points")
     for number in range(1, 10):
         clock[0] += 20
         done(number, 1000 if number == 6 else 10)
@@ -124,7 +124,7 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
         "6 of 1,000 points, about 5.5 h left",
         "9 of 10 points, about 20 s left",
     ]
-    other = told.counting("runs")
+    other = told.counter("runs")
     for after, number in ((100, 1), (1, 2), (1, 3), (1, 4)):  # the first waits for its processes to start, the others take a second
         clock[0] += after
         other(number, 100)

@@ -106,7 +106,7 @@ def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> BlindPred
 
 def _product(row: AnswerRow, node: Node) -> float | None:
     rows, columns, depth = row["shape"]
-    if kernels.described(node.gpu, row["precision"]) is None:
+    if kernels.kernels_of(node.gpu, row["precision"]) is None:
         return _layer(node.gpu, "fp32", rows, "torch.nn:Linear", (str(depth),), in_features=depth, out_features=columns, bias=False)
     return kernels.product_time(node.gpu, row["precision"], rows, columns, depth, burst=True) + node.gpu.kernel_time
 
@@ -145,7 +145,7 @@ def _layer(gpu: Gpu, precision: StepPrecision, batch: int, target: str, inputs: 
 
 def _pass(row: AnswerRow, node: Node) -> float:
     gpu = node.gpu
-    time = kernels.pass_time(row["bytes"], gpu) if gpu.kernels else row["bytes"] / gpu.memory_bandwidth / gpu.memory_efficiency
+    time = kernels.elementwise_time(row["bytes"], gpu) if gpu.kernels else row["bytes"] / gpu.memory_bandwidth / gpu.memory_efficiency
     return time + gpu.kernel_time
 
 

@@ -16,7 +16,7 @@ import yaml
 from calibration.catalogue.compute import Factors, fit
 from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, read_rows
 from calibration.catalogue.without_source import gpu_factors, stack_factors
-from sim.spec.catalogue import every
+from sim.spec.catalogue import all_files
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -71,7 +71,7 @@ def main() -> None:
     """Fit the factors to all rows, and write them to the catalogue."""
     factors = fit(read_rows())
     for folder, of in FITTED_FOLDERS:
-        for path in every(folder).values():
+        for path in all_files(folder).values():
             before = path.read_text(encoding="utf-8")
             after = replace_values(before, of(path, factors))
             if after != before:

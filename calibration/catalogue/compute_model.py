@@ -135,7 +135,7 @@ def measured_time(record: RunRecord) -> float:
 def predicted_time(record: RunRecord) -> float:
     """Return the step time (s) from the simulator's own plan, with the factors of the catalogue."""
     workload, gpu = workload_and_gpu(record)
-    return plan_step(workload, gpu, 1.0, ranks=1).alone
+    return plan_step(workload, gpu, 1.0, ranks=1).isolated_time
 
 
 def without_fitted_factors(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:

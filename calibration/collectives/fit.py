@@ -113,7 +113,7 @@ def predicted_time(record: CollectiveRecord, constants: TransportConstants) -> f
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _loop_time(record, priced.alone, constants)
+    return _loop_time(record, priced.uncontended_time, constants)
 
 
 def _loop_time(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
@@ -155,7 +155,7 @@ class RecordBatch:
             layout = with_constants(self._plans[places[0]].layout, _fields(constants))
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
-                alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
+                alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).uncontended_time
                 seconds[place] = _loop_time(record, alone, constants)
         return seconds
 

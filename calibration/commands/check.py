@@ -30,7 +30,7 @@ def collectives(
     rows = (
         publish()
         if write
-        else error_rows(score_all(leave_systems_out(read_collectives(file) if file else None), messages.counting("systems")))
+        else error_rows(score_all(leave_systems_out(read_collectives(file) if file else None), messages.counter("systems")))
     )
     messages.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
@@ -76,7 +76,7 @@ def blind(
         raise SpecError(f"--measure {what}: expected the table written by 'python -m calibration blind {what} -o predicted.csv'")
     if not table or do_measure:
         assert output is not None
-        counting = messages.counting("questions")
+        counting = messages.counter("questions")
         count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
         messages.progress("")
         messages(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")

@@ -80,7 +80,7 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    validated = validation(files or [COMMITTED_RUNS], folders, jobs, messages, messages.counting("clusters"))
+    validated = validation(files or [COMMITTED_RUNS], folders, jobs, messages, messages.counter("clusters"))
     messages.progress("")
     for note in validated.notes:
         messages(note)
@@ -118,9 +118,7 @@ def _validate_llm(
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
     from sim.study.pool import process_count
 
-    validated = validate_tables(
-        files, memory, leave_out, predictor_named(predictor), messages.counting("runs"), process_count(jobs or None)
-    )
+    validated = validate_tables(files, memory, leave_out, predictor_named(predictor), messages.counter("runs"), process_count(jobs or None))
     messages.progress("")
     document = llm_document(validated)
     _conclude(document, llm_table(validated), conditions, partial(named_files, validated), output, as_json)

@@ -133,16 +133,16 @@ def predicted_time(row: KernelRow, gpu: Gpu) -> float:
         time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
         if row.source.startswith(PREFILL_SOURCE) and row.precision in CASTS:
             launches, nbytes = CASTS[row.precision]
-            time += launches * gpu.kernel_time + kernels.pass_time(nbytes * m * k, gpu)
+            time += launches * gpu.kernel_time + kernels.elementwise_time(nbytes * m * k, gpu)
     elif row.attention:
         time = kernels.attention_time(gpu, row.peak, row.attention, row.batch, row.backward, row.kernel, burst=True)
         if row.source.startswith(PREFILL_SOURCE) and row.attention.causal:
             cached = 8.0 * row.batch * row.attention.keys * row.attention.kv_heads * row.attention.head_dim
-            time += kernels.pass_time(cached, gpu) + gpu.kernel_time
+            time += kernels.elementwise_time(cached, gpu) + gpu.kernel_time
     elif row.experts:
         time = experts_time(row.experts, gpu, row.peak)
     else:
-        time = kernels.pass_time(row.nbytes, gpu)
+        time = kernels.elementwise_time(row.nbytes, gpu)
     return time + gpu.kernel_time
 
 
@@ -153,10 +153,10 @@ def experts_time(layer: ExpertLayer, gpu: Gpu, peak: Peak) -> float:
     ffn = layer.ffn // layer.tensor
     both = ((rows / active, 2 * ffn, layer.hidden), (rows / active, layer.hidden, ffn))
     products = sum(kernels.product_time(gpu, peak, m, n, k, active, burst=True) for m, n, k in both)
-    passes = kernels.pass_time(2.0 * 3 * ffn * rows, gpu) + kernels.pass_time(2.0 * layer.hidden * (rows + layer.tokens), gpu)
+    passes = kernels.elementwise_time(2.0 * 3 * ffn * rows, gpu) + kernels.elementwise_time(2.0 * layer.hidden * (rows + layer.tokens), gpu)
     return products + passes + 4 * gpu.kernel_time
 
 
 def predictable_rows(rows: Sequence[KernelRow]) -> list[KernelRow]:
     """Return the rows whose GPU has a description of kernels for the units that they ran on."""
-    return [row for row in rows if (gpu := catalogue_gpu(row.gpu)) is not None and kernels.described(gpu, row.peak)]
+    return [row for row in rows if (gpu := catalogue_gpu(row.gpu)) is not None and kernels.kernels_of(gpu, row.peak)]

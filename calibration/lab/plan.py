@@ -145,12 +145,12 @@ def _unresolved(plan: LabPlan, document: Document) -> Iterator[str]:
         try:
             check()
         except SpecError as error:
-            yield from (document.place(key) + line for line in str(error).splitlines())
+            yield from (document.message_start(key) + line for line in str(error).splitlines())
     for number, block in enumerate(plan.points):
         for name in block.model:
             if name not in plan.models:
                 has = ", ".join(plan.models) or "none"
-                yield document.place(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
+                yield document.message_start(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
 
 
 def _references(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:

@@ -24,7 +24,7 @@ from calibration.lab.plan import LabPlan, LabPoint
 from calibration.measure.ddp_steps import RankSteps
 from calibration.run_columns import COLUMNS
 from calibration.run_records import Role
-from sim.spec.strict import decoded, parse_json, read_bytes, typed
+from sim.spec.strict import check_type, decode, parse_json, read_bytes
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
@@ -44,7 +44,7 @@ def read_lines(path: Path) -> list[RecordLine]:
     """Return the points stored in *path*; none if there is no such file. Raise SpecError if it holds something else."""
     if not path.exists():
         return []
-    text = decoded(read_bytes(path), str(path))
+    text = decode(read_bytes(path), str(path))
     lines: list[RecordLine] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -52,7 +52,7 @@ def read_lines(path: Path) -> list[RecordLine]:
         entry = parse_json(line, f"{path}:{number}", "expected lab points, one JSON document per line")
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
             raise SpecError(f"{path}:{number}: is not a point of schema {SCHEMA}; move the file, or name another one with -o")
-        typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
+        check_type(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
         lines.append(entry)
     return lines
 

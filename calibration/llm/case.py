@@ -22,7 +22,7 @@ from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, means_yes, offloads, precision_of, recompute_of, saves_of, shards_of, zero_of
 from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
-from sim.spec.fp8_recipe import Quantizing, quantizing
+from sim.spec.fp8_recipe import Quantization, quantization
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -150,11 +150,11 @@ class Case:
         return (self.stated_recipe or recipe_of("fp8", self.stack_file, self.gpu)) if self.precision == "fp8" else None
 
     @property
-    def quantizing(self) -> Quantizing | None:
+    def quantizing(self) -> Quantization | None:
         """Return how products quantize their operands; None if they do not."""
         if self.precision == "16bit":
             return None
-        return quantizing("nvfp4" if self.precision == "fp4" else "fp8", self.recipe, self.gpu)
+        return quantization("nvfp4" if self.precision == "fp4" else "fp8", self.recipe, self.gpu)
 
     @property
     def recipe_rate(self) -> float:

@@ -173,7 +173,7 @@ def memory_of(case: Case) -> Memory:
     hardware, workload = hardware_of(case), workload_of(case, defaults())  # host times do not affect memory
     nodes, gpus_per_node = _placement(case, hardware)
     gpu = hardware.groups[0].node.gpu
-    stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, ends=False), workload, gpu)
+    stages = memory_by_stage(prepare(hardware, workload, gpus_per_node, nodes, check_deadlock=False), workload, gpu)
     return Memory(reported_memory(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from calibration.llm.case import Case
-from sim.parallel.stages import by_cost, costs
+from sim.parallel.stages import by_cost, stage_costs
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
     """
     layers, stages = case.shape.layers, case.pipeline
     if case.family == "nanotron" and stages > 1:
-        return by_cost(layers, *costs(case.shape), stages)
+        return by_cost(layers, *stage_costs(case.shape), stages)
     if layers % stages and (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         return (each - 1, *[each] * (stages - 2), each - 1), stages - 1

@@ -23,7 +23,7 @@ from calibration.machines.posterior import VAGUE_WIDTH, FitParameter, Vector, fi
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.price.gloo_ring import cut, pass_time
+from sim.training.collectives.price.gloo_ring import cut_segments, pass_time
 
 LARGE_MESSAGE = 2.0**20
 """Size (bytes) from which the processor time of a collective is due to its bytes rather than its steps."""
@@ -72,7 +72,7 @@ def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
 
 def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: float) -> float:
     """Return the modelled time (s) of a measured collective with these constants."""
-    count, segment = cut(float(row["bytes"]), row["ranks"])
+    count, segment = cut_segments(float(row["bytes"]), row["ranks"])
     return launch + PASSES[row["op"]] * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
 
 

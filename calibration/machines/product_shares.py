@@ -16,7 +16,7 @@ import numpy as np
 from calibration.kernels.fit import fit_share, log_errors, with_kernels
 from calibration.kernels.records import PEAKS, KernelRow
 from calibration.machines.machine_fit import MergedRecords, median_time
-from sim.cluster.kernels import ProductShape, described
+from sim.cluster.kernels import ProductShape, kernels_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 
@@ -56,7 +56,7 @@ def _products(records: MergedRecords, gpu: Gpu) -> Iterable[KernelRow]:
     alone = [row for row in records.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
     for row in sorted(alone, key=lambda row: (row["flop"], row["shape"])):
         peak = PEAKS[row["precision"]]
-        if described(gpu, peak) and row["flop"] / gpu.peak[peak] >= gpu.kernel_time:
+        if kernels_of(gpu, peak) and row["flop"] / gpu.peak[peak] >= gpu.kernel_time:
             rows, columns, depth = row["shape"]
             shape = ProductShape(rows, columns, depth)
             yield KernelRow(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, median_time(row), records.name)

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from calibration.measure.processor_use import DISTURBANCE
-from sim.spec.strict import read_json, typed
+from sim.spec.strict import check_type, read_json
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
@@ -108,7 +108,7 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _record(path: Path, content: dict[str, Any]) -> MachineRecord:
-    document = typed(_Document, content, str(path))
+    document = check_type(_Document, content, str(path))
     probes = {name: ProbeRecord(**probe) for name, probe in content["probes"].items()}
     return MachineRecord(document["name"], content["machine"], document["versions"], document["state"], probes)
 
@@ -118,7 +118,7 @@ def check_rows(path: Path, record: MachineRecord) -> None:
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):
             for kind in (_Measured, *_ROWS.get(name, ())):
-                typed(kind, row, f"{path}: probes.{name}.rows[{number}]")
+                check_type(kind, row, f"{path}: probes.{name}.rows[{number}]")
 
 
 # --- the types of a record -------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measur
 from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
-from sim.terminal import Talk
+from sim.terminal import Console
 from sim.units import pluralized
 
 SECONDS, QUICK_SECONDS = 0.25, 0.04
@@ -46,7 +46,7 @@ class MeasureOptions:
     model: JobModel | None = None
 
 
-def profile(options: MeasureOptions, talk: Talk) -> MachineRecord | None:
+def profile(options: MeasureOptions, talk: Console) -> MachineRecord | None:
     """Measure this machine as *options* specify and return its record; return None on ranks that only take part.
 
     Raise SpecError if the measurement cannot start, or if a probe failed; in the latter case the record is partial.
@@ -216,7 +216,7 @@ _TOLD_TO_END = "terminated by a signal"
 class TerminalProgress(ProfileProgress):
     """Progress on stderr: a bar if it is a terminal, and always a line for each probe that has ended."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Console) -> None:
         self._talk = talk
         self._start = time.monotonic()
         self._count = self._done = 0

@@ -23,7 +23,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from sim.events import Cause, WorkSpan
-from sim.spec.strict import check_density, decoded, finite, no_constant, read_bytes, typed, whole
+from sim.spec.strict import check_density, check_type, decode, json_float, json_integer, read_bytes, reject_constant
 from sim.spec.yaml import SpecError
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,12})$")
@@ -158,7 +158,7 @@ def read_trace(path: Path) -> list[RankTrace]:
             f"{path}: is the trace of a simulated layout, which cannot be imported; the output of its run shows where the time goes"
         )
     try:
-        simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
+        simulated = check_type(_Ranks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
         raise SpecError(f"{path}: is not a trace that stallsim wrote: {error}") from None
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -170,13 +170,13 @@ def read_trace(path: Path) -> list[RankTrace]:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 _HINT: Final = "export the trace again"
-_JSON: Final = json.JSONDecoder(parse_float=finite, parse_int=whole, parse_constant=no_constant)
+_JSON: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the trace at *path* without its events, and its complete events. Events are decoded one by one; others use no memory."""
-    text = decoded(read_bytes(path, MAX_BYTES), str(path), _HINT)
+    text = decode(read_bytes(path, MAX_BYTES), str(path), _HINT)
     check_density(text, str(path), max(4_000_000, len(text) // _DENSITY))
     try:
         return _members(path, text)
@@ -281,7 +281,7 @@ def _rank_of(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     if not info:
         return {"rank": None}
     try:
-        return dict(typed(_Distributed, info, "distributedInfo"))
+        return dict(check_type(_Distributed, info, "distributedInfo"))
     except SpecError as error:
         raise SpecError(
             f"{path}: distributedInfo names no rank and world_size ({error}); profile after torch.distributed.init_process_group"
@@ -289,9 +289,9 @@ def _rank_of(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[str, Any], described: Mapping[str, Any]) -> RankTrace:
-    devices = typed(list[_Device], document.get("deviceProperties") or [], f"{path}: deviceProperties")
+    devices = check_type(list[_Device], document.get("deviceProperties") or [], f"{path}: deviceProperties")
     shared = document.get("distributedInfo") or {}
-    host = typed(str, document.get("host_name", ""), f"{path}: host_name")
+    host = check_type(str, document.get("host_name", ""), f"{path}: host_name")
     rank = described["rank"]
     world = described.get("world_size") or (_rank_of(path, document)["world_size"] if shared else 1)
     trace = RankTrace(

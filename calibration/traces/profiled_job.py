@@ -12,7 +12,7 @@ from calibration.traces.import_trace import ImportedJob
 from calibration.traces.job_description import JobDescription
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
-from sim.spec.catalogue import every, locate
+from sim.spec.catalogue import all_files, locate
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
@@ -66,7 +66,7 @@ class ProfiledJob:
     def reference(self, name: str, folder: str) -> str:
         """Return the reference to *name* in *folder* for the file at *path*: a relative path unless it is part of the catalogue."""
         file = locate(name, folder, self.description.folders.workloads)
-        own = file not in every(folder).values()
+        own = file not in all_files(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
 
 

@@ -84,7 +84,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, which specifies the layout of the job's ranks, with measured times in its layers."""
     base, first = job.workload(), job.profile.traces[0]
     parallel = base.training.parallel
-    if parallel.trivial:
+    if parallel.is_trivial:
         raise SpecError(
             f"{job.description.workload}: training.parallel does not describe how the {job.ranks} ranks of {first.file} share the model; "
             "for example, write parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"

@@ -14,7 +14,7 @@ from calibration.traces.pass_times import PassSeconds, PassTimes
 from calibration.traces.profiled_job import JobMachine
 from sim.parallel.program import Work
 from sim.spec.measured import MeasuredTimes
-from sim.spec.segments import recomputed, segments
+from sim.spec.segments import layers_to_recompute, segments
 from sim.spec.workload import Layer, Workload
 from sim.training.layer_times import layer_times
 from sim.training.step_plan import Timeline, plan_key, plan_step, timed_pass
@@ -40,7 +40,7 @@ def with_pass_times(base: Workload, machine: JobMachine, measured: PassTimes, ra
     stack = base.training.stack
     forward = _Group(range(count), measured.total("forward"), 0.0, drained=stack.backend == "gloo")
     ahead = _distributed(forward, times.forward, times.forward_launches, rounds, timeline)
-    recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
+    recompute_times = {place: sum(ahead[0][other] for other in others) for place, others in layers_to_recompute(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for number, group in enumerate(_backward_groups(base, machine, measured, ranks)):
         recompute = sum(recompute_times.get(place, 0.0) for place in group.places) * rounds

@@ -39,18 +39,18 @@ class Arrivals:
         self.next_several = self._exponential("correlated", run.correlated[0])
         self.next_planned = self._exponential("planned", run.planned[0])
 
-    def due(self, a: NDArray[np.intp]) -> list[Array]:
+    def next_times(self, a: NDArray[np.intp]) -> list[Array]:
         """Return the time of the next event of each kind up to `PLANNED` in the courses *a*."""
         return [self.next_fault[a], self.children[a].min(axis=1), self.next_several[a], self.next_planned[a]]
 
-    def idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
+    def is_harmless(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
         """Return in which of the courses *a* the event of this *kind* at time *at* is a fault or a revocation that does not strike.
 
         Repeats of such a fault do not strike either.
         """
-        if self.run.striking >= 1.0:
+        if self.run.strike_share >= 1.0:
             return np.zeros(a.size, dtype=np.bool_)
-        passes = self.random["striking"].random(self.trials)[a] >= self.run.striking
+        passes = self.random["striking"].random(self.trials)[a] >= self.run.strike_share
         child = self.children[a].argmin(axis=1)
         passes = np.where(kind == REPEAT, self.idle_children[a, child], passes & np.isin(kind, (FAULT, SEVERAL, REVOKED)))
         return np.asarray(passes & (at < self.run.horizon))

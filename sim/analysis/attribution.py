@@ -42,7 +42,7 @@ class StallComparison(NamedTuple):
     gaps: tuple[StallGap, ...]
 
 
-def apart(own: Cause, before: Mapping[Cause, float], after: Mapping[Cause, float]) -> StallComparison:
+def compare_methods(own: Cause, before: Mapping[Cause, float], after: Mapping[Cause, float]) -> StallComparison:
     """Return the stall of cause *own* by both methods, given the seconds per step of each cause in both runs; largest gaps first."""
     gaps = [StallGap(own, "as well", before[own], after[own])]
     gaps += [

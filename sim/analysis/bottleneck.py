@@ -33,17 +33,17 @@ class Bottleneck:
     """The warm step time (s) of one job as it is, and with resources freed."""
 
     step_time: float
-    freed: Mapping[Resource, float]
+    freed_times: Mapping[Resource, float]
     """Step time with one resource freed, for each resource that the job may wait for."""
     first: Resource | None = None
     """The resource to free first; None if the job waits only for its GPUs."""
-    then: Mapping[Resource, float] | None = None
+    second_freed_times: Mapping[Resource, float] | None = None
     """Step time with *first* and one more resource freed."""
     without_broadcast: float | None = None
     """Step time without the broadcast of buffers; None if no rank waits noticeably for the broadcast."""
-    behind: Resource | None = None
+    limit_behind_gpus: Resource | None = None
     """The resource that the job would wait for with its GPUs freed, if it waits only for them now."""
-    doubled: float | None = None
+    doubled_time: float | None = None
     """Step time with both resources of `tied` twice as fast."""
     phases: tuple[float, ...] = ()
     """Step times with the loaders' work shifted to other moments of the step; empty if no loader works ahead."""
@@ -61,30 +61,30 @@ class Bottleneck:
 
     def saved(self, resource: Resource) -> float:
         """Return the share of the step that freeing *resource* saves."""
-        return 1.0 - self.freed[resource] / self.step_time
+        return 1.0 - self.freed_times[resource] / self.step_time
 
     @property
-    def following(self) -> Resource | None:
+    def next_limit(self) -> Resource | None:
         """Return what bounds the job once *first* is freed: its GPUs if they save as much as any resource; None if nothing helps."""
-        if not self.first or not self.then:
+        if not self.first or not self.second_freed_times:
             return None
-        next_bound = largest_saving(self.freed[self.first], self.then, self.step_time)
-        if next_bound is None or self.then.get("gpu", math.inf) > self.then[next_bound] + SAME * self.step_time:
+        next_bound = largest_saving(self.freed_times[self.first], self.second_freed_times, self.step_time)
+        if next_bound is None or self.second_freed_times.get("gpu", math.inf) > self.second_freed_times[next_bound] + SAME * self.step_time:
             return next_bound
         return "gpu"
 
     @property
     def second(self) -> Resource | None:
         """Return the resource, other than compute, that saves most in addition to *first*."""
-        if not self.first or not self.then:
+        if not self.first or not self.second_freed_times:
             return None
-        others: dict[Resource, float] = {resource: step for resource, step in self.then.items() if resource != "gpu"}
-        return largest_saving(self.freed[self.first], others, self.step_time)
+        others: dict[Resource, float] = {resource: step for resource, step in self.second_freed_times.items() if resource != "gpu"}
+        return largest_saving(self.freed_times[self.first], others, self.step_time)
 
     @property
     def saved_by_both(self) -> float:
         """Return the share of the step that freeing *first* and *second* saves together."""
-        return 1.0 - self.then[self.second] / self.step_time if self.then and self.second else 0.0
+        return 1.0 - self.second_freed_times[self.second] / self.step_time if self.second_freed_times and self.second else 0.0
 
     @property
     def tied(self) -> tuple[Resource, Resource] | None:
@@ -93,22 +93,25 @@ class Bottleneck:
         If the job waits only for its GPUs, these are the GPUs and the resource that the job would wait for next.
         """
         if self.first is None:
-            return ("gpu", self.behind) if self.behind and self.saved("gpu") < TIE else None
+            return ("gpu", self.limit_behind_gpus) if self.limit_behind_gpus and self.saved("gpu") < TIE else None
         second, alone = self.second, self.saved(self.first)
         return (self.first, second) if second and alone < TIE and self.saved_by_both > 2 * max(alone, SECOND) else None
 
     @property
     def saved_by_doubling(self) -> float | None:
         """Return the share of the step saved if both resources of `tied` are twice as fast; None without a tie."""
-        return None if self.doubled is None else 1.0 - self.doubled / self.step_time
+        return None if self.doubled_time is None else 1.0 - self.doubled_time / self.step_time
 
 
-def largest_saving(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
-    """Return the resource in *freed* that saves most of *step_time*; of equal savings (to `SAME` of *scale*), the first in `RESOURCES`."""
+def largest_saving(step_time: float, freed_times: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
+    """Return the resource whose entry in *freed_times* is smallest: of equal ones (to `SAME` of *scale*), the first in `RESOURCES`.
+
+    Return None if freeing no resource shortens *step_time*.
+    """
     best: Resource | None = None
     most = 0.0
     for resource in RESOURCES:
-        saved = step_time - freed.get(resource, step_time)
+        saved = step_time - freed_times.get(resource, step_time)
         if saved > most + SAME * (scale or step_time) * (best is not None):
             best, most = resource, saved
     return best

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         raise ValueError(
             f"an interval of {saving.memory_interval:g} s between copies is shorter than the {saving.memory_persist:g} s that a copy takes"
         )
-    if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
+    if run.elastic_rules and not run.elastic_rules.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
         raise ValueError("if no node failure loses work, training must wait until a checkpoint is complete")
     of_rates, of_courses, of_others = np.random.SeedSequence(seed).spawn(3)
     others = other_rates(run, trials, of_others)
@@ -73,20 +72,17 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     def joined(pick: Callable[[Courses], Array]) -> Array:
         return np.asarray(np.concatenate([pick(one) for one in drawn])[back])
 
-    elapsed, work, interruptions, stops, replaced, died, node_seconds, requested = (
-        joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced", "died", "node_seconds", "requested")
-    )
     return Courses(
-        elapsed,
-        work,
-        interruptions,
-        stops,
-        replaced,
-        {name: joined(lambda one, name=name: one.lost[name]) for name in LOST_CATEGORIES},  # type: ignore[misc]
-        died,
-        node_seconds,
-        requested,
-        drawn[len(drawn) // 2].events,
+        elapsed=joined(lambda one: one.elapsed),
+        work=joined(lambda one: one.work),
+        interruptions=joined(lambda one: one.interruptions),
+        stops=joined(lambda one: one.stops),
+        replaced_nodes=joined(lambda one: one.replaced_nodes),
+        lost={name: joined(lambda one, name=name: one.lost[name]) for name in LOST_CATEGORIES},  # type: ignore[misc]
+        death_times=joined(lambda one: one.death_times),
+        node_seconds=joined(lambda one: one.node_seconds),
+        rented_nodes=joined(lambda one: one.rented_nodes),
+        events=drawn[len(drawn) // 2].events,
     )
 
 
@@ -124,7 +120,7 @@ class _Fleet:
         self.arrivals = Arrivals(run, rates, others, self.random)
         another = run.causes[-1].repair if run.lives and run.causes else None
         self.crew = Crew(
-            run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or ZERO_TIME).mean, self.random["lives"]
+            run.nodes, trials, run.lives[0] if run.lives else None, run.elastic_rules, (another or ZERO_TIME).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
 
@@ -139,10 +135,10 @@ class _Fleet:
                 break
             if count % _QUIET == 0:
                 progress(1.0 - active.size / self.trials * (1.0 - self._finished_share(active)))
-            times = np.stack([*self.arrivals.due(active), *self.crew.due(active)])
+            times = np.stack([*self.arrivals.next_times(active), *self.crew.next_times(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
-            idle = self.arrivals.idle(active, kind, at)
+            idle = self.arrivals.is_harmless(active, kind, at)
             met, until = ~idle, np.minimum(np.minimum(at, self.run.horizon), NEVER)
             ended = np.zeros(active.size, dtype=np.bool_)
             ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
@@ -154,7 +150,7 @@ class _Fleet:
             active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
-            self.crew.requested, tuple(self.events),
+            self.crew.rented_nodes, tuple(self.events),
         )  # fmt: skip
 
     def _finished_share(self, active: NDArray[np.intp]) -> float:
@@ -215,7 +211,7 @@ class _Fleet:
         ended = done | stopped
         self.elapsed[a] = np.where(done, self.resume[a] + spent, until)
         passed = self.elapsed[a] - since
-        self.crew.node_seconds[a] += self.crew.there(a) * passed - self.spares.absent(a, since, passed)
+        self.crew.node_seconds[a] += self.crew.node_counts(a) * passed - self.spares.absent(a, since, passed)
         saving_now = (rest >= piece / speed) & (blocking > 0) & (length > hold)
         self.ahead[0, a] = np.where(saving_now, self.work[a], self.kept[a] + cycles * interval)
         self.ahead[1, a] = np.where(saving_now, 0.0, progress - cycles * interval)
@@ -225,7 +221,7 @@ class _Fleet:
 
     def _wait_for_nodes(self, a: NDArray[np.intp], until: Array) -> None:
         """Let the courses among *a* that have too few nodes wait until *until*; a recovery continues afterwards."""
-        if self.run.members is None:
+        if self.run.elastic_rules is None:
             return
         idle = self.crew.speed(a) <= 0
         b, waited = a[idle], until[idle] - self.now[a[idle]]
@@ -251,7 +247,7 @@ class _Fleet:
             slow = self.random["slow"].standard_gamma(episodes[met]) * duration
             speed[met] -= (1 - 1 / factor) * np.minimum(slow / length[met], 1.0)
         speed *= self.spares.speed(a, self.resume[a], length)
-        if self.run.members:
+        if self.run.elastic_rules:
             of_crew = self.crew.speed(a)
             speed *= np.where(of_crew > 0, of_crew, 1.0)  # with too few nodes, the length is 0 anyway
         return speed
@@ -279,20 +275,20 @@ class _Fleet:
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
-            self.crew.went(a[going & (kind == REVOKED)], life)
-            self.crew.stayed(a[idle & (kind == REVOKED)], life)
-            first[going & (kind == JOINED)] = self.crew.joined(a[going & (kind == JOINED)], life)
+            self.crew.revoke(a[going & (kind == REVOKED)], life)
+            self.crew.skip_revocation(a[idle & (kind == REVOKED)], life)
+            first[going & (kind == JOINED)] = self.crew.join(a[going & (kind == JOINED)], life)
         return first
 
     def _continue(
         self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_], first: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Continue the courses *a* that lose no work when a node goes or joins; return which courses these are."""
-        members = self.run.members
+        members = self.run.elastic_rules
         quiet = np.zeros(a.size, dtype=np.bool_)
         if members is None or members.restarts:
             return quiet
-        quiet = going & (kind >= REVOKED) & ~(first & members.chief)
+        quiet = going & (kind >= REVOKED) & ~(first & members.restarts_with_chief)
         b, moment = a[quiet], at[quiet]
         self.kept[b], self.part[b], self.hold[b] = self.ahead[:, b]
         self._advance_recovery(b, moment)
@@ -321,7 +317,7 @@ class _Fleet:
             return
         b, moment = a[faulty], at[faulty]
         several, joins = kind[faulty] == SEVERAL, kind[faulty] == JOINED
-        member = (kind[faulty] >= REVOKED) & (self.run.members is not None)
+        member = (kind[faulty] >= REVOKED) & (self.run.elastic_rules is not None)
         cause = drawn["cause"][b]
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
         replaced = several | (drawn["replaces"][b] > 0) & ~member
@@ -403,7 +399,7 @@ class _Fleet:
         self.died[b] = self.elapsed[b] = moment
         self.work[b] = self.kept[b]
         self.lost["detection"][b] += noticed
-        self.crew.node_seconds[b] += self.crew.there(b) * noticed
+        self.crew.node_seconds[b] += self.crew.node_counts(b) * noticed
 
     def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
         """Stop the courses *b* as planned, with all work saved; a stop during a recovery does not lengthen the recovery."""

@@ -1,8 +1,8 @@
 """Which nodes does a job have at a given time? Spot nodes are revoked at the end of their lifetimes and may be replaced.
 
 The module handles all courses of `sim.analysis.course` at once, with one row per course and one column per node. If the job waits for
-replacements (no `Members`), a revoked node is back when its replacement arrives, and the wait counts as a wait for a spare. Otherwise the
-node is away until it joins, and the job goes on with the remaining nodes at their speed.
+replacements (no `ElasticRules`), a revoked node is back when its replacement arrives, and the wait counts as a wait for a spare. Otherwise
+the node is away until it joins, and the job goes on with the remaining nodes at their speed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Members:
+class ElasticRules:
     """How a job goes on with fewer nodes."""
 
     speeds: tuple[float, ...]
     """Speed with 1, 2, ... nodes, relative to all nodes; 0 means that the job waits for more nodes."""
-    replaced: bool = True
+    replaces_nodes: bool = True
     """Whether a replacement joins for each revoked node; otherwise all nodes are rented again once none is left."""
     restarts: bool = True
     """Whether all nodes go back to the last checkpoint when a node goes or joins, as synchronous workers do."""
-    chief: bool = False
+    restarts_with_chief: bool = False
     """Whether all nodes go back to the last checkpoint when the first node rejoins, as TensorFlow's workers do with their chief."""
 
 
@@ -36,58 +36,58 @@ class Crew:
     """The nodes of courses in progress."""
 
     def __init__(
-        self, nodes: int, trials: int, lives: Lives | None, members: Members | None, replacement: float, random: np.random.Generator
+        self, nodes: int, trials: int, lives: Lives | None, rules: ElasticRules | None, replacement: float, random: np.random.Generator
     ) -> None:
-        self.nodes, self.lives, self.members, self.replacement, self.random = nodes, lives, members, replacement, random
+        self.nodes, self.lives, self.rules, self.replacement, self.random = nodes, lives, rules, replacement, random
         shape = (trials, nodes if lives else 1)
-        self.leaves = np.full(shape, np.inf) if lives is None else lives.draws(trials * nodes, random).reshape(shape)
+        self.leave_times = np.full(shape, np.inf) if lives is None else lives.draws(trials * nodes, random).reshape(shape)
         """Time at which each node is revoked."""
-        self.joins = np.full(shape, np.inf)
+        self.join_times = np.full(shape, np.inf)
         """Time at which each missing node rejoins."""
-        self.away = np.zeros(shape, dtype=np.bool_)
+        self.is_missing = np.zeros(shape, dtype=np.bool_)
         self.node_seconds = np.zeros(trials)
         """Node-seconds of nodes that were present."""
-        self.requested = np.zeros(trials)
+        self.rented_nodes = np.zeros(trials)
         """Number of nodes that were rented as replacements."""
-        self.speeds = np.concatenate(([0.0], members.speeds)) if members else np.ones(nodes + 1)
+        self.speeds = np.concatenate(([0.0], rules.speeds)) if rules else np.ones(nodes + 1)
 
-    def due(self, a: Rows) -> tuple[Array, Array]:
+    def next_times(self, a: Rows) -> tuple[Array, Array]:
         """Return when the next node of each course *a* is revoked, and when the next one joins."""
-        return self.leaves[a].min(axis=1), self.joins[a].min(axis=1)
+        return self.leave_times[a].min(axis=1), self.join_times[a].min(axis=1)
 
-    def there(self, a: Rows) -> NDArray[np.intp]:
+    def node_counts(self, a: Rows) -> NDArray[np.intp]:
         """Return the number of nodes that each course *a* has."""
-        return np.asarray(self.nodes - self.away[a].sum(axis=1))
+        return np.asarray(self.nodes - self.is_missing[a].sum(axis=1))
 
     def speed(self, a: Rows) -> Array:
         """Return the speed of each course *a*, relative to the speed with all nodes."""
-        return np.asarray(self.speeds[self.there(a)])
+        return np.asarray(self.speeds[self.node_counts(a)])
 
-    def went(self, b: Rows, life: Array) -> None:
+    def revoke(self, b: Rows, life: Array) -> None:
         """Revoke the next node of the courses *b*; if the job waits, a replacement with a *life* (s, one per course) follows it."""
-        node = self.leaves[b].argmin(axis=1)
-        if self.members is None:
-            self.leaves[b, node] += self.replacement + life[b]
+        node = self.leave_times[b].argmin(axis=1)
+        if self.rules is None:
+            self.leave_times[b, node] += self.replacement + life[b]
             return
-        back = self.leaves[b, node] + self.replacement
-        self.leaves[b, node] = np.inf
-        self.away[b, node] = True
-        if self.members.replaced:
-            self.joins[b, node] = back
-            self.requested[b] += 1
+        back = self.leave_times[b, node] + self.replacement
+        self.leave_times[b, node] = np.inf
+        self.is_missing[b, node] = True
+        if self.rules.replaces_nodes:
+            self.join_times[b, node] = back
+            self.rented_nodes[b] += 1
             return
-        empty = self.away[b].all(axis=1)
-        self.joins[b[empty]] = back[empty][:, None]
-        self.requested[b[empty]] += self.nodes
+        empty = self.is_missing[b].all(axis=1)
+        self.join_times[b[empty]] = back[empty][:, None]
+        self.rented_nodes[b[empty]] += self.nodes
 
-    def stayed(self, b: Rows, life: Array) -> None:
+    def skip_revocation(self, b: Rows, life: Array) -> None:
         """Skip the next revocation of the courses *b*: the node stays until its replacement, with that *life*, would be revoked."""
-        self.leaves[b, self.leaves[b].argmin(axis=1)] += self.replacement + life[b]
+        self.leave_times[b, self.leave_times[b].argmin(axis=1)] += self.replacement + life[b]
 
-    def joined(self, b: Rows, life: Array) -> NDArray[np.bool_]:
+    def join(self, b: Rows, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b* for a *life* (s, one per course); return in which courses it is the first node."""
-        node = self.joins[b].argmin(axis=1)
-        self.leaves[b, node] = self.joins[b, node] + life[b]
-        self.joins[b, node] = np.inf
-        self.away[b, node] = False
+        node = self.join_times[b].argmin(axis=1)
+        self.leave_times[b, node] = self.join_times[b, node] + life[b]
+        self.join_times[b, node] = np.inf
+        self.is_missing[b, node] = False
         return np.asarray(node == 0)

@@ -41,32 +41,32 @@ class Stall(NamedTuple):
     share: float
 
 
-def interconnect(times: RunTimes) -> Stall:
+def interconnect_stall(times: RunTimes) -> Stall:
     """Return the stall that the exchange of gradients inside the machine adds; never above 100%."""
-    return stall(times.synthetic - times.one_gpu, times.synthetic)
+    return stall_of(times.synthetic - times.one_gpu, times.synthetic)
 
 
-def prep(times: RunTimes, literal: bool = False) -> Stall:
+def prep_stall(times: RunTimes, literal: bool = False) -> Stall:
     """Return the stall that decoding and augmentation add with a warm page cache; *literal* uses upstream's basis for the share."""
     lost = times.warm - times.synthetic
     if literal:
-        return stall(lost / SYNTHETIC_DIVISOR, times.warm)
-    return stall(lost, times.warm)
+        return stall_of(lost / SYNTHETIC_DIVISOR, times.warm)
+    return stall_of(lost, times.warm)
 
 
-def fetch(times: RunTimes, literal: bool = False) -> Stall:
+def fetch_stall(times: RunTimes, literal: bool = False) -> Stall:
     """Return the stall that reading from disk adds in the cold epoch; *literal* uses upstream's formula, which includes ingestion time."""
     if literal:
-        return stall(times.cold / SYNTHETIC_DIVISOR - (times.warm - times.synthetic) / SYNTHETIC_DIVISOR, times.cold)
-    return stall(times.cold - times.warm, times.cold)
+        return stall_of(times.cold / SYNTHETIC_DIVISOR - (times.warm - times.synthetic) / SYNTHETIC_DIVISOR, times.cold)
+    return stall_of(times.cold - times.warm, times.cold)
 
 
-def network(times: RunTimes) -> Stall | None:
+def network_stall(times: RunTimes) -> Stall | None:
     """Return the stall of two nodes compared with one node of as many GPUs, unbounded (a slowdown of 5 is 400%); None without a twin."""
-    return None if times.twin is None else stall(times.twin - times.synthetic, times.synthetic)
+    return None if times.twin is None else stall_of(times.twin - times.synthetic, times.synthetic)
 
 
-def stall(lost: float, total: float) -> Stall:
+def stall_of(lost: float, total: float) -> Stall:
     """Return *lost* seconds as a stall of a run of *total* seconds; negative values count as zero."""
     kept = max(0.0, lost)
     return Stall(kept, kept / total)

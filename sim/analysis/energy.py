@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import catalogue, load_part
 from sim.spec.yaml import SpecError
@@ -66,7 +66,7 @@ def power_model() -> PowerModel:
     return load_part(PowerModel, "default", "hardware/parts/power")
 
 
-def draw_of(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
+def gpu_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
     """Return the block of *model* that names *gpu*, or else the block that names no GPU, with the compute share for kernels of *mix*."""
     named = next((block for block in model.gpus if gpu.name in block.gpus), None)
     block = named or next(block for block in model.gpus if not block.gpus)
@@ -128,7 +128,7 @@ def node_power(
     """
     if node.gpu.power is None or not node.gpu_count:
         return None
-    draw = draw_of(node.gpu, model, mix)
+    draw = gpu_power(node.gpu, model, mix)
     used = node.gpu_count if gpus is None else gpus
     compute, waiting, idle = (min(node.gpu.power * level, cap) for level in (draw.compute, draw.waiting, draw.idle))
     busy = shares[0] * compute + shares[1] * waiting + shares[2] * idle
@@ -138,7 +138,7 @@ def node_power(
     return NodePower(of_gpus, size * (model.host if working else model.host_idle), network)
 
 
-class Capped(NamedTuple):
+class CappedStep(NamedTuple):
     """Step time and power under a power cap."""
 
     cap: float
@@ -147,20 +147,20 @@ class Capped(NamedTuple):
     power: NodePower
 
 
-def capped(
+def limit_power(
     node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None,
     gpus: int | None = None,
-) -> Capped | None:  # fmt: skip
+) -> CappedStep | None:  # fmt: skip
     """Return step time and power of *node* with each of its *gpus* (default: all) limited to *cap* (W); *stalls* (s): the uncapped step."""
     if node.gpu.power is None:
         return None
-    draw = draw_of(node.gpu, model, mix)
+    draw = gpu_power(node.gpu, model, mix)
     full = node.gpu.power * draw.compute
     share = min(1.0, cap / full)
     slower = dict(stalls)
-    slower["compute"] = stalls.get("compute", 0.0) / at(model.cap, share)
+    slower["compute"] = stalls.get("compute", 0.0) / curve_value(model.cap, share)
     power = node_power(node, model, shares_of(slower), several, gpus, mix=mix, cap=cap)
-    return None if power is None else Capped(cap, sum(slower.values()), power)
+    return None if power is None else CappedStep(cap, sum(slower.values()), power)
 
 
 class NodesOfKind(NamedTuple):
@@ -216,8 +216,8 @@ def energy_figures(
 
 def _caps(kind: NodesOfKind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
     """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute."""
-    full = (kind.node.gpu.power or 0.0) * draw_of(kind.node.gpu, model, kind.mix).compute
-    caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix, kind.gpus) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    full = (kind.node.gpu.power or 0.0) * gpu_power(kind.node.gpu, model, kind.mix).compute
+    caps = [limit_power(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix, kind.gpus) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
     return [
         {
             "gpu_cap_w": one.cap,

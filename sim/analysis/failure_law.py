@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.spec.extensions import FAILURE_LAWS, called, extension
+from sim.spec.extensions import FAILURE_LAWS, call_extension, extension
 from sim.spec.yaml import SpecError
 
 EXAMINED: Final = 20_000
@@ -66,7 +66,7 @@ EXPONENTIAL: Final = Exponential()
 
 
 @dataclass(frozen=True)
-class Own:
+class UserLaw:
     """A law supplied by the user; every draw is checked."""
 
     law: FailureLaw
@@ -74,7 +74,7 @@ class Own:
 
     def gaps(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
         """Return *count* draws. Raise SpecError if they are not valid times."""
-        returned: Any = called(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
+        returned: Any = call_extension(FAILURE_LAWS, self.name, lambda: self.law.gaps(count, random))
         try:
             drawn = np.asarray(returned, dtype=np.float64)
         except (TypeError, ValueError):
@@ -101,7 +101,7 @@ def failure_law(text: str) -> FailureLaw:
         law = extension(FAILURE_LAWS, text, BUILT_IN)
     except SpecError as error:
         raise SpecError(f"--failure-law {text}: {error}") from None
-    own = Own(cast(FailureLaw, law), text)
+    own = UserLaw(cast(FailureLaw, law), text)
     drawn = own.gaps(EXAMINED, np.random.default_rng(0))
     mean, standard_error = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
     if abs(mean - 1) > _TOLERANCE * standard_error + 1e-3:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.parallel.lower.layouts import Layout
-from sim.spec.fp8_recipe import quantizing
+from sim.spec.fp8_recipe import quantization
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
@@ -65,7 +65,7 @@ def _narrow_width(workload: Workload, options: MeshOptions, gpu: Gpu) -> float:
     optimizer writes weights in 8 bits, they exist in no other type. This also holds for MX blocks, which are gathered in 16 bits.
     Megatron-Bridge keeps weights in blocks of 128 in 16 bits as well (``fp8_param_gather`` is off).
     """
-    own = quantizing(workload.training.precision, workload.training.effective_recipe, gpu)
+    own = quantization(workload.training.precision, workload.training.effective_recipe, gpu)
     if own is None or not options.keeps_8bit_weights:
         return 0.0
     in_place = options.parameters_8bit and workload.training.precision == "fp8" and workload.training.effective_recipe != "blockwise"

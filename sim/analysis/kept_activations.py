@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.parallel.checkpointing import discarded, kept_outputs
+from sim.parallel.checkpointing import discarded_shares, kept_outputs
 from sim.parallel.split import Unit
 from sim.spec.fp8_recipe import RECIPES
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Layer, Training, Workload
 
 
@@ -27,7 +27,9 @@ def recomputed_bytes(unit: Unit, workload: Workload) -> float:
     modules = workload.training.recompute_modules
     if unit.kind != "block" or not modules:
         return 0.0
-    return sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
+    return sum(
+        activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded_shares(modules, unit), strict=True)
+    )
 
 
 def saved_bytes(layer: Layer, workload: Workload) -> float:
@@ -35,7 +37,7 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     training = workload.training
     if layer.op == "loss":
         return min(activation_bytes(layer, layer.saved, workload), loss_bytes(layer, workload))
-    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
+    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, PRECISION_TRAITS[training.precision]
     factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
         factor *= kept_width(training) / meaning.activation
@@ -48,7 +50,7 @@ def kept_width(training: Training) -> float:
     """Return the bytes per element that a matrix product keeps for the backward pass: one column-wise copy with its scales."""
     if training.precision == "fp8" and training.effective_recipe is not None:
         return RECIPES[training.effective_recipe].activation
-    return MEANING[training.precision].matrix
+    return PRECISION_TRAITS[training.precision].matrix
 
 
 def _clamped(layer: Layer, workload: Workload) -> bool:
@@ -68,5 +70,5 @@ def loss_bytes(layer: Layer, workload: Workload) -> float:
 
 def activation_bytes(layer: Layer, amount: float, workload: Workload) -> float:
     """Convert *amount*, the 32-bit bytes of one sample, to the bytes of a micro-batch in the data type of *layer*'s activations."""
-    width = 4.0 if layer.op in ("softmax", "loss") else MEANING[workload.training.precision].activation
+    width = 4.0 if layer.op in ("softmax", "loss") else PRECISION_TRAITS[workload.training.precision].activation
     return amount * width / 4.0 * workload.training.batch

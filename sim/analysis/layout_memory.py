@@ -29,7 +29,7 @@ from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
 from sim.spec.lengths import at_full_length
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Layer, Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
@@ -93,15 +93,15 @@ class StageMemory:
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of each stage."""
-    short = _at_full_length(shortened(layout), workload)
+    short = _at_full_length(shorten_layout(layout), workload)
     stages = (_stage_replay(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
 
 
-def shortened(layout: Layout) -> Layout:
+def shorten_layout(layout: Layout) -> Layout:
     """Return *layout* with only as many micro-batches as are needed until the memory of a stage repeats."""
     many, stages = layout.micro_batches, layout.mesh.stages
-    if layout.own is not None:
+    if layout.own_passes is not None:
         return layout
     if layout.schedule == "1f1b":
         return _with_micro_batches(layout, stages + 2)
@@ -115,7 +115,7 @@ def _with_micro_batches(layout: Layout, micro_batches: int) -> Layout:
     return layout if micro_batches >= layout.micro_batches else replace(layout, micro_batches=micro_batches)
 
 
-def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
+def memory_timeline(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
     """Return the peak memory of one rank of *stage* during each instruction of its program, in order."""
     replay, at = _stage_replay(_at_full_length(layout, workload), stage, workload, gpu)
     return tuple(map(at, replay.course()))
@@ -133,8 +133,8 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
         pieces = tuple(piece._replace(layer=layer) for piece, layer in zip(unit.pieces, layers, strict=True))
         return replace(unit, pieces=pieces)
 
-    entering = tuple(nbytes / mean for nbytes in layout.entering)
-    return replace(layout, units=tuple(map(longer, layout.units)), entering=entering)
+    entering = tuple(nbytes / mean for nbytes in layout.input_bytes)
+    return replace(layout, units=tuple(map(longer, layout.units)), input_bytes=entering)
 
 
 def _stage_replay(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
@@ -184,9 +184,9 @@ class _Replay:
     def __init__(self, layout: Layout, stage: int, workload: Workload, held: HeldMemory) -> None:
         self.layout, self.workload = layout, workload
         self.casts = held.casts
-        gradients = 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else held.gradients
+        gradients = 0.0 if layout.shards_parameters and layout.micro_batches == 1 else held.gradients
         self.program = program(layout, stage)
-        self.grows = layout.sharded_parameters and not gradients
+        self.grows = layout.shards_parameters and not gradients
         """Whether sharded gradients are allocated when they are first reduced."""
         self.gradients = gradients
         self.activations = 0.0
@@ -210,7 +210,7 @@ class _Replay:
         self.fullest_of = [0.0, 0.0, 0.0]
         """Peak bytes so far of each stream that owns blocks: compute, gathers, scatters."""
         keeps = layout.options.keeps_sent and layout.mesh.stages > 1
-        self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
+        self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.input_bytes[1:], strict=False) if units and keeps}
         """Bytes of outputs sent to another stage, by unit, if they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
         self.table_gradients = self._table_gradients(stage) if self.waits else 0.0
@@ -297,7 +297,7 @@ class _Replay:
 
     def _activation_factor(self) -> float:
         """Return the factor from 32-bit activation bytes of one sample to the activation bytes of a micro-batch."""
-        return MEANING[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
+        return PRECISION_TRAITS[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
 
     def _input_buffers(self) -> float:
         """Return the bytes of the buffers into which inputs of split matrix products are gathered."""
@@ -326,7 +326,7 @@ class _Replay:
             self.activations = max(0.0, self.activations + own.net)
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
-        if part in ("B", "W") and self.layout.sharded_parameters:
+        if part in ("B", "W") and self.layout.shards_parameters:
             self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
             self._update_peak()
         elif self.waits and part in ("B", "W"):
@@ -363,7 +363,7 @@ class _Replay:
         left, made = (total if checkpointed else again), 0.0
         fullest = (0.0, 0.0)
         for piece, own, temporary in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
-            made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
+            made += sum(piece.layer.gradients) * self.layout.gathered_width if self.layout.shards_parameters else 0.0
             fullest = max(fullest, (left + made + temporary, made))
             left -= own
         return _Pass(-(entering if checkpointed else total - again), *fullest)
@@ -395,7 +395,7 @@ class _Replay:
         first = not experts or not any(self.layout.elements(number, experts=False) for number in wrap)
         if tag in self.gathers and computes and first:
             for number in wrap:
-                self.weights[number] = self._elements(number) * self.layout.gathered
+                self.weights[number] = self._elements(number) * self.layout.gathered_width
             self._update_peak()
             if what == "gather F":  # freed after the next gather's copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
@@ -412,7 +412,7 @@ class _Replay:
 
     def _gather(self, start: Start) -> None:
         """Gather from a rank's shard; a copy of the shard in the communicated data type exists meanwhile (torch ``foreach_all_gather``)."""
-        narrower = start.axis == "shard" and self.layout.gathered < WIDTHS[self.layout.options.weights]
+        narrower = start.axis == "shard" and self.layout.gathered_width < WIDTHS[self.layout.options.weights]
         self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
         self._update_peak()
         self.gathers[start.tag] = start.nbytes
@@ -427,7 +427,7 @@ class _Replay:
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
-            self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced
+            self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced_width
             self._update_peak(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
@@ -111,13 +111,13 @@ class LongRun:
     lives: tuple[Lives, float] | None = None
     """Distribution of the time until a node is revoked (revocation is the last of ``causes``), and the part of ``rate`` (1/s) that
     it replaces. None: revocations strike at random, like other faults."""
-    members: Members | None = None
+    elastic_rules: ElasticRules | None = None
     """How the job goes on when a node is revoked; None: it waits for a spare or for the replacement."""
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Interval of 95% of fleets, relative to the middle, of other rates and shares by name (in ``OTHERS``, or `cause_key`)."""
     start_up: float | None = None
     """Time until the first start of the job runs (s), without compilation; None: as long as a restart in place."""
-    striking: float = 1.0
+    strike_share: float = 1.0
     """Share of faults and revocations that strike. The others are drawn as well but have no effect, so runs that differ only in this share
     have the same faults."""
 
@@ -134,15 +134,15 @@ class Courses:
     """Number of unexpected interruptions."""
     stops: Array
     """Number of planned stops."""
-    replaced: Array
+    replaced_nodes: Array
     """Number of nodes that left the job."""
     lost: Mapping[str, Array]
     """Lost seconds by category (``LOST_CATEGORIES``); with the work they sum to the elapsed time."""
-    died: Array
+    death_times: Array
     """Time (s) at which the job died without a spare; infinite if it reached its end or its horizon."""
     node_seconds: Array
     """Node-seconds of the job's own nodes while they were present."""
-    requested: Array
+    rented_nodes: Array
     """Number of nodes rented to replace revoked ones, if the job goes on without them."""
     events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
     """Events of one course: time, name of the event, and the seconds until the job works again."""

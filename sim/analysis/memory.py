@@ -23,10 +23,10 @@ from typing import NamedTuple
 from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
-from sim.spec.identity import IdentityKey, parts
-from sim.spec.precision import MEANING
+from sim.spec.identity import IdentityKey, field_identities
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import segments
-from sim.spec.workload import Layer, Model, Workload, fullest
+from sim.spec.workload import Layer, Model, Workload, for_peak_memory
 
 _MIB = 2.0**20
 
@@ -99,7 +99,7 @@ def gpu_memory(
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     training = workload.training
     training_key = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
-    identity_key = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
+    identity_key = id(workload.model), field_identities(training.stack), gpu.context_memory, gpu.compute_capability
     key = (*training_key, *identity_key, training.gradient_accumulation_steps)
     return _needed(IdentityKey(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
 
@@ -107,9 +107,9 @@ def gpu_memory(
 @lru_cache(maxsize=256)
 def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
-    workload, gpu = fullest(inputs.held[0]), inputs.held[1]
+    workload, gpu = for_peak_memory(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
-    widths = MEANING[training.precision]
+    widths = PRECISION_TRAITS[training.precision]
     peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
@@ -126,7 +126,7 @@ def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | 
 
 def _states(workload: Workload) -> float:
     """Return the bytes of the optimizer's states; the states of matrices inside blocks may differ from those of other tensors."""
-    optimizer, width = workload.training.optimizer, MEANING[workload.training.precision].state
+    optimizer, width = workload.training.optimizer, PRECISION_TRAITS[workload.training.precision].state
     full = optimizer.states * width
     return math.fsum(
         layer.gradient_bytes(width) * (optimizer.state_width(width, matrix=layer.op == "gemm" and layer.name != "head") / width)
@@ -217,7 +217,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
     gradients of the earlier ones, so all gradients exist.
     """
     trainable, training, layers = _tensors(workload), workload.training, workload.model.layers
-    all_gradients = math.fsum(_gradient_bytes(layer, MEANING[training.precision].gradient, batch) for layer in layers)
+    all_gradients = math.fsum(_gradient_bytes(layer, PRECISION_TRAITS[training.precision].gradient, batch) for layer in layers)
     gradients_left = (
         _gradients_left(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [all_gradients] * len(layers)
     )
@@ -236,7 +236,7 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
 def _batch_independent(same: IdentityKey) -> tuple[tuple[_Live, float, float], ...]:
     """Return, by layer, what is independent of the batch: live bytes, the cast of its trained weights, and all casts up to it (bytes)."""
     (workload,) = same.held
-    meaning = MEANING[workload.training.precision]
+    meaning = PRECISION_TRAITS[workload.training.precision]
     narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
     return tuple(zip(_live(workload), narrow, accumulate(_casts(workload.model, narrow, meaning.cast)), strict=True))
 
@@ -278,7 +278,7 @@ def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
 def _live(workload: Workload) -> Iterator[_Live]:
     """Yield what is live during the backward pass of each layer, in forward order."""
     model, precision = workload.model, workload.training.precision
-    fp32, widths = _kept_in_fp32(model, precision), MEANING[precision]
+    fp32, widths = _kept_in_fp32(model, precision), PRECISION_TRAITS[precision]
     share = _autocast_share(workload)
     kept = inside = 0.0  # saved by the layers so far: permanently, and recomputed inside the current segment
     before = 0
@@ -300,14 +300,14 @@ def _live(workload: Workload) -> Iterator[_Live]:
 
 def _saved(layer: Layer, precision: Precision, fp32: frozenset[OperatorClass]) -> float:
     """Return the bytes per sample that *layer* saves, from the widths of the precision alone."""
-    widths = MEANING[precision]
+    widths = PRECISION_TRAITS[precision]
     return layer.saved / 4 * (widths.matrix if layer.op in _MATRIX else 4.0 if layer.op in fp32 else widths.activation)
 
 
 def _autocast_share(workload: Workload) -> float:
     """Return the ratio of the total that autocast saves to the total from widths alone; each product keeps its own cast of FP32 inputs."""
     model, precision = workload.model, workload.training.precision
-    if not (MEANING[precision].autocast and model.autocast_saved):
+    if not (PRECISION_TRAITS[precision].autocast and model.autocast_saved):
         return 1.0
     fp32 = _kept_in_fp32(model, precision)
     return model.autocast_saved / (math.fsum(_saved(layer, precision, fp32) for layer in model.layers) or model.autocast_saved)
@@ -319,7 +319,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
     The gradient of a shared weight waits from the last use of the weight to its first. At each use in between, the waiting gradient, the
     new one and their sum exist at once.
     """
-    widths, layers = MEANING[workload.training.precision], workload.model.layers
+    widths, layers = PRECISION_TRAITS[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
     fresh = [_gradient_bytes(layer, widths.gradient, batch) for layer in layers]
     users: dict[int, list[int]] = {}
@@ -337,7 +337,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
 
 def _gradients_left(workload: Workload, batch: int) -> list[float]:
     """Return the bytes of gradients left by the backward passes of later layers when that of each layer begins, in forward order."""
-    width = MEANING[workload.training.precision].gradient
+    width = PRECISION_TRAITS[workload.training.precision].gradient
     later = accumulate(_gradient_bytes(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
     return [0.0, *later][::-1]
 
@@ -350,7 +350,7 @@ def _gradient_bytes(layer: Layer, width: float, batch: int) -> float:
 
 def _tensors(workload: Workload) -> list[float]:
     """Return the bytes of each gradient tensor."""
-    width = MEANING[workload.training.precision].gradient
+    width = PRECISION_TRAITS[workload.training.precision].gradient
     return [
         elements * each for layer in workload.model.layers for elements, each in zip(layer.gradients, layer.widths(width), strict=False)
     ]
@@ -362,7 +362,7 @@ def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass
     The layer table does not distinguish BatchNorm, which keeps the type of its input, from LayerNorm, which autocasts to FP32. Convolutions
     together with buffers (running statistics) indicate BatchNorm.
     """
-    if MEANING[precision].weight <= MEANING[precision].activation:
+    if PRECISION_TRAITS[precision].weight <= PRECISION_TRAITS[precision].activation:
         # training loops of decoders widen the logits themselves (logits.float() in torchtitan, Megatron-LM and Hugging Face)
         return frozenset({"loss"}) if model.transformer is not None else frozenset()
     batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)

@@ -21,7 +21,7 @@ from sim.spec.workload import Workload
 _WIDTH = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
-class Saved(NamedTuple):
+class SavedState(NamedTuple):
     """The contents of one checkpoint: *nbytes* of all writers together."""
 
     nbytes: float
@@ -37,24 +37,24 @@ class Saved(NamedTuple):
         return self.holders.writers
 
     @property
-    def of_gpu(self) -> float:
+    def bytes_per_gpu(self) -> float:
         """Return the bytes that one GPU holds."""
         return self.replicated / self.holders.weights + (self.nbytes - self.replicated) / self.writers
 
     @property
-    def of_node(self) -> float:
+    def bytes_per_node(self) -> float:
         """Return the bytes that the GPUs of one node hold; parts that several of them share count once."""
         held = self.holders
         sharded = (self.nbytes - self.replicated) / held.writers
         return held.weights_on_node * self.replicated / held.weights + held.shards_on_node * sharded
 
 
-def saved_state(workload: Workload, gpus: int, nodes: int) -> Saved:
+def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
     """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
     training = workload.training
     states = training.optimizer.states
     options, parameters = training.stack.mesh, workload.model.parameters
-    laid_out = not training.parallel.trivial
+    laid_out = not training.parallel.is_trivial
     if laid_out and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0
@@ -63,7 +63,7 @@ def saved_state(workload: Workload, gpus: int, nodes: int) -> Saved:
     parts = {"weights": weights * parameters, "master_weights": master * parameters, "optimizer_state": states * of_state * parameters}
     shard, nbytes = training.parallel.shard, sum(parts.values())
     replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
-    return Saved(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else UNSHARDED)
+    return SavedState(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else UNSHARDED)
 
 
 def _holders(workload: Workload, gpus: int, nodes: int) -> Holders:

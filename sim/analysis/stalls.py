@@ -55,7 +55,7 @@ def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None
     return [_blame(waits, evidence, window) for window in windows]
 
 
-def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:
+def align_to_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:
     """Return *windows* moved to whole steps of another job, whose steps begin and end at *times*; ``repeats`` does not change.
 
     If no window contains a whole step, return the last step that ends by *until* (s), or the first step.

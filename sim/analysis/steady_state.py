@@ -75,7 +75,7 @@ class PeriodDetector:
         (first, then, _), _ = self._closest()
         return Period(first, step, then, now)
 
-    def apart(self) -> float:
+    def mismatch(self) -> float:
         """Return how much the ends of the nearest stretch differ, as a share of a step; infinite if they are not comparable."""
         return self._closest()[1]
 

@@ -32,10 +32,10 @@ STORAGE_RATE = 57.19e6
 
 @dataclass(frozen=True)
 class Survival:
-    """The share of machines alive as a step function: *alive* from each of *times* (s) on. All machines are revoked at *cap* (s)."""
+    """The share of machines alive as a step function: *alive_shares* from each of *times* (s) on. All machines are revoked at *cap* (s)."""
 
     times: tuple[float, ...]
-    alive: tuple[float, ...]
+    alive_shares: tuple[float, ...]
     cap: float = math.inf
 
     def at(self, age: float) -> float:
@@ -43,23 +43,23 @@ class Survival:
         if age >= self.cap:
             return 0.0
         before = int(np.searchsorted(self.times, age, side="right"))
-        return self.alive[before - 1] if before else 1.0
+        return self.alive_shares[before - 1] if before else 1.0
 
     def draw(self, random: np.random.Generator) -> float:
         """Return a lifetime (s): one of the measured ones, or the cap."""
-        place = int(np.searchsorted(-np.asarray(self.alive), -random.random(), side="left"))
+        place = int(np.searchsorted(-np.asarray(self.alive_shares), -random.random(), side="left"))
         return self.times[place] if place < len(self.times) else self.cap
 
     def draws(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
         """Return *count* lifetimes (s)."""
-        places = np.searchsorted(-np.asarray(self.alive), -random.random(count), side="left")
+        places = np.searchsorted(-np.asarray(self.alive_shares), -random.random(count), side="left")
         return np.asarray([*self.times, self.cap])[places]
 
     @property
     def mean(self) -> float:
         """Return the mean lifetime (s), the area below the curve."""
         edges = (0.0, *self.times, self.cap)
-        return sum((after - before) * share for before, after, share in zip(edges[:-1], edges[1:], (1.0, *self.alive), strict=True))
+        return sum((after - before) * share for before, after, share in zip(edges[:-1], edges[1:], (1.0, *self.alive_shares), strict=True))
 
 
 @dataclass(frozen=True)

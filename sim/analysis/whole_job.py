@@ -43,9 +43,9 @@ class MachinePace(NamedTuple):
     compute_share: float
     """Share of compute in the warm epoch."""
     checkpoint: float
-    tired_from: float = inf
+    throttled_from: float = inf
     """Number of the first epoch without the disk's burst credits."""
-    tired_epoch: float = 0.0
+    throttled_epoch: float = 0.0
     """Time of each epoch from then on."""
     filling: tuple[float, ...] = ()
     """Time of each epoch after the first while page caches fill; warm epochs follow."""
@@ -88,10 +88,10 @@ def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
 
 def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
     """Return the number of epochs of each kind in order, and the time of each such epoch; the last kind has no end."""
-    rested = max(1.0, pace.tired_from - 1.0)
+    rested = max(1.0, pace.throttled_from - 1.0)
     filling = pace.filling[: int(min(rested - 1.0, len(pace.filling)))]
     cold = [(1.0, pace.first_epoch), *((1.0, epoch) for epoch in filling)]
-    return [*cold, (rested - len(cold), pace.warm_epoch), (inf, pace.tired_epoch)]
+    return [*cold, (rested - len(cold), pace.warm_epoch), (inf, pace.throttled_epoch)]
 
 
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:

@@ -15,7 +15,7 @@ from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
-from sim.spec.workload import Jobs, Model, Workload, batch_norms, known_parameters
+from sim.spec.workload import Jobs, Model, Workload, batch_norms, count_parameters
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.training.sequences import attentions
 
@@ -25,18 +25,18 @@ Check = Callable[[Spec], Iterator[Problem]]
 def check_hardware(hardware: Hardware, document: Document | None = None) -> list[str]:
     """Return what is wrong with *hardware*, with file, line and column if its *document* is given."""
     problems = [*_single_blocks(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
-    return placed([*problems, *check_fabric(hardware)], document)
+    return located_messages([*problems, *check_fabric(hardware)], document)
 
 
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
     """Return what is wrong with *workload*, with file, line and column if its *document* is given."""
     idle = [problem for problem in _ineffective_fields(workload) if not _from_stack(problem[0], (), document)]
-    return placed([*_single_blocks(workload), *_training(workload), *idle], document)
+    return located_messages([*_single_blocks(workload), *_training(workload), *idle], document)
 
 
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
     """Return what is wrong with one part, such as a GPU or a stack."""
-    return placed([*out_of_bounds(part), *_sources(part)], document)
+    return located_messages([*out_of_bounds(part), *_sources(part)], document)
 
 
 def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
@@ -48,7 +48,7 @@ def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
         problems += [problem for problem in problems_of_job if not _from_stack(problem[0], place, document)]
         if entry.gpus and entry.placement is not None:
             problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
-    return placed(problems, document)
+    return located_messages(problems, document)
 
 
 def require(problems: list[str]) -> None:
@@ -57,13 +57,13 @@ def require(problems: list[str]) -> None:
         raise SpecError(problems)
 
 
-def placed(problems: list[Problem], document: Document | None) -> list[str]:
+def located_messages(problems: list[Problem], document: Document | None) -> list[str]:
     """Return *problems* as sentences with their place in the file, in the order of the file."""
     document = document or Document(None, Mark(""), IMPLIED)
     texts = []
     for key, text in problems:
         mark = document.mark(key)
-        start = document.place(key) if mark.file else f"{document.spelled(key)}: "
+        start = document.message_start(key) if mark.file else f"{document.spell(key)}: "
         texts.append(((mark.file, mark.line, mark.column), start + text))
     return [text for _, text in sorted(texts, key=lambda pair: pair[0])]
 
@@ -79,7 +79,7 @@ def _is_valid_part(block: Spec) -> bool:
     """Return whether *block* is a part without problems."""
     if type(block) not in FOLDERS:
         return False
-    return memo.cached((_is_valid_part, id(block)), lambda: not [*_single_blocks(block)], block)
+    return memo.get_or_make((_is_valid_part, id(block)), lambda: not [*_single_blocks(block)], block)
 
 
 def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[Problem]:
@@ -144,7 +144,7 @@ def _training(workload: Workload) -> Iterator[Problem]:
             ("model", "layers"),
             ("no layer has gradients, so there is nothing to train; write the number of elements of each gradient tensor"),
         )
-    elif (total := known_parameters(model)) != model.parameters:
+    elif (total := count_parameters(model)) != model.parameters:
         yield (
             ("model", "parameters"),
             f"{model.parameters} differs from {total}, the sum of the layers' gradients, frozen tensors and 'unused'; write parameters: "

@@ -31,7 +31,7 @@ def count_estimates(spec: Spec, document: Document | None = None) -> list[Estima
     """Return every number of *spec* with the source ``estimate``, in the order of its keys; *document* gives their spelling."""
     document = document or Document(None, Mark(""), IMPLIED)
     return [
-        Estimate(document.spelled((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
+        Estimate(document.spell((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
         for key, block in blocks(spec)
         for inner, value, reason in _estimated_numbers(block)
     ]

@@ -44,7 +44,7 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
     paths = [file for name in names for file in _files(name)]
     if paths:
         return list(_with_progress(map(_verdict_on_name, paths), len(paths), progress))
-    files = [(path, kind) for kind, folder in _folders() for path in catalogue.every(folder).values()]
+    files = [(path, kind) for kind, folder in _folders() for path in catalogue.all_files(folder).values()]
     verdicts = list(_with_progress((_own_estimates(_verdict(path, kind)) for path, kind in files), len(files), progress))
     return [*verdicts, Verdict("", "catalogue", _problems_across(verdicts))]
 
@@ -63,7 +63,7 @@ def _with_progress(verdicts: Iterable[Verdict], total: int, progress: Callable[[
 def _files(name: str) -> list[str]:
     """Return the YAML files below *name* if it is a folder that has some; else *name* itself."""
     try:
-        in_catalogue = not name or any(name in catalogue.every(folder) for _, folder in _folders())
+        in_catalogue = not name or any(name in catalogue.all_files(folder) for _, folder in _folders())
         below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
@@ -86,7 +86,7 @@ def _locate(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* refers to, and its kind if its folder in the catalogue determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
-            if (path := catalogue.every(folder).get(spelling)) is not None:
+            if (path := catalogue.all_files(folder).get(spelling)) is not None:
                 return path, kind
     try:
         return catalogue.locate(name, "hardware"), None
@@ -146,11 +146,11 @@ def _unlike(path: Path, document: Document) -> str:
         return "; ".join(f"{document.mark((key,))}: unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
     if isinstance(value, dict) and (origin := value.get("extends")):
         if catalogue.is_path(str(origin)):
-            return f"{document.place(('extends',))}{shorten(origin)}: no such file"
+            return f"{document.message_start(('extends',))}{shorten(origin)}: no such file"
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
         similar = catalogue.suggestions(str(origin), names)
         meant = f"; did you mean {any_of(similar)}?" if similar else ""
-        return f"{document.place(('extends',))}{shorten(origin)} is not in the catalog{meant}"
+        return f"{document.message_start(('extends',))}{shorten(origin)} is not in the catalog{meant}"
     return f"{path}: unknown kind of description; a file can hold a {', '.join(schema.KINDS)}"
 
 

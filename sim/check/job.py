@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final
 
 from sim import units
-from sim.check.checks import check_hardware, check_workload, placed, require
+from sim.check.checks import check_hardware, check_workload, located_messages, require
 from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import memo
@@ -15,7 +15,7 @@ from sim.spec.fields import Peak, Precision
 from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
@@ -23,7 +23,7 @@ from sim.spec.yaml import Document
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
-NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in MEANING.items() if meaning.needs}
+NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in PRECISION_TRAITS.items() if meaning.needs}
 """The compute units that a precision requires."""
 
 
@@ -45,7 +45,7 @@ def check_job(
     for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
     if len(workload.training.batches) in (0, len(_workers(hardware))):
         for_workload += _memory(hardware, workload, fit)
-    return [*problems, *placed(for_hardware, documents[0]), *placed(for_workload, documents[1])]
+    return [*problems, *located_messages(for_hardware, documents[0]), *located_messages(for_workload, documents[1])]
 
 
 def check_run(
@@ -62,8 +62,8 @@ def check_run(
     """
     machine, task = hardware.spec, workload.spec
     problems = [
-        *memo.cached((check_hardware, id(hardware)), lambda: check_hardware(machine, hardware.document), hardware),
-        *memo.cached((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
+        *memo.get_or_make((check_hardware, id(hardware)), lambda: check_hardware(machine, hardware.document), hardware),
+        *memo.get_or_make((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
     ]
     documents = (hardware.document, workload.document)
     require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
@@ -165,7 +165,7 @@ def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     requested, stack = workload.training.effective_recipe, workload.training.stack
     supported = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
     if requested is not None and requested not in supported:
-        lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
+        lacks = gpu.name if workload.training.supports_recipe else f"stack {stack.name}"
         others = f"write {' or '.join(supported)}" if supported else "write another precision"
         yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {requested}; {others}"
 
@@ -173,7 +173,7 @@ def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
     training, seen = workload.training, set()
     for number, group in enumerate(_workers(hardware)):
-        group_training = training.at(number) if number < len(training.batches) else training
+        group_training = training.for_group(number) if number < len(training.batches) else training
         key = "batches" if training.batches else "batch"
         if fit is None or (group.node.gpu.name, group_training.batch) in seen:
             continue
@@ -200,7 +200,7 @@ def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:
     precision = workload.training.precision
     for name in dict.fromkeys(group.node.gpu.name for group in _workers(hardware) if "fp16" not in group.node.gpu.peak):
-        if MEANING[precision].units[:1] == ("fp16",):
+        if PRECISION_TRAITS[precision].units[:1] == ("fp16",):
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 
 

@@ -28,13 +28,14 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """*count* equal nodes, each lending the same GPUs to the same jobs (job number -> GPU indices)."""
+    """*count* equal nodes, each lending the same GPUs to the same jobs."""
 
     name: str
     node: Node
     count: int
-    lent: tuple[tuple[int, tuple[int, ...]], ...]
-    serves: tuple[tuple[int, int], ...] = ()
+    lent_gpus: tuple[tuple[int, tuple[int, ...]], ...]
+    """(job number, GPU indices) for each job."""
+    server_numbers: tuple[tuple[int, int], ...] = ()
     """(job, server number) of the parameter servers on each of these nodes; the number is -1 if the job's servers are all equal."""
     numbers: tuple[int, ...] = ()
     """Numbers of these nodes in the cluster."""
@@ -54,7 +55,7 @@ class Slot:
     def graph(self) -> NodeGraph:
         """Return the link graph of one of these nodes, as the jobs on it may use it."""
         topology = self.node.topology
-        if topology.peer_to_peer_of_two is None or any(len(gpus) > 2 for _, gpus in self.lent):
+        if topology.peer_to_peer_of_two is None or any(len(gpus) > 2 for _, gpus in self.lent_gpus):
             return node_graph(self.node)
         peers = topology.model_copy(update={"peer_to_peer": topology.peer_to_peer_of_two})
         return node_graph(self.node.model_copy(update={"topology": peers}))
@@ -128,12 +129,12 @@ class Serving(NamedTuple):
 
     servers: int
     colocated: bool
-    alike: bool
+    equal_load: bool
     """Whether all servers carry equal load, so that equal hosts can be simulated once."""
 
     def on_host(self, place: int) -> tuple[int, ...]:
         """Return the number of the server on the host at index *place* (-1 if all are equal); empty beyond the last server."""
-        return () if place >= self.servers else (-1,) if self.alike else (place,)
+        return () if place >= self.servers else (-1,) if self.equal_load else (place,)
 
 
 _Uses = tuple[tuple[int, tuple[int, ...]], ...]
@@ -225,7 +226,7 @@ class LiveCluster(NamedTuple):
     """Rank classes of all jobs, by slot the live link that represents each physical link, and the capacity of each live resource."""
 
     classes: list[RankClass]
-    live: dict[str, dict[str, str]]
+    live_links: dict[str, dict[str, str]]
     capacity: dict[str, float]
 
 
@@ -249,7 +250,7 @@ def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable
 
 def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tuple[list[RankClass], dict[str, str]]:
     graph = slot.graph
-    ranks = [(job, gpu) for job, gpus in slot.lent for gpu in gpus]
+    ranks = [(job, gpu) for job, gpus in slot.lent_gpus for gpu in gpus]
     routes = [Counter(graph.host_to_device(gpu).links) for _, gpu in ranks]
     demands = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
     colours = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}

@@ -27,34 +27,34 @@ from sim.spec.stores import Store
 _STORE, _DISK = "store", "disk"
 
 
-class Checkpoint(NamedTuple):
+class CheckpointTimes(NamedTuple):
     """Times of one checkpoint in seconds, each in isolation."""
 
-    copied: float
+    copy_time: float
     """From device to host."""
-    written: float
+    write_time: float
     """From host to the store, including the start-up time of the store."""
-    loaded: float
+    load_time: float
     """From the store to all devices."""
-    copied_back: float
+    copy_back_time: float
     """From the node's own host memory to all devices."""
     traffic_share: float
     """Share of its traffic that training achieves while a checkpoint is written at the same time."""
-    to_peer: float
+    to_peer_time: float
     """From host memory to the host memory of a peer, during training."""
-    from_peer: float
+    from_peer_time: float
     """From the host memory of a peer to all devices of a node that replaces another."""
 
 
 class NodeReads(NamedTuple):
-    """What a node reads before its GPUs resume: *nbytes*, in equal pieces by *readers* GPUs; each GPU ends up with *of_gpu* bytes."""
+    """What a node reads before its GPUs resume: *nbytes*, in equal pieces by *readers* GPUs; each GPU ends up with *bytes_per_gpu*."""
 
     nbytes: float
     readers: int
-    of_gpu: float
+    bytes_per_gpu: float
 
 
-class Parts(NamedTuple):
+class CheckpointParts(NamedTuple):
     """A checkpoint in *writers* parts of *nbytes* each, on *nodes* nodes of *gpus* GPUs; training sends *traffic* (bytes/s) per node."""
 
     nbytes: float
@@ -88,7 +88,7 @@ class Parts(NamedTuple):
         return self.own_reads or NodeReads(self.nbytes * self.per_node, self.per_node, self.nbytes)
 
 
-def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
+def checkpoint_times(node: Node, parts: CheckpointParts, store: Store | None) -> CheckpointTimes:
     """Return the times of a checkpoint in *parts* to *store*, or (None) to each node's own disk. Raise ValueError if it has no disk."""
     writers = range(parts.per_node)
     copied = _transfer_time(node, {f"gpu{gpu}": node_graph(node).device_to_host(gpu).links for gpu in writers}, parts.nbytes, {})[0]
@@ -99,14 +99,14 @@ def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
     read = {f"gpu{gpu}": (*_links_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
     arrived = _transfer_time(node, read, reads.nbytes / reads.readers, caps, _shared_resource(node, parts, store, float(parts.nodes)))[0]
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
-    copied_back = _transfer_time(node, back, reads.of_gpu, {})[0]
+    copied_back = _transfer_time(node, back, reads.bytes_per_gpu, {})[0]
     start = store.start if store else 0.0
     to_peer = _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic)
     from_peer = _peers(node, parts, reads.readers, reads.nbytes / reads.readers) + copied_back
-    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, from_peer)
+    return CheckpointTimes(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, from_peer)
 
 
-def _peers(node: Node, parts: Parts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:
+def _peers(node: Node, parts: CheckpointParts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:
     """Return the time (s) for each node to receive *pieces* of *nbytes* each from another, during training *traffic* (bytes/s).
 
     All nodes send and receive equally, so one node represents both ends. A single node has no peer; its time is 0.
@@ -132,7 +132,7 @@ class Outflow(NamedTuple):
     cap: float
 
 
-def outflows(node: Node, parts: Parts, store: Store | None) -> list[Outflow]:
+def outflows(node: Node, parts: CheckpointParts, store: Store | None) -> list[Outflow]:
     """Return the flows of one node's parts to *store*, each limited to its share of the store; none if there is no store."""
     if store is None or parts.nbytes <= 0:
         return []
@@ -168,7 +168,7 @@ def _links_in(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
     return graph.memory_from_network(graph.nearest_nic(gpu)) if store is not None else ()
 
 
-def _shared_resource(node: Node, parts: Parts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
+def _shared_resource(node: Node, parts: CheckpointParts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
     """Return the capacity of the store or the disk, and the load on it per byte of the simulated node."""
     if store is not None:
         return {_STORE: (store.bandwidth, max(nodes, 1.0))}
@@ -205,7 +205,7 @@ def _transfer_time(
     clock.run_to(all_done(clock, copies))
     if not training:
         return clock.now, 1.0
-    moved = sum(volume - flow.left(clock.now) for flow, volume in training)
+    moved = sum(volume - flow.volume_left(clock.now) for flow, volume in training)
     return clock.now, min(1.0, moved / (traffic * clock.now))
 
 

@@ -41,9 +41,9 @@ class NodeStreams(NamedTuple):
 
     pattern: Pattern
     nic: int
-    onto: int | None
-    on_nic: float
-    on_wire: float
+    arrival_nic: int | None
+    nic_load: float
+    wire_load: float
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class Port:
         if self.rail is not None and sent.nic != self.rail:
             return 0.0
         leaving = self.leaving(sent.pattern)
-        if self.rail is None or sent.onto == sent.nic:
+        if self.rail is None or sent.arrival_nic == sent.nic:
             return leaving
-        away = 1.0 if sent.onto is not None else 1.0 - 1.0 / rails
+        away = 1.0 if sent.arrival_nic is not None else 1.0 - 1.0 / rails
         return away * self.group.members + (1.0 - away) * leaving
 
     def leaving(self, pattern: Pattern) -> float:
@@ -137,15 +137,15 @@ class Port:
 class LocalPort(Port):
     """The links of one dragonfly router to its group, which also carry traffic from and to other groups."""
 
-    whole: TierGroup | None = None
+    job_group: TierGroup | None = None
     """The job's place in the tier of dragonfly groups."""
     routers: int = 1
 
     def leaving(self, pattern: Pattern) -> float:
         """Return the streams of *pattern* on local links; streams between groups use local links in both groups."""
-        if self.whole is None or pattern.kind == "one" or (pattern.kind != "all" and self.group.in_order):
+        if self.job_group is None or pattern.kind == "one" or (pattern.kind != "all" and self.group.in_order):
             return super().leaving(pattern)
-        others = self.group.nodes - self.whole.members
+        others = self.group.nodes - self.job_group.members
         beyond = self.group.members * others / (self.group.nodes - 1)
         return self.group.leaving(pattern) - beyond + 2 * beyond * (self.routers - 1) / self.routers
 
@@ -200,7 +200,7 @@ class JobFabric:
         return self.leaves[0] if len(self.leaves) > 1 and len(set(self.leaves)) == 1 else 0
 
     @cached_property
-    def in_turn(self) -> tuple[bool, ...]:
+    def changes_leaf(self) -> tuple[bool, ...]:
         """Return, for each node in the order of leaves, whether the next node is below another leaf; equal leaves are listed once."""
         leaves = self.leaves[:1] if self.per_leaf else self.leaves
         return tuple(place == count - 1 for count in leaves for place in range(count)) if len(self.leaves) > 1 else ()
@@ -220,7 +220,7 @@ class JobFabric:
         sent = list(sent)
         load: dict[str, float] = {}
         for port in self.ports:
-            amount = sum(port.streams(each, self.rails) * (each.on_nic if port.relative else each.on_wire) for each in sent)
+            amount = sum(port.streams(each, self.rails) * (each.nic_load if port.relative else each.wire_load) for each in sent)
             load |= dict.fromkeys(_directions(port), amount) if amount else {}
         return load
 
@@ -334,7 +334,7 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
         above = groups_of[large.name_of[first // routers]]
         capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
         description = f"local links of router {first} and similar ones"
-        ports.append(LocalPort(f"router{first}", capacity, description, group, of_pair=weight, whole=above, routers=routers))
+        ports.append(LocalPort(f"router{first}", capacity, description, group, of_pair=weight, job_group=above, routers=routers))
     for first, group in groups_of.items() if groups > 1 else ():
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
         description = f"global links of group {first} and similar ones"

@@ -21,10 +21,10 @@ from sim.cluster import kernels as kernels_of
 from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
 from sim.spec.energy import KernelMix
-from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, at
+from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, curve_value
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
 
@@ -62,14 +62,14 @@ class KernelWork(NamedTuple):
 
 def element_bytes(op: str, precision: Precision) -> float:
     """Return the bytes of one activation element of operator class *op*."""
-    return 4.0 if op in _FULL_PRECISION_OPS else MEANING[precision].activation
+    return 4.0 if op in _FULL_PRECISION_OPS else PRECISION_TRAITS[precision].activation
 
 
 def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
     """Return the peaks that an operator may use, best first; if the GPU lacks the units or kernels for one, the next one is used."""
     if precision == "fp32":
         return (stack.fp32_convolution if op == "conv" else stack.fp32_matmul, "fp32")
-    return MEANING[precision].units
+    return PRECISION_TRAITS[precision].units
 
 
 class LayerWork(NamedTuple):
@@ -108,7 +108,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     extra = _separate_bytes(layer) if backward else 0.0
     moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
-        moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
+        moved = 0.0 if layer.op in PRODUCTS else kernels_of.elementwise_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
@@ -117,10 +117,10 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if composed:
         converted += composed_bytes(layer, precision, backward) * composed * batch
     of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
-    casts = layer.casts + of_gelu if MEANING[precision].autocast and kernels else 0
+    casts = layer.casts + of_gelu if PRECISION_TRAITS[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
-    converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
+    converted += passes * layer.gradient_bytes(PRECISION_TRAITS[precision].gradient)
     if shaped:
         converted += _score_bytes(layer, stack, precision, batch)
         recipe = recipe_of(precision, stack, gpu) if few_bits else None
@@ -142,7 +142,7 @@ def _traffic(layer: Layer, stack: Stack) -> float:
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
     """Return whether *layer* is timed by its shape: it specifies one, and the GPU describes kernels of known shape."""
-    kernels = kernels_of.described(gpu, peak)
+    kernels = kernels_of.kernels_of(gpu, peak)
     if kernels is None:
         return False
     return (
@@ -171,7 +171,7 @@ def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -
     if layer.attention is None or not stack.score_passes:
         return 0.0
     scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * batch
-    return 0.5 * stack.score_passes * scores * MEANING[precision].activation
+    return 0.5 * stack.score_passes * scores * PRECISION_TRAITS[precision].activation
 
 
 def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool) -> float:
@@ -234,8 +234,8 @@ def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
     at the 90th percentile, and 9 instead of 8% in the median). Layer norm differs from batch norm in the statistics that it writes for
     each sample.
     """
-    if layer.op in _BY_ELEMENT and MEANING[precision].autocast and not stack.channels_last:
-        native = "bf16" in MEANING[precision].units and layer.op == "norm" and layer.write <= layer.read
+    if layer.op in _BY_ELEMENT and PRECISION_TRAITS[precision].autocast and not stack.channels_last:
+        native = "bf16" in PRECISION_TRAITS[precision].units and layer.op == "norm" and layer.write <= layer.read
         return NATIVE_BATCH_NORM if native else 1.0
     return element_bytes(layer.op, precision) / 4.0
 
@@ -256,7 +256,7 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     An embedding reads only the rows it looks up, which the layer table counts; its backward fills a gradient of the table's size with
     zeros, unless that is sparse (torch.nn.Embedding). A frozen weight has no gradient.
     """
-    width = MEANING[precision].activation if layer.op in PRODUCTS else 4.0
+    width = PRECISION_TRAITS[precision].activation if layer.op in PRODUCTS else 4.0
     trained = layer.gradient_bytes(width)
     if layer.op == "embedding":
         return trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
@@ -265,7 +265,7 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
 
 def _cast_weights(layer: Layer, precision: Precision, backward: bool) -> tuple[int, ...]:
     """Return the sizes of the weights (in *backward*, of the gradients) that autocast casts for a product, in one kernel each."""
-    if layer.dtypes or layer.op not in PRODUCTS or not MEANING[precision].autocast:  # autocast converts only FP32
+    if layer.dtypes or layer.op not in PRODUCTS or not PRECISION_TRAITS[precision].autocast:  # autocast converts only FP32
         return ()
     return layer.gradients if backward else layer.gradients + layer.frozen
 
@@ -282,7 +282,7 @@ def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, 
     A norm with channels first has one input and one output; its backward has two gradients and the input
     (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
-    if layer.op == "norm" and stack.transposed_norms and MEANING[precision].activation < 4.0:
+    if layer.op == "norm" and stack.transposed_norms and PRECISION_TRAITS[precision].activation < 4.0:
         return 2.0 * layer.write * _element_scale(layer, precision, stack) * (3.0 if backward else 2.0)
     if layer.op != "conv" or stack.channels_last or peak == "fp32" or layer.kernel_size == 1:
         return 0.0  # with channels first, a 1x1 convolution is a matrix product that needs no transpose
@@ -370,7 +370,7 @@ def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack,
     if layer.op == "rnn":
         slowness = _recurrent_slowness(layer, batch, gpu, peak, units, backward)
     else:
-        slowness = 1.0 / at(_curve(curves, peak), _kernel_size(layer, batch) / units)
+        slowness = 1.0 / curve_value(_curve(curves, peak), _kernel_size(layer, batch) / units)
     throttled = units > gpu.peak[peak]
     lower_bound = work / (gpu.peak[peak] * _best_share(gpu, peak)) if throttled else 0.0
     return _network_factor(layer, gpu, peak) * work / units * slowness, lower_bound
@@ -385,8 +385,8 @@ def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: f
     steps = _curve(gpu.efficiency["rnn"], peak)
     gemm = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
     larger = tuple(point for point in gemm if point[0] > steps[-1][0] and point[1] > steps[-1][1])
-    stepwise = 1.0 / at(steps + larger, _kernel_size(layer, batch) / units)
-    return 0.5 * (stepwise + 1.0 / at(gemm, layer.forward * batch / units)) if backward else stepwise
+    stepwise = 1.0 / curve_value(steps + larger, _kernel_size(layer, batch) / units)
+    return 0.5 * (stepwise + 1.0 / curve_value(gemm, layer.forward * batch / units)) if backward else stepwise
 
 
 def _curve(curves: Mapping[Peak, Curve], peak: Peak) -> Curve:
@@ -421,5 +421,5 @@ def roofline_time(flop: float, nbytes: float, gpu: Gpu, peak: Peak) -> float:
     Compute has the efficiency of matrix products with that many FLOP.
     """
     curves = gpu.efficiency.get("gemm", {})
-    share = at(_curve(curves, peak), flop / gpu.peak[peak]) if curves and flop else 1.0
+    share = curve_value(_curve(curves, peak), flop / gpu.peak[peak]) if curves and flop else 1.0
     return max(flop / (gpu.peak[peak] * share), memory_time(nbytes, gpu))

@@ -68,7 +68,7 @@ class ProductShape(NamedTuple):
         return 2.0 * self.m * self.n * self.k * self.groups
 
 
-def described(gpu: Gpu, peak: Peak) -> Kernels | None:
+def kernels_of(gpu: Gpu, peak: Peak) -> Kernels | None:
     """Return the description of the GPU's kernels if it has one with a share of *peak*; else None."""
     return gpu.kernels if gpu.kernels is not None and peak in gpu.kernels.product_share else None
 
@@ -81,7 +81,7 @@ def product_time(
     *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. Raise ValueError if the
     GPU's kernels are not described for *peak*.
     """
-    kernels = described(gpu, peak)
+    kernels = kernels_of(gpu, peak)
     if kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
     if min(m, n, k, groups) <= 0:
@@ -129,21 +129,21 @@ def _candidate(on: Speeds, shape: ProductShape, tile: tuple[int, int], split: in
     step = STEP / on.element
     depth = ceil(shape.k / split / step) * step + on.fill
     reuse = 1.0 / (1.0 + on.edge * (1.0 / tile[0] + 1.0 / tile[1]))
-    compute = waves(blocks / on.units, on.wave_loss) * depth * 2.0 * tile[0] * tile[1] / (on.rate * reuse)
+    compute = wave_count(blocks / on.units, on.wave_loss) * depth * 2.0 * tile[0] * tile[1] / (on.rate * reuse)
     results = shape.m * shape.n * shape.groups
     moved = shape.groups * shape.k * (shape.m + shape.n) * on.element + results * on.result
     if split > 1:
         moved += on.split_traffic * 8.0 * results * split
     memory = moved / (on.memory * min(1.0, blocks / (on.units * on.feeders)))
-    return both(compute, memory, on.sharpness) + (on.split_time if split > 1 else 0.0)
+    return overlap_time(compute, memory, on.sharpness) + (on.split_time if split > 1 else 0.0)
 
 
-def waves(filled: float, loss: float) -> float:
+def wave_count(filled: float, loss: float) -> float:
     """Return the number of waves for *filled* blocks per multiprocessor; the share *loss* of the last wave's idle time is lost."""
     return 1.0 if filled <= 1.0 else filled + loss * (ceil(filled) - filled)
 
 
-def both(one: float, other: float, sharpness: float) -> float:
+def overlap_time(one: float, other: float, sharpness: float) -> float:
     """Return the seconds of two overlapping activities: the longer one at high *sharpness*, their sum at 1."""
     longer = max(one, other)
     return longer * (1.0 + (min(one, other) / longer) ** sharpness) ** (1.0 / sharpness) if longer > 0 else 0.0
@@ -165,7 +165,7 @@ def attention_time(
 
     Raise ValueError if the GPU's kernels are not described for *peak*, or have no attention.
     """
-    kernels, rate = described(gpu, peak), attention_rate(gpu, peak, kernel)
+    kernels, rate = kernels_of(gpu, peak), attention_rate(gpu, peak, kernel)
     if kernels is None or rate is None:
         raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")
     share, fill = (rate.backward, rate.backward_fill) if backward else (rate.forward, rate.fill)
@@ -176,13 +176,13 @@ def attention_time(
     speed = gpu.peak[peak] * kernels.product_share[peak] * share * (1.0 if burst else kernels.sustained)
     products = (BACKWARD_PRODUCTS if backward else 1.0) * 2.0 * BLOCK * width
     exponentials = BLOCK * (rate.backward_passes if backward else rate.exponential_passes)
-    of_key = both(products / speed, exponentials / kernels.exponentials, rate.sharpness)
-    work = waves(blocks / kernels.sm_count, kernels.wave_loss) * kernels.sm_count * (keys + fill) * of_key
+    of_key = overlap_time(products / speed, exponentials / kernels.exponentials, rate.sharpness)
+    work = wave_count(blocks / kernels.sm_count, kernels.wave_loss) * kernels.sm_count * (keys + fill) * of_key
     reach = _reach(shape, ceil(shape.keys / BLOCK) * BLOCK)
     work += (rate.backward_tail if backward else rate.tail) * max(0.0, reach - keys) * of_key * kernels.sm_count
     longest = (reach + fill) * of_key * kernels.sm_count
     memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
-    return both(max(work, longest), memory, kernels.sharpness)
+    return overlap_time(max(work, longest), memory, kernels.sharpness)
 
 
 def visible_keys(shape: Attention) -> float:
@@ -217,7 +217,7 @@ def _attention_bytes(shape: Attention, batch: float, element: float, backward: b
     return batch * element * (queries + keys) * (2.5 if backward else 1.0)
 
 
-def pass_time(nbytes: float, gpu: Gpu) -> float:
+def elementwise_time(nbytes: float, gpu: Gpu) -> float:
     """Return the seconds of an element-wise kernel that moves *nbytes*: large ones reach ``pass_share`` of the bandwidth, small ones less.
 
     Raise ValueError if the GPU's kernels are not described.

@@ -24,7 +24,7 @@ class LiveGpu:
 
     A CPU that trains loads *cores* of its host, which it shares with loaders and sockets by *weight*. After *patience* seconds of a
     concurrent collective, compute reaches a kernel that does not finish before the collective, and stalls. If it *shares* the GPU with
-    collectives, `beside` sets how much they slow it.
+    collectives, `set_slowdown` sets how much they slow it.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class LiveGpu:
         self._changes = 0
         self._current: Activity | None = None
         self._since = 0.0
-        self.stood: list[tuple[float, float]] = []
+        self.stalled_spans: list[tuple[float, float]] = []
         """Intervals (s) in which the current work stalled."""
 
     def compute(self, duration: float) -> Activity:
         """Start work that takes *duration* seconds at full speed."""
         if not self.slows and not self._usage:
-            return self._network.start_alone(self._name, duration)
-        self.stood, self._since = [], self._network.env.now
+            return self._network.start_unshared(self._name, duration)
+        self.stalled_spans, self._since = [], self._network.env.now
         self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
         return self._current
 
     @property
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key: everything that decides how it computes."""
         return self._name, self._slow, self._beside, self._network.usage_key(self._usage), self._weight, self._patience
 
@@ -72,16 +72,16 @@ class LiveGpu:
         """Return whether a concurrent collective slows its compute."""
         return self._slow != 1.0 or self._patience < math.inf or self._shares
 
-    def beside(self, factor: float) -> None:
+    def set_slowdown(self, factor: float) -> None:
         """Make compute take *factor* times as long from now on, because collectives use part of the GPU."""
         if factor != self._beside:
             self._beside = factor
             self._update_cap()
 
-    def communicating(self, active: bool) -> None:
+    def set_communicating(self, active: bool) -> None:
         """Set whether a collective runs concurrently with compute from now on."""
         if self._stalled:
-            self.stood.append((self._since, self._network.env.now))
+            self.stalled_spans.append((self._since, self._network.env.now))
         self._communicating, self._stalled = active, False
         self._changes += 1
         if active and self._patience < math.inf:
@@ -91,7 +91,7 @@ class LiveGpu:
         self._update_cap()
 
     def _stall(self, change: int) -> None:
-        """Stall from now on, unless `communicating` was called again after *change*."""
+        """Stall from now on, unless `set_communicating` was called again after *change*."""
         if change == self._changes:
             self._stalled, self._since = True, self._network.env.now
             self._update_cap()

@@ -22,7 +22,7 @@ _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an inst
 _INSTANT = 1e-12  # relative to the clock: finishes closer than this coincide
 _MOST_SOLVED = 4096  # size limit of the cache: if steps do not repeat, its keys do not either
 
-ALONE = Flow({}, cap=1.0)
+UNSHARED = Flow({}, cap=1.0)
 """The demand of an activity that takes a fixed time and no shared resource."""
 
 
@@ -34,15 +34,15 @@ def schedule_once(env: simpy.Environment, event: simpy.Event, delay: float, prio
 
 
 class Activity:
-    """An activity in progress: *volume* units in total, with the demand *asks*; ``done`` fires when it ends."""
+    """An activity in progress: *volume* units in total, with the demand *demand*; ``done`` fires when it ends."""
 
-    __slots__ = ("_version", "asks", "bottleneck", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
+    __slots__ = ("_version", "bottleneck", "demand", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
 
     def __init__(self, number: int, name: str, volume: float, asks: Flow, done: simpy.Event) -> None:
         self.number = number
         self.name = name
         self.remaining = volume
-        self.asks = asks
+        self.demand = asks
         self.done = done
         self.rate = 0.0
         self.bottleneck = ""
@@ -52,11 +52,11 @@ class Activity:
         """(time, bottleneck) for each bottleneck that began to bind, in order."""
         self._version = 0
 
-    def left(self, now: float) -> float:
+    def volume_left(self, now: float) -> float:
         """Return the remaining volume at time *now*."""
         return max(0.0, self.remaining - self.rate * (now - self.since)) if self.rate else self.remaining
 
-    def bound(self, end: float) -> Iterator[tuple[str, float, float]]:
+    def bottlenecks(self, end: float) -> Iterator[tuple[str, float, float]]:
         """Yield (bottleneck, begin, end) of each interval in which one bottleneck was binding, in order, up to time *end*."""
         for number, (begin, bottleneck) in enumerate(self.history, 1):
             yield bottleneck, begin, self.history[number][0] if number < len(self.history) else end
@@ -120,14 +120,14 @@ class Network:
         self._plan()
         return activity
 
-    def start_alone(self, name: str, duration: float) -> Activity:
+    def start_unshared(self, name: str, duration: float) -> Activity:
         """Begin an activity that shares no resource and takes *duration* seconds, independent of all others."""
         if not duration > 0:
             raise ValueError(f"duration of {name} (={duration}) must be > 0")
         self._started += 1
         now = self.env.now
         finish = now + duration
-        activity = Activity(self._started, name, duration, ALONE, self.env.timeout(finish - now))
+        activity = Activity(self._started, name, duration, UNSHARED, self.env.timeout(finish - now))
         activity.done.callbacks.append(lambda _: self._finish(activity))
         self.active[activity.number] = activity
         activity.since, activity.rate, activity.finish = now, 1.0, finish
@@ -137,8 +137,8 @@ class Network:
 
     def set_cap(self, activity: Activity, cap: float) -> None:
         """Change the maximum rate of *activity* from now on."""
-        if activity.number in self.active and cap != activity.asks.cap:
-            activity.asks = Flow(activity.asks.usage, activity.asks.weight, cap)
+        if activity.number in self.active and cap != activity.demand.cap:
+            activity.demand = Flow(activity.demand.usage, activity.demand.weight, cap)
             self._changed[activity.number] = activity
             self._plan()
 
@@ -176,7 +176,7 @@ class Network:
         """Return every activity that shares a resource with a change, directly or through others, oldest first."""
         if len(self._changed) == 1 and not self._freed:
             (changed,) = self._changed.values()
-            for link in changed.asks.usage:
+            for link in changed.demand.usage:
                 if len(self._on[link]) > 1:
                     break
             else:
@@ -184,20 +184,20 @@ class Network:
         component = dict(self._changed)
         reached = dict(self._freed)
         for activity in self._changed.values():
-            reached.update(dict.fromkeys(activity.asks.usage))
+            reached.update(dict.fromkeys(activity.demand.usage))
         links = list(reached)
         for link in links:  # grows during the iteration
             for number, activity in self._on[link].items():
                 if number not in component:
                     component[number] = activity
-                    for other in activity.asks.usage:
+                    for other in activity.demand.usage:
                         if other not in reached:
                             reached[other] = None
                             links.append(other)
         return [component[number] for number in sorted(component) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
-        for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
+        for activity, (rate, bottleneck) in zip(activities, self._shares([activity.demand for activity in activities]), strict=True):
             self._set_rate(activity, rate, bottleneck)
 
     def _shares(self, flows: list[Flow]) -> list[FlowShare]:
@@ -218,7 +218,7 @@ class Network:
             activity.bottleneck = bottleneck
         if rate == activity.rate:
             return
-        activity.remaining = activity.left(now)
+        activity.remaining = activity.volume_left(now)
         activity.since = now
         activity.rate = rate
         activity._version += 1
@@ -229,7 +229,7 @@ class Network:
             self._log_rate(activity, rate)
 
     def _log_rate(self, activity: Activity, rate: float) -> None:
-        self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.asks.usage.items())))
+        self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.demand.usage.items())))
 
     def _arm(self) -> None:
         """Set a timer for the earliest finish."""
@@ -270,7 +270,7 @@ class Network:
 
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
-        for link in activity.asks.usage:
+        for link in activity.demand.usage:
             others = self._on[link]
             del others[activity.number]
             if others:
@@ -279,7 +279,7 @@ class Network:
         activity.rate = 0.0
         if self.log.keep_rates:
             self._log_rate(activity, 0.0)
-        if activity.asks is not ALONE:
+        if activity.demand is not UNSHARED:
             activity.done.succeed(activity)
 
 

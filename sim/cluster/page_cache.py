@@ -34,7 +34,7 @@ def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | No
     """Return the share of reads served from memory under *cache*'s policy.
 
     *fraction* of the data set fits into each node's cache; *nodes* read disjoint shards. *epoch* counts from 0, the cold epoch,
-    which hits nothing; None is the steady state. For a partitioned cache, hits in other nodes' memory count as well: see `from_others`.
+    which hits nothing; None is the steady state. For a partitioned cache, hits in other nodes' memory count as well (`remote_hit_ratio`).
     """
     if cache.policy == "partitioned":
         _check(fraction, nodes, epoch)
@@ -43,7 +43,7 @@ def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | No
     return lru * lru_hit_ratio(fraction, nodes, epoch) + (1 - lru) * never_evict_hit_ratio(fraction, nodes, epoch)
 
 
-def from_others(cache: PageCache, hits: float, nodes: int) -> float:
+def remote_hit_ratio(cache: PageCache, hits: float, nodes: int) -> float:
     """Return the share of reads served from the memory of other nodes; *hits* is the share served from any memory."""
     return hits * (1.0 - 1.0 / nodes) if cache.policy == "partitioned" else 0.0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from sim.spec.fields import Fp8Recipe, Precision
-from sim.spec.fp8_recipe import Quantizing, quantizing, transposes, usual_recipe
+from sim.spec.fp8_recipe import Quantization, needs_transposes, quantization, usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.stack import Stack
@@ -29,7 +29,7 @@ def recipe_of(precision: Precision, stack: Stack, gpu: Gpu) -> Fp8Recipe | None:
 
 def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, stack: Stack, backward: bool) -> float:
     """Return the bytes moved to quantize the operands of the product *layer*, with *rows* rows of activations."""
-    recipe = quantizing(precision, next(iter(stack.fp8_recipes), None), gpu)
+    recipe = quantization(precision, next(iter(stack.fp8_recipes), None), gpu)
     if recipe is None:
         return 0.0
     k, n = layer.channels
@@ -43,34 +43,34 @@ def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, 
     if not trained + frozen:
         return activations
     kept = _kept_narrow(recipe, stack)
-    weights = trained * weight(recipe, gpu, stack, kept) + frozen * weight(recipe, gpu, stack, kept or _frozen_narrow(stack))
+    weights = trained * weight_bytes(recipe, gpu, stack, kept) + frozen * weight_bytes(recipe, gpu, stack, kept or _frozen_narrow(stack))
     return activations + stack.weight_casts * weights
 
 
-def operand_bytes(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float:
-    """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *both*.
+def operand_bytes(own: Quantization, gpu: Gpu, by_columns: bool, fused: bool = False) -> float:
+    """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *by_columns*.
 
     *fused*: the operator before the product can do part of this (`Quantizing.norm`), which saves a pass in 16 bits.
     """
     if fused and own.norm == "writes":
-        return own.activation - NARROW + (2.0 * own.activation if both and transposes(gpu) else 0.0)
-    reads = own.reads + (own.column_reads if both else 0.0) - (fused and own.norm == "amax")
-    return NARROW * reads + own.activation * (own.copies(gpu) if both else 1.0)
+        return own.activation - NARROW + (2.0 * own.activation if by_columns and needs_transposes(gpu) else 0.0)
+    reads = own.reads + (own.column_reads if by_columns else 0.0) - (fused and own.norm == "amax")
+    return NARROW * reads + own.activation * (own.copies(gpu) if by_columns else 1.0)
 
 
-def column_bytes(own: Quantizing, scaled: bool = False) -> float:
+def column_bytes(own: Quantization, scaled: bool = False) -> float:
     """Return the bytes moved per element to quantize an activation by columns only; *scaled*: the scale of its tensor is available."""
     return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 
 
-def weight(own: Quantizing, gpu: Gpu, stack: Stack, kept: bool) -> float:
-    """Return the bytes moved per element to quantize a weight by rows and by columns; *kept*: it is already stored in few bits."""
-    if kept:
-        return 2.0 * own.weight if transposes(gpu) else 0.0
+def weight_bytes(own: Quantization, gpu: Gpu, stack: Stack, is_stored: bool) -> float:
+    """Return the bytes moved per element to quantize a weight by rows and by columns; *is_stored*: it is already stored in few bits."""
+    if is_stored:
+        return 2.0 * own.weight if needs_transposes(gpu) else 0.0
     return (NARROW if stack.mesh is not None else WIDE) * own.weight_reads + own.weight * own.copies(gpu)
 
 
-def _kept_narrow(own: Quantizing, stack: Stack) -> bool:
+def _kept_narrow(own: Quantization, stack: Stack) -> bool:
     return stack.mesh is not None and stack.mesh.parameters_8bit and not own.own_columns
 
 

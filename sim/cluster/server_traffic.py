@@ -28,7 +28,7 @@ class Hosts(NamedTuple):
     servers: tuple[int, ...]
 
     @property
-    def lists(self) -> list[list[int]]:
+    def node_lists(self) -> list[list[int]]:
         """Return the node lists that tell groups of nodes apart: all hosts, the workers, and each server."""
         return [sorted({*self.workers, *self.servers}), list(self.workers), *([server] for server in self.servers)]
 
@@ -61,29 +61,29 @@ class ServerFabric(NamedTuple):
     """The fabric as the traffic of one job with servers crosses it."""
 
     hosts: Hosts = Hosts((), ())
-    ways: tuple[HostPort, ...] = ()
+    ports: tuple[HostPort, ...] = ()
 
     @property
     def capacities(self) -> dict[str, float]:
         """Return the capacity (bytes/s) of every live resource."""
-        return {f"{way.port.name}.{side}": way.port.capacity for way in self.ways for side in ("up", "down")}
+        return {f"{host_port.port.name}.{side}": host_port.port.capacity for host_port in self.ports for side in ("up", "down")}
 
     @property
     def descriptions(self) -> dict[str, str]:
         """Return a description of every live resource."""
-        return {f"{way.port.name}.{side}": way.port.description for way in self.ways for side in ("up", "down")}
+        return {f"{host_port.port.name}.{side}": host_port.port.description for host_port in self.ports for side in ("up", "down")}
 
-    def load(self, server: int, outward: bool, weight: float, alike: int = 0) -> dict[str, float]:
+    def load(self, server: int, outward: bool, weight: float, equal_servers: int = 0) -> dict[str, float]:
         """Return the load on each live resource of one byte between each worker and *server*; *weight* is its load on a NIC.
 
-        A *server* of -1 means all servers, or the share of *alike* of them if that is not 0.
+        A *server* of -1 means all servers, or the share of *equal_servers* of them if that is not 0.
         """
-        part = alike / len(self.hosts.servers) if alike and self.ways else 1.0
+        part = equal_servers / len(self.hosts.servers) if equal_servers and self.ports else 1.0
         load: dict[str, float] = {}
-        for way in self.ways:
-            for side, streams in zip(("up", "down"), way.streams(self.hosts, server, outward), strict=True):
+        for host_port in self.ports:
+            for side, streams in zip(("up", "down"), host_port.streams(self.hosts, server, outward), strict=True):
                 if streams:
-                    load[f"{way.port.name}.{side}"] = part * streams * (weight if way.port.relative else 1.0)
+                    load[f"{host_port.port.name}.{side}"] = part * streams * (weight if host_port.port.relative else 1.0)
         return load
 
 
@@ -92,10 +92,13 @@ UNLIMITED = ServerFabric()
 
 
 def server_fabric(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> ServerFabric:
-    """Return the ways of a job with servers; *lists* are node lists of all jobs, with those of *hosts* (`Hosts.lists`) from *job* on."""
+    """Return the ports that a job with servers uses.
+
+    *lists* are the node lists of all jobs; those of *hosts* (`Hosts.node_lists`) begin at index *job*.
+    """
     fabric = job_fabric(hardware, lists, job, fold)
-    ways = []
+    ports = []
     for port in fabric.ports:
         workers = sum(node in port.nodes for node in hosts.workers)
-        ways.append(HostPort(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
-    return ServerFabric(hosts, tuple(ways))
+        ports.append(HostPort(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
+    return ServerFabric(hosts, tuple(ports))

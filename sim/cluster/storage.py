@@ -90,14 +90,14 @@ class Credits:
         self.level = self.capacity
         """I/O operations left above the baseline."""
 
-    def emptied(self) -> Credits:
+    def empty_copy(self) -> Credits:
         """Return an empty copy of the bucket."""
         empty = copy(self)
         empty.level = 0.0
         return empty
 
     @property
-    def left(self) -> bool:
+    def can_burst(self) -> bool:
         """Whether the volume may burst now."""
         return self.level > 0
 

@@ -89,13 +89,13 @@ def show(
 ) -> None:
     """Show which layers hold a model's FLOP, parameters, activations and time."""
     from sim.report import layers
-    from sim.study.show import against_gradients, chosen, layer_document
+    from sim.study.show import compare_with_gradients, layer_document, match_workloads
 
-    names = chosen(workloads)
+    names = match_workloads(workloads)
     if len(names) > 1 and hardware is None:
         raise SpecError(f"{len(names)} workloads are compared by their gradient stalls on a machine; write --hardware HW")
     if len(names) > 1 and hardware is not None:
-        document = against_gradients(names, hardware, sets, batch)
+        document = compare_with_gradients(names, hardware, sets, batch)
         text, plot = layers.stall_by_gradients_text(document), layers.stall_by_gradients_plot
     else:
         document = layer_document(names[0], hardware, sets, batch)

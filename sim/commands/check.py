@@ -28,7 +28,7 @@ def check(
     """Validate descriptions and list all problems at once, each with file, line and column."""
     from sim.check import validate
 
-    verdicts = validate(files, messages.counting("files"))
+    verdicts = validate(files, messages.counter("files"))
     messages.progress("")
     for verdict in verdicts:
         for problem in verdict.problems:

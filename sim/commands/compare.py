@@ -24,7 +24,7 @@ from sim.commands.options import (
     prices_due,
     takes_options,
 )
-from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, part
+from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, select_options
 from sim.terminal import messages, show_table, write_result
 
 
@@ -54,7 +54,7 @@ def compare(
     html: HtmlOption = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
-    from sim.documents import comparison_rows, reading
+    from sim.documents import comparison_rows, with_inputs
     from sim.report.comparison import comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
@@ -70,19 +70,19 @@ def compare(
         workload,
         tuple(sets),
         market=market_of(options["market"]),
-        plan=plan_of(**part(options, WholeJobOptions)),
+        plan=plan_of(**select_options(options, WholeJobOptions)),
         layout=layout,
         prices=prices_due(prices, price),
-        **part(options, SizeOptions),
+        **select_options(options, SizeOptions),
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = comparison_rows(scenario, names, counts, processes, messages.counting, options["power_cap"])
+    rows = comparison_rows(scenario, names, counts, processes, messages.counter, options["power_cap"])
     messages.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     document = comparison_document(workload_name(scenario), rows, options["sort"], note)
     text, table = comparison_text(document), figures_csv(document["rows"])
-    page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
+    page = with_inputs(comparison_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})
     show_table(document, text, table, as_json, as_csv)
     if not document["rows"]:

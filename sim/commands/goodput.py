@@ -10,7 +10,7 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, Wl, takes_options
-from sim.study.options import GoodputOptions, TrainingOptions, part
+from sim.study.options import GoodputOptions, TrainingOptions, select_options
 from sim.study.weeks import Weeks
 from sim.terminal import messages, print_json, show_text, write_result
 
@@ -50,7 +50,7 @@ def goodput(
         market=market_of(options["market"]),
         layout=layout,
         prices=prices,
-        **part(options, TrainingOptions),
+        **select_options(options, TrainingOptions),
     )
     weeks = replace(drawn, tokens=None if drawn.tokens is None else token_count(drawn.tokens))
     _show(scenario, weeks, fast, as_json, output, html)
@@ -58,14 +58,14 @@ def goodput(
 
 def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: Path | None, html: Path | None) -> None:
     """Simulate *weeks* of *scenario*, print the results and write the requested files."""
-    from sim.documents import reading, weeks_document
+    from sim.documents import weeks_document, with_inputs
     from sim.report.figures import figures_csv
     from sim.report.goodput import goodput_plot, goodput_text
     from sim.report.page.goodput import goodput_page
 
-    weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast, progress=messages.counting("batches of simulated runs"))
+    weeks.check()
+    document = weeks_document(scenario, weeks, changes=not fast, progress=messages.counter("batches of simulated runs"))
     messages.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
-    write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
+    write_result(output, html, "goodput", (document, text), with_inputs(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
     print_json(document) if as_json else show_text(text)

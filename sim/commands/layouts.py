@@ -41,7 +41,7 @@ def show_layouts(
     _require_one(len(scenarios), trace, chakra)
     answers: list[LayoutAnswer] = []
     documents = []
-    done = messages.counting("runs")
+    done = messages.counter("runs")
     for each in scenarios:
         try:
             answers.append(layout_answer(each))

@@ -17,7 +17,7 @@ from sim.spec.own_prices import prices_from_options
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
-from sim.study.options import Declared, options_of
+from sim.study.options import DeclaredOption, options_of
 from sim.units import any_of
 
 Hw = Annotated[
@@ -106,7 +106,7 @@ LAYOUT: Final[dict[str, Any]] = {
 """Options that define the layout of a model, by the parameter of `layout_of` that each one sets."""
 
 
-def as_typed(name: str, declared: Declared) -> Any:
+def as_typed(name: str, declared: DeclaredOption) -> Any:
     """Return the option *name* in Typer's notation."""
     option = declared.option
     words = option.words

@@ -26,7 +26,7 @@ from sim.commands.options import (
 )
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.study.options import PlanOptions, StepOptions, part
+from sim.study.options import PlanOptions, StepOptions, select_options
 from sim.terminal import messages, show_table, write_result
 from sim.units import pluralized, show
 
@@ -86,7 +86,7 @@ def plan(
     if options["with_failures"] and options["tokens"] is None:
         raise SpecError("--with-failures: set the length of the job with --tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
-    scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **part(options, StepOptions))
+    scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **select_options(options, StepOptions))
     limits = Limits(
         options["simulate"], size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"]
     )
@@ -102,7 +102,7 @@ def plan(
             crew,
         )
         sensitivities = (
-            sensitivities_of(layout_plan, messages.counting("changes"), crew)
+            sensitivities_of(layout_plan, messages.counter("changes"), crew)
             if options["sensitivity"] and not layout_plan.tally.interrupted
             else []
         )
@@ -119,10 +119,10 @@ def plan(
 
 def progress_text(tally: Tally) -> str:
     """Return the progress of a search in one line."""
-    if tally.best is None or tally.left is None:
+    if tally.best is None or tally.remaining_work is None:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, and none fits so far"
-    done, runs_left = len(tally.outcomes), round(tally.left.simulations)
-    time_left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
+    done, runs_left = len(tally.outcomes), round(tally.remaining_work.simulations)
+    time_left = f", about {show(tally.remaining_work.seconds, 'time', 2)} left" if tally.remaining_work.seconds >= 1 else ""
     return (
         f"{pluralized(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} per step{time_left}"
     )

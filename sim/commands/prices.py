@@ -39,9 +39,9 @@ def prices(
         _refresh(refresh, date, as_json)
         return
     from sim.report.listing import columns_text
-    from sim.spec.days import STALE, first_day
+    from sim.spec.days import STALE_DAYS, first_day
     from sim.spec.days import today as clock
-    from sim.spec.listing import exported, select, without_match
+    from sim.spec.listing import export_row, select, without_match
     from sim.spec.prices import PRICES, named_rows, price_rows
 
     rows, problems = price_rows(first_day(today) if today else clock())
@@ -51,24 +51,24 @@ def prices(
     if where and not chosen:
         messages(without_match(rows, where, PRICES))
     if as_json:
-        print_json({"prices": [exported(row, PRICES) for row in chosen]})
+        print_json({"prices": [export_row(row, PRICES) for row in chosen]})
     else:
         show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
-        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE} days old")
+        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old")
     if where and not chosen:
         raise typer.Exit(1)
 
 
 def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     """Show the prices that *folder* would change; if *day* is given, write them as prices of that day."""
-    from sim.spec.price_refresh import HOUR, changes, rewritten
+    from sim.spec.price_refresh import HOUR, price_changes, rewrite
 
     def shown(price: float | None) -> str:
         return "-" if price is None else f"{price:.6g}"
 
-    changed = changes(folder)
-    texts = [(change.path, rewritten(change, day)) for change in changed] if day else []
+    changed = price_changes(folder)
+    texts = [(change.path, rewrite(change, day)) for change in changed] if day else []
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
     old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in changed]

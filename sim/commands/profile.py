@@ -45,7 +45,7 @@ def profile(
     html: HtmlOption = None,
 ) -> None:
     """Simulate the Stash profiler: runs RUN0 to RUN3 with their stalls and costs, compared with the direct attribution of stalls."""
-    from sim.documents import reading
+    from sim.documents import with_inputs
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page
     from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
@@ -65,7 +65,7 @@ def profile(
     profiled = stash_profile(scenario, twin)
     document = profile_document(profiled, literal)
     text, table = profile_text(profiled, document), figures_csv(profile_rows(document))
-    write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
+    write_result(output, html, "profile", (document, text), with_inputs(profile_page, scenario), profile_plot, {"profile.csv": table})
     print_json(document) if as_json else show_text(text)
 
 
@@ -77,7 +77,7 @@ def _of_layout(scenario: Scenario, as_json: bool, output: Path | None, html: Pat
     from sim.report.page.layout_profile import layout_profile_page
     from sim.study.layout_profile import layout_profile
 
-    profiled = layout_profile(scenario, messages.counting("runs"))
+    profiled = layout_profile(scenario, messages.counter("runs"))
     messages.progress("")
     document = layout_profile_document(profiled)
     text, table = layout_profile_text(document), figures_csv(profile_rows(document))

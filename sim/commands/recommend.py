@@ -29,7 +29,7 @@ from sim.commands.options import (
     takes_options,
 )
 from sim.spec.yaml import SpecError
-from sim.study.options import RecommendOptions, RentingOptions, SizeOptions, WholeJobOptions, part
+from sim.study.options import RecommendOptions, RentingOptions, SizeOptions, WholeJobOptions, select_options
 from sim.terminal import messages, print_json, show_text, write_result
 
 
@@ -66,7 +66,7 @@ def recommend(
     Spot machines are candidates only if their spot price (`list hardware`) and interruption data (K80, P100, V100) are available;
     --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch is given.
     """
-    from sim.documents import RentalOptions, reading, recommendation
+    from sim.documents import RentalOptions, recommendation, with_inputs
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
     from sim.report.recommendation import recommendation_plot, recommendation_text
@@ -78,8 +78,10 @@ def recommend(
     budget = Budget(positive(options["budget_hours"], "--budget-hours", 3600.0), positive(options["budget_usd"], "--budget-usd"))
     if options["batch"] is not None and options["global_batch"] is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
-    plan = plan_due(**part(options, WholeJobOptions))
-    scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **part(options, SizeOptions))
+    plan = plan_due(**select_options(options, WholeJobOptions))
+    scenario = Scenario(
+        "", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **select_options(options, SizeOptions)
+    )
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     check_workers(processes, cluster)
     renting = RentalOptions(
@@ -91,12 +93,12 @@ def recommend(
         journal=journal,
         cluster=cluster,
         notice=messages,
-        **part(options, RentingOptions),
+        **select_options(options, RentingOptions),
     )
-    document, able = recommendation(scenario, renting, messages.counting)
+    document, able = recommendation(scenario, renting, messages.counter)
     messages.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])
-    page = reading(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
+    page = with_inputs(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
     write_result(output, html, "recommend", (document, text), page, recommendation_plot, {"recommend.csv": table})
     print_json(document) if as_json else show_text(text)
     if document["best"] is None:

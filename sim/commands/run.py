@@ -12,7 +12,7 @@ from sim.commands.app import app
 from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, TraceOption, Wl, takes_options
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.study.options import ExtrasOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, part
+from sim.study.options import ExtrasOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, select_options
 from sim.terminal import messages, print_json, show_text, write_report
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def run(
         placement=options["placement"],
         batch=samples,
         market=market_of(options["market"]),
-        plan=plan_of(**part(options, WholeJobOptions)),
+        plan=plan_of(**select_options(options, WholeJobOptions)),
         layout=layout,
         prices=prices,
-        **part(options, SimulationOptions),
+        **select_options(options, SimulationOptions),
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
@@ -86,7 +86,7 @@ def run(
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: applies only to a Chakra trace, and {workload} is a workload; leave it out")
-    extras = RunExtras(**part(options, ExtrasOptions))
+    extras = RunExtras(**select_options(options, ExtrasOptions))
     extras.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
@@ -110,7 +110,7 @@ def _show_runs(
     from sim.study.scaling import answers
 
     keep_rates = output is not None or html is not None
-    points = answers(scenarios, thorough, messages.counting("runs"), keep_rates, messages.counting("runs of the sensitivity analysis"))
+    points = answers(scenarios, thorough, messages.counter("runs"), keep_rates, messages.counter("runs of the sensitivity analysis"))
     messages.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
@@ -133,14 +133,14 @@ def _show_runs(
         first_document, text = {"schema": 1, "runs": documents}, scaling_text(rows)
 
     def page() -> str:
-        from sim.documents import reading
+        from sim.documents import with_inputs
         from sim.report.page.run import run_page
         from sim.report.page.scaling import scaling_page
 
         return (
             run_page(runs[0], first_document, points[0].bottlenecks)
             if len(scenarios) == 1
-            else reading(scaling_page, scenarios[0])(first_document)
+            else with_inputs(scaling_page, scenarios[0])(first_document)
         )
 
     def plots() -> Mapping[str, str | bytes]:

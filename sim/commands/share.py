@@ -34,7 +34,7 @@ def share(
     html: HtmlOption = None,
 ) -> None:
     """Divide the data-loader workers of a node among its jobs: show what each job gains, and when it finishes."""
-    from sim.documents import reading
+    from sim.documents import with_inputs
     from sim.report.figures import figures_csv
     from sim.report.page.share import share_page
     from sim.report.share import share_document, share_plot, share_rows, share_text
@@ -42,9 +42,9 @@ def share(
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, messages.counting("policies")))
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, messages.counter("policies")))
     messages.progress("")
     text, table = share_text(document), figures_csv(share_rows(document))
-    page = reading(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
+    page = with_inputs(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
     write_result(output, html, "share", (document, text), page, share_plot, {"share.csv": table})
     show_table(document, text, table, as_json, as_csv)

@@ -40,18 +40,18 @@ def spot(
     html: HtmlOption = None,
 ) -> None:
     """Simulate a job on spot machines with interruptions: the distribution of its time and cost, compared with on-demand machines."""
-    from sim.documents import document, reading
+    from sim.documents import document, with_inputs
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page
     from sim.report.spot import spot_document, spot_plot, spot_text
     from sim.study.scenario import Scenario
-    from sim.study.spot import Wanted
+    from sim.study.spot import SpotRequest
     from sim.study.spot import spot as drawn
 
-    wanted = Wanted(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, **lifetime)
+    wanted = SpotRequest(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, **lifetime)
     scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, seed=seed, prices=prices, **options)
     answer = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(answer)
     table = figures_csv(answer["distribution"])
-    write_result(output, html, "spot", (answer, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
+    write_result(output, html, "spot", (answer, text), with_inputs(spot_page, scenario), spot_plot, {"spot.csv": table})
     print_json(answer) if as_json else show_text(text)

@@ -25,7 +25,7 @@ from sim.commands.options import (
 )
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
-from sim.study.options import PointOptions, SweepOptions, part
+from sim.study.options import PointOptions, SweepOptions, select_options
 from sim.terminal import messages, named_as_called
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def sweep(
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
     from sim.study.space import points_of
-    from sim.study.sweep import swept
+    from sim.study.sweep import sweep_rows
 
     check_table(output)
     if output.exists() and not force:
@@ -82,14 +82,14 @@ def sweep(
         nodes=one_number(nodes, "--nodes"),
         layout=layout,
         prices=prices,
-        **part(options, PointOptions),
+        **select_options(options, PointOptions),
     )
     journal = output.with_name(output.name + ".journal")
-    progress = messages.counting("points")
+    progress = messages.counter("points")
     with (
         _report_on_interrupt(journal, force),
-        swept(
-            scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, messages, alone=not force
+        sweep_rows(
+            scenario, points, row, journal, processes, lambda done: progress(done.points, done.total), cluster, messages, alone=not force
         ) as rows,
     ):
         messages.progress("")
@@ -125,7 +125,7 @@ def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: SweepRows) -
     from sim.report.sweep import sweep_document
     from sim.spec.whole_file import write_file
     from sim.study.descriptions import descriptions
-    from sim.study.sweep import at
+    from sim.study.sweep import scenario_at
 
-    read, varied = descriptions(at(scenario, first)), [key for key, _ in first]
+    read, varied = descriptions(scenario_at(scenario, first)), [key for key, _ in first]
     write_file(html, named_as_called(sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read)))

@@ -30,7 +30,7 @@ def whatif(
     html: HtmlOption = None,
 ) -> None:
     """Rank upgrades: the step time with each resource 2x and infinitely fast, and the value of the upgrade."""
-    from sim.documents import reading
+    from sim.documents import with_inputs
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
     from sim.report.page.layout import layout_page
@@ -43,15 +43,15 @@ def whatif(
 
     scenario = Scenario(hardware, workload, tuple(sets), one_number(nodes, "--nodes"), layout=layout, prices=prices, **options)
     if has_layout(scenario):
-        layout_answer = layout_whatif(scenario, messages.counting("resources"))
+        layout_answer = layout_whatif(scenario, messages.counter("resources"))
         messages.progress("")
         document = layout_whatif_document(layout_answer)
         layout_text, rows = layout_whatif_text(document), figures_csv(document["resources"])
         page = partial(layout_page, layout_answer.answer.run)
         write_result(output, html, "whatif", (document, layout_text), page, None, {"whatif.csv": rows})
         return show_table(document, layout_text, rows, as_json, as_csv)
-    answer = whatif_document(upgrades(scenario, progress=messages.counting("resources")))
+    answer = whatif_document(upgrades(scenario, progress=messages.counter("resources")))
     messages.progress("")
     text, table = whatif_text(answer), figures_csv(answer["resources"])
-    write_result(output, html, "whatif", (answer, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
+    write_result(output, html, "whatif", (answer, text), with_inputs(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
     show_table(answer, text, table, as_json, as_csv)

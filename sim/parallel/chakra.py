@@ -183,7 +183,7 @@ class _Reader:
         nbytes = self._amount(node, "comm_size", needed=True)
         meets = node.attributes.get(RENDEZVOUS_KEY) is True
         tag = self._number(node, "comm_tag", 0)
-        return base._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
+        return base._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, has_rendezvous=meets)
 
     def _number(self, node: TraceNode, name: str, default: int | None = None) -> int:
         value: Any = node.attributes.get(name, default)

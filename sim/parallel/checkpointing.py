@@ -45,26 +45,28 @@ _OUTPUTS: Final[Mapping[str, str]] = {
 (core/tensor_parallel/random.py, ``CheckpointWithoutOutput``). The other modules keep only their input."""
 
 
-class Recomputed(NamedTuple):
+class RecomputedPiece(NamedTuple):
     """A piece whose forward pass is recomputed in backward, and the recomputed share."""
 
     piece: LayerPiece
     share: float
 
 
-def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
+def recomputed_pieces(training: Training, unit: Unit) -> tuple[RecomputedPiece, ...]:
     """Return the pieces of *unit* whose forward pass is recomputed in backward."""
     checkpointing = training.activation_checkpointing
     if unit.kind != "block":
         return ()
     if checkpointing == "blocks":
         saves = training.recompute_saves
-        return tuple(Recomputed(piece, 1.0) for piece in _rerun_pieces(training, unit) if not is_named(piece.layer, saves))
+        return tuple(RecomputedPiece(piece, 1.0) for piece in _rerun_pieces(training, unit) if not is_named(piece.layer, saves))
     if checkpointing == "operators":
         shares = _every_second(unit)
-        return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
+        return tuple(RecomputedPiece(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
-    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer, modules))
+    return tuple(
+        RecomputedPiece(piece, 1.0) for piece in unit.pieces if _is_selected(piece, checkpointing) or in_modules(piece.layer, modules)
+    )
 
 
 def _rerun_pieces(training: Training, unit: Unit) -> Sequence[LayerPiece]:
@@ -90,7 +92,7 @@ def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -
     return min(1.0, training.recompute_blocks / blocks) if blocks else 1.0
 
 
-def discarded(modules: Sequence[str], unit: Unit) -> list[float]:
+def discarded_shares(modules: Sequence[str], unit: Unit) -> list[float]:
     """Return how many of its saved bytes each piece of a block does not keep because *modules* of the block are recomputed."""
     freed = []
     inside = False

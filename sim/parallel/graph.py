@@ -26,7 +26,7 @@ class GraphNode(NamedTuple):
     """Number of the node in the graph's file."""
     name: str
     kind: NodeKind
-    after: tuple[int, ...] = ()
+    predecessors: tuple[int, ...] = ()
     """Places in the graph of the nodes that it waits for."""
     seconds: float | None = None
     """Duration, if specified."""
@@ -40,7 +40,7 @@ class GraphNode(NamedTuple):
     peer: int = -1
     """The other end of a message."""
     tag: int = 0
-    meets: bool = False
+    has_rendezvous: bool = False
     """Whether a message leaves only when its receiver is ready."""
 
 
@@ -78,8 +78,8 @@ class Matches(NamedTuple):
 def order(graph: Graph) -> list[int]:
     """Return the places of *graph*, ordered by number as far as dependencies allow. Raise SpecError if dependencies form a cycle."""
     followers = followers_of(graph)
-    left = [len(node.after) for node in graph.nodes]
-    ready = [(node.number, place) for place, node in enumerate(graph.nodes) if not node.after]
+    left = [len(node.predecessors) for node in graph.nodes]
+    ready = [(node.number, place) for place, node in enumerate(graph.nodes) if not node.predecessors]
     heapq.heapify(ready)
     places = []
     while ready:
@@ -91,7 +91,7 @@ def order(graph: Graph) -> list[int]:
                 heapq.heappush(ready, (graph.nodes[after].number, after))
     if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
-        cycle = _cycle({place: next(before for before in graph.nodes[place].after if before in blocked) for place in blocked})
+        cycle = _cycle({place: next(before for before in graph.nodes[place].predecessors if before in blocked) for place in blocked})
         path = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
         raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {path}")
     return places
@@ -101,7 +101,7 @@ def followers_of(graph: Graph) -> list[list[int]]:
     """Return, for each place of *graph*, the places that wait for it."""
     followers: list[list[int]] = [[] for _ in graph.nodes]
     for place, node in enumerate(graph.nodes):
-        for before in node.after:
+        for before in node.predecessors:
             followers[before].append(place)
     return followers
 
@@ -207,14 +207,14 @@ def _require_no_deadlock(graphs: Sequence[Graph], matched_up: Matches) -> None:
             waits[after].add(before)
     for meeting in matched_up.messages:
         sent, received = (first[rank] + place for rank, place in meeting.members)
-        if meeting.node.meets:
+        if meeting.node.has_rendezvous:
             representatives[received] = sent
         else:
             waits[received].add(sent)
     for rank, graph in enumerate(graphs):
         for place, node in enumerate(graph.nodes):
             own = representatives[first[rank] + place]
-            waits[own].update(representatives[first[rank] + before] for before in node.after)
+            waits[own].update(representatives[first[rank] + before] for before in node.predecessors)
     _require_acyclic(graphs, first, waits)
 
 

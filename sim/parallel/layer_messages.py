@@ -15,12 +15,12 @@ from sim.spec.workload import Attention, Layer
 
 
 class LayerMessage(NamedTuple):
-    """One exchange of a rank: bytes per sample for 4-byte elements; *beside*: whether it overlaps with the layer's own work."""
+    """One exchange of a rank: bytes per sample for 4-byte elements; *overlaps*: whether it overlaps with the layer's own work."""
 
     axis: Literal["tensor", "context", "expert"]
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
     nbytes: float
-    beside: bool = False
+    overlaps: bool = False
     skew: float = 1.0
     """For an all-to-all: bytes that the most loaded rank receives (in combine: sends), divided by the mean."""
 
@@ -47,7 +47,7 @@ def tensor_messages(
             forward.append(LayerMessage("tensor", "all_gather", entering))
             backward.append(LayerMessage("tensor", "reduce_scatter", entering))
             if regathers:
-                backward.append(LayerMessage("tensor", "all_gather", entering, beside=True))  # the input, for the gradient of the weights
+                backward.append(LayerMessage("tensor", "all_gather", entering, overlaps=True))  # the input, for the gradient of the weights
         else:
             backward.append(LayerMessage("tensor", "all_reduce", entering))
         return True
@@ -95,8 +95,8 @@ def context_messages(attention: Attention, parallel: Parallel, forward: list[Lay
     width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
     local = attention.keys / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
     if parallel.context_exchange == "ring":
-        forward.append(LayerMessage("context", "all_gather", local * parallel.context, beside=True))  # one ring step per rank
-        backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, beside=True))
+        forward.append(LayerMessage("context", "all_gather", local * parallel.context, overlaps=True))  # one ring step per rank
+        backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, overlaps=True))
     else:
         gathered = LayerMessage("context", "all_gather", local * parallel.context)
         forward.append(gathered)

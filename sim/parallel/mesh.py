@@ -149,7 +149,7 @@ class Mesh:
         return range(node * self.gpus_per_node, min((node + 1) * self.gpus_per_node, self.gpus))
 
     @cached_property
-    def even(self) -> bool:
+    def is_even(self) -> bool:
         """Return whether one node can represent all nodes with the same stage: ranks, groups and messages are placed identically."""
         if self._boxes:
             return True
@@ -193,7 +193,7 @@ class Mesh:
         return (tuple(own), tuple(sorted(others))), (len(own), tuple(sorted(map(len, others))))
 
 
-def divisors(number: int, near: int) -> str:
+def nearest_divisors(number: int, near: int) -> str:
     """Return the divisors of *number* just below and above *near* as text, such as ``4 or 8``."""
     every = [size for size in range(1, number + 1) if number % size == 0]
     below, above = [size for size in every if size <= near], [size for size in every if size > near]
@@ -225,5 +225,5 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
         ("reshard_after_forward", kept, pool // parallel.replicate, "ranks of a shard group"),
     ):
         if of % size:
-            raise SpecError(f"training.parallel.{name}: {size} does not divide the {of} {ranks}; use {divisors(of, size)}")
+            raise SpecError(f"training.parallel.{name}: {size} does not divide the {of} {ranks}; use {nearest_divisors(of, size)}")
     return Mesh(parallel, gpus, placement[0], parallel.order or order)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, position, waits_for_send
-from sim.spec.extensions import SCHEDULES, called, extension, is_place
+from sim.parallel.schedule import PASSES, Action, PassKind, find_deadlock, position, waits_for_send
+from sim.spec.extensions import SCHEDULES, call_extension, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
 
@@ -49,9 +49,10 @@ class OwnPasses:
 
 
 def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahead: bool = False) -> OwnPasses | None:
-    """Return the passes of the schedule *name* on such a pipeline; None if it is built in. *runs_ahead*: see `sim.parallel.schedule.holds`.
+    """Return the passes of the schedule *name* on such a pipeline; None if it is built in.
 
-    Raise SpecError with a one-sentence message if a pass is missing or duplicated, or if the stages deadlock.
+    *runs_ahead* is as in `sim.parallel.schedule.waits_for_send`. Raise SpecError with a one-sentence message if a pass is
+    missing or duplicated, or if the stages deadlock.
     """
     if name in BUILT_IN:
         return None
@@ -60,14 +61,14 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
     if not isinstance(waits, bool):
         raise SpecError(f"schedule {name}: waits_for_sends is {waits!r}; write True or False")
     programs = tuple(_passes(schedule, name, stage, stages, chunks, micro_batches) for stage in range(stages))
-    cycle = deadlock(name, programs) or (_unmet(programs, chunks, runs_ahead) if waits else None)
+    cycle = find_deadlock(name, programs) or (_unmet(programs, chunks, runs_ahead) if waits else None)
     if cycle is not None:
         raise SpecError(f"schedule {name} never ends: {'; '.join(cycle)}; change the order of its passes")
     return OwnPasses(waits, programs)
 
 
 def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
-    returned = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
+    returned = call_extension(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
     actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", returned))
     counted = Counter(actions)
     for chunk in range(chunks):

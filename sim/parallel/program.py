@@ -84,23 +84,23 @@ class Start(NamedTuple):
     axis: GroupAxis
     nbytes: float
     communicator: str
-    after: Tag | None = None
+    predecessor: Tag | None = None
     """The operation of this rank that must end first."""
     prefetch: bool = False
     """The host issues it only after it has launched the works between this place and the first wait for it (FSDP's implicit prefetch)."""
-    more: tuple[Message, ...] = ()
+    more_messages: tuple[Message, ...] = ()
     """Collectives that follow the first as part of the same operation."""
-    limited: bool = False
+    is_limited: bool = False
     """The host issues it, and launches later kernels, no earlier than compute reaches this place (FSDP1's ``limit_all_gathers``)."""
     delay: float = 0.0
     """Seconds between the arrival of the last rank and the begin of the operation (Horovod's cycle)."""
-    copied: float = 0.0
+    copied_bytes: float = 0.0
     """Bytes that a stream other than the compute stream reads and writes in GPU memory before the operation begins."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """Return all its collectives in order."""
-        return (Message(self.op, self.nbytes), *self.more)
+        return (Message(self.op, self.nbytes), *self.more_messages)
 
 
 class Wait(NamedTuple):
@@ -151,7 +151,7 @@ def with_host_waits(instructions: Iterable[Instruction], ops: Container[Op]) -> 
             yield Wait(instruction.tag)
 
 
-def before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
+def works_before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
     """Yield the works of *program* between the start at place *at* and the first wait for it."""
     start = program[at]
     assert isinstance(start, Start)

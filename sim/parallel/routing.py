@@ -83,6 +83,6 @@ def expert_load(parallel: Parallel) -> ExpertLoad:
     return ExpertLoad(kept, (kept + (ranks - 1) * min(others, factor)) / ranks)
 
 
-def dropped(parallel: Parallel) -> float:
+def dropped_share(parallel: Parallel) -> float:
     """Return the share of the router's copies that are dropped because of the capacity."""
     return 1.0 - expert_load(parallel.model_copy(update={"pad_to_capacity": False})).mean

@@ -35,8 +35,8 @@ class Action(NamedTuple):
 
 
 def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
-    """Return the actions of the rank of *stage* in one step, in order; raise SpecError for combinations that `check` rejects."""
-    check(schedule, stages, chunks, micro_batches)
+    """Return the actions of the rank of *stage* in one step, in order; raise SpecError for combinations that `check_schedule` rejects."""
+    check_schedule(schedule, stages, chunks, micro_batches)
     if not 0 <= stage < stages:
         raise ValueError(f"stage {stage} of a pipeline of {stages}")
     if schedule == "zbv":
@@ -68,7 +68,7 @@ def holder(schedule: str, stages: int, chunks: int, global_chunk: int) -> tuple[
     return (stages - 1 - place if schedule in SPLIT_STAGES and chunk == 1 else place), chunk
 
 
-def check(schedule: str, stages: int, chunks: int, micro_batches: int) -> None:
+def check_schedule(schedule: str, stages: int, chunks: int, micro_batches: int) -> None:
     """Raise SpecError with a one-sentence message if *schedule* cannot run that many micro-batches on such a pipeline."""
     if min(stages, chunks, micro_batches) < 1:
         raise SpecError(f"a pipeline of {stages} stages, {chunks} chunks each, with {micro_batches} micro-batches; write 1 or more of each")
@@ -114,8 +114,8 @@ def waits_for_send(action: Action, following: Action | None, runs_ahead: bool) -
 class Gathering(NamedTuple):
     """The local chunks with sharded weights that torch's runtime first frees and then gathers before a pass."""
 
-    freed: tuple[int, ...]
-    gathered: tuple[int, ...]
+    freed_chunks: tuple[int, ...]
+    gathered_chunks: tuple[int, ...]
 
 
 def gatherings(program: Sequence[Action]) -> list[Gathering]:
@@ -134,7 +134,7 @@ def gatherings(program: Sequence[Action]) -> list[Gathering]:
     return steps
 
 
-def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
+def find_deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
     """Return None if the *programs* of all stages finish, else the cycle of waits as text, one wait per line.
 
     Sends are buffered. A forward waits for the forward of the previous chunk. A backward waits for its own forward and for the backward of

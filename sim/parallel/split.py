@@ -12,7 +12,7 @@ from itertools import groupby, islice, pairwise
 from typing import Final, NamedTuple
 
 from sim.parallel.layer_messages import SPLIT, LayerMessage, begins_experts, context_messages, expert_messages, tensor_messages
-from sim.parallel.mesh import divisors
+from sim.parallel.mesh import nearest_divisors
 from sim.parallel.shares import rank_share, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
@@ -27,7 +27,7 @@ class LayerPiece(NamedTuple):
     layer: Layer
     forward: tuple[LayerMessage, ...] = ()
     backward: tuple[LayerMessage, ...] = ()
-    counted: bool = False
+    awaits_counts: bool = False
     """Whether the host must read the number of tokens of each expert before it launches this layer (the one after the dispatch)."""
     begins_experts: bool = False
     """Whether a run of experts begins with this layer."""
@@ -46,7 +46,7 @@ class Unit:
     """FSDP's wraps around it, from the outside in, if the layout specifies what is wrapped; None: the units and the root are wrapped."""
     begins_stage: bool = False
     """Whether the layout begins a stage with it."""
-    asked: tuple[Hashable, ...] = field(default=(), repr=False)
+    unsplit_content: tuple[Hashable, ...] = field(default=(), repr=False)
     """Its contents before it is split: its kind, and all fields of its layers except names. Equal for units of equal content."""
 
     @cached_property
@@ -102,7 +102,7 @@ class Unit:
     @property
     def boundary(self) -> float:
         """Return the bytes per sample (4-byte elements) that enter the unit."""
-        return self.pieces[0].layer.received if self.pieces else 0.0
+        return self.pieces[0].layer.received_bytes if self.pieces else 0.0
 
 
 _SPLITTING: Final = (
@@ -135,7 +135,9 @@ def _split(model: ModelKey, parallel: Parallel, regathers: bool, wrapping_rule: 
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
-            contents[key] = tuple(Unit(name, kind, part, len(result) + index, asked=(index, *key)) for index, part in enumerate(parts))
+            contents[key] = tuple(
+                Unit(name, kind, part, len(result) + index, unsplit_content=(index, *key)) for index, part in enumerate(parts)
+            )
         for index, ((chain, _), template) in enumerate(zip(runs, contents[key], strict=True)):
             result.append(replace(template, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
     return tuple(result)
@@ -218,7 +220,7 @@ def _check(model: Model, parallel: Parallel) -> None:
         if wrong is not None:
             raise SpecError(
                 f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
-                f"use {divisors(wrong, parallel.tensor)}"
+                f"use {nearest_divisors(wrong, parallel.tensor)}"
             )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention to split by sequence; use context: 1")
@@ -230,9 +232,8 @@ def _check(model: Model, parallel: Parallel) -> None:
     if parallel.expert_imbalance > 1 and not groups:
         raise SpecError(f"training.parallel.expert_imbalance: {model.name} has no experts; leave it out")
     if groups and groups % parallel.expert:
-        raise SpecError(
-            f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
-        )
+        near = nearest_divisors(groups, parallel.expert)
+        raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {near}")
 
 
 def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:

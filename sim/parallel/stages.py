@@ -96,7 +96,7 @@ def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
     return [tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name))]
 
 
-def costs(shape: Transformer) -> tuple[float, float]:
+def stage_costs(shape: Transformer) -> tuple[float, float]:
     """Return the costs of a block and of the head for stages by cost (nanotron ``get_block_compute_costs``); the embedding costs 0."""
     block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
     return block, float(shape.vocab) * shape.hidden
@@ -104,7 +104,7 @@ def costs(shape: Transformer) -> tuple[float, float]:
 
 def distribution_of(options: MeshOptions, shape: Transformer | None, virtual_stages: int) -> tuple[int, int, tuple[float, float] | None]:
     """Return how a framework distributes blocks over stages: the arguments *first_less*, *last_less* and *cost* of `stages`."""
-    cost = costs(shape) if shape and options.stages_by_cost and virtual_stages == 1 else None
+    cost = stage_costs(shape) if shape and options.stages_by_cost and virtual_stages == 1 else None
     return options.first_stage_less, options.last_stage_less, cost
 
 

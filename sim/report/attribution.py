@@ -32,7 +32,7 @@ def gaps_document(profile: Profile) -> dict[str, Any]:
                     for gap in both.gaps
                 ],
             }
-            for name, both in profile.apart.items()
+            for name, both in profile.comparisons.items()
         },
         "all": {
             "subtraction_s": cold.step_time - first.step_time,

@@ -15,7 +15,7 @@ def batches_document(answer: Batches) -> dict[str, Any]:
     """Return the JSON document of *answer*."""
     search, best = answer.search, answer.search.best
     steps = answer.workload.training.gradient_accumulation_steps
-    seconds = search.known[best]
+    seconds = search.simulated_times[best]
     return {
         "schema": 1,
         "hardware": answer.hardware.name,
@@ -39,8 +39,8 @@ def batches_document(answer: Batches) -> dict[str, Any]:
         "equal": None if answer.equal is None else {"batch_per_gpu": answer.equal[0][0], "step_time_s": answer.equal[1]},
         "by_peak": {"batches_per_gpu": list(answer.by_peak[0]), "step_time_s": answer.by_peak[1]},
         "simulated": search.simulated,
-        "open": search.left,
-        "complete": not search.left,
+        "open": search.simulations_left,
+        "complete": not search.simulations_left,
         "assumptions": [
             "each GPU's gradient is weighted by its number of samples; identical GPUs of a group get equal batches",
             "bounds: the compute of each GPU without waits, and simulated steps in which no GPU has more samples",
@@ -52,7 +52,7 @@ def batches_document(answer: Batches) -> dict[str, Any]:
 
 
 def _warnings(answer: Batches) -> list[str]:
-    left = answer.search.left
+    left = answer.search.simulations_left
     return [f"not proven: {left:,} divisions of the batch that may be better were not simulated (--simulate)"] if left else []
 
 

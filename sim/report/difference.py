@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from sim.events import STALLS, causes_of
 from sim.report.columns import Title, aligned
-from sim.spec.strict import read_json, typed
+from sim.spec.strict import check_type, read_json
 from sim.spec.yaml import SpecError
 from sim.units import show
 
@@ -96,7 +96,7 @@ def read_document(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: no such file; diff compares the documents of two runs: {hint}")
     document = read_json(path, hint)
     try:
-        typed(_Run, document, str(path))
+        check_type(_Run, document, str(path))
         for stalls in (document["stalls_s"], document["first_epoch"]["stalls_s"]):
             if missing := [cause.value for cause in STALLS if cause.value not in stalls]:
                 raise SpecError(f"stalls_s.{missing[0]} is missing")

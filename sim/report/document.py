@@ -86,7 +86,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
 def _utilization(run: Run, number: int) -> float | None:
     """Return the model FLOPs utilization of job *number*, relative to the 16-bit peak of its GPUs."""
     job = run.jobs[number]
-    lent = [(slot.node.gpu, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent if each == number]
+    lent = [(slot.node.gpu, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent_gpus if each == number]
     return model_flops_utilization(job.job.workload.model.layers, job.throughput, lent)
 
 
@@ -132,8 +132,8 @@ def freed_figures(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
         "tied_resources": list(bottleneck.tied) if bottleneck and bottleneck.tied else None,
-        "tied_doubled_step_time_s": bottleneck.doubled if bottleneck else None,
-        "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
+        "tied_doubled_step_time_s": bottleneck.doubled_time if bottleneck else None,
+        "freed_step_time_s": dict(bottleneck.freed_times) if bottleneck else None,
         "without_buffer_broadcast_step_time_s": bottleneck.without_broadcast if bottleneck else None,
     }
 
@@ -216,7 +216,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     workload = run.jobs[number].job.workload
     nbytes = gradient_volume(workload)
     if isinstance(plan, ServerPlan):
-        time, bottleneck = plan.alone()
+        time, bottleneck = plan.uncontended_time()
         return {
             "algorithm": workload.training.stack.strategy,
             "protocol": None,
@@ -230,6 +230,6 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
         "algorithm": cost.algorithm,
         "protocol": cost.protocol,
         "channels": cost.channels,
-        "busbw_bytes_per_s": moved / cost.alone,
+        "busbw_bytes_per_s": moved / cost.uncontended_time,
         "bottleneck": cost.bottleneck,
     }

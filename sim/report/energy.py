@@ -14,7 +14,7 @@ from sim.training.layer_times import mix_of
 from sim.units import show
 
 if TYPE_CHECKING:
-    from sim.study.power_cap import Limited
+    from sim.study.power_cap import LimitedSteps
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
 """The figures in a row of a table."""
@@ -51,7 +51,7 @@ def _count_nodes(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[in
     return Counter((groups[node], gpus) for node, gpus in used.items())
 
 
-def power_cap_figures(limit: Limited) -> dict[str, float]:
+def power_cap_figures(limit: LimitedSteps) -> dict[str, float]:
     """Return the step time and the energy per sample with and without a *limit* on GPU power."""
     return {
         "gpu_cap_w": limit.cap, "step_time_s": limit.steps.step_time, "step_time_without_s": limit.step_time_without,
@@ -61,10 +61,10 @@ def power_cap_figures(limit: Limited) -> dict[str, float]:
 
 def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Workload, cap: str) -> dict[str, Any]:
     """Return a run's *document* with the effect of a limit of *cap* on each GPU. Raise SpecError if the effect is unknown."""
-    from sim.study.power_cap import limited  # it imports long runs and numpy, which other runs do not need
+    from sim.study.power_cap import limit_steps  # it imports long runs and numpy, which other runs do not need
     from sim.study.weeks import steps_of
 
-    figures = power_cap_figures(limited(steps_of(document, machine, workload), cap))
+    figures = power_cap_figures(limit_steps(steps_of(document, machine, workload), cap))
     return document | {"energy": document["energy"] | {"power_cap": figures}}
 
 

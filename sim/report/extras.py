@@ -21,7 +21,7 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
     if reliability is not None or spares is not None:
         from sim.study.weeks import Weeks, with_reliability  # not needed by a plain run
 
-        with_reliability(Weeks(days=1.0, spares=spares), reliability).checked()
+        with_reliability(Weeks(days=1.0, spares=spares), reliability).check()
 
 
 @dataclass(frozen=True)

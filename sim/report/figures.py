@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from sim.spec.whole_file import replacing
+from sim.spec.whole_file import replacement_file
 from sim.spec.yaml import SpecError
 
 Rows = Iterable[Mapping[str, Any]]
@@ -52,7 +52,7 @@ def check_table(path: Path) -> None:
 
 def write_table(path: Path, rows: Rows) -> None:
     """Write *rows* to *path*, as CSV or Parquet by its suffix. They are iterated over twice, and never held in memory all at once."""
-    with replacing(path) as temporary:
+    with replacement_file(path) as temporary:
         if path.suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 _write_csv(file, rows)

@@ -63,7 +63,7 @@ def goodput_of_run(
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
-    weeks.checked()
+    weeks.check()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
 
@@ -73,7 +73,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     Shares and the energy per sample are ratios of totals over these courses, such as all work kept over all time elapsed.
     """
     courses, steps = answer.courses, answer.steps
-    ended = ~np.isfinite(courses.died)
+    ended = ~np.isfinite(courses.death_times)
     figures = {name: None if values is None else values[ended] for name, values in _figures(answer).items()}
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
     elapsed, work = float(courses.elapsed[ended].mean()), float(courses.work[ended].mean())
@@ -140,7 +140,7 @@ def _died(answer: Goodput) -> dict[str, Any] | None:
     """Return the share of courses that die because spares run out, and when; None if nodes return, so that no course can die."""
     if answer.run.repairs:
         return None
-    died = answer.courses.died
+    died = answer.courses.death_times
     days = died[np.isfinite(died)] / DAY
     spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in _INTERVALS.items()}
     return {"share": days.size / died.size, "median_days": float(np.median(days)) if days.size else None, **spread}
@@ -160,7 +160,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
         "goodput": productive,
         "interruptions": courses.interruptions,
         "planned_stops": courses.stops,
-        "replaced_nodes": courses.replaced,
+        "replaced_nodes": courses.replaced_nodes,
         "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s,
         "energy_kwh": None if joules is None else joules / KWH,
         "co2_kg": None if joules is None else joules * answer.grid.intensity,

@@ -12,7 +12,7 @@ from sim.report.layouts.layout import NOTEWORTHY
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun
-from sim.training.graphs.run import Done, named
+from sim.training.graphs.run import CompletedOperation, operation_name
 from sim.units import pluralized, show
 
 SCHEMA: Final = 1
@@ -66,7 +66,7 @@ def _communication(run: GraphRun) -> list[dict[str, Any]]:
     members: dict[str, set[object]] = defaultdict(set)
     kind_of: dict[str, str] = {}
     for done in run.played.done:
-        own = named(done.node)
+        own = operation_name(done.node)
         kind = kind_of[own] = own if not done.node.communicator else f"{done.node.op} of communicators of {len(done.ranks)} ranks"
         new = {"name": kind, "ranks": len(done.ranks), "communicators": 0, "operations": 0, "bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
         _add(rows.setdefault(kind, new), done)
@@ -84,13 +84,13 @@ def _communicators(run: GraphRun) -> list[dict[str, Any]]:
     """Return a row for each collective of each communicator, and for the messages between two ranks."""
     rows: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
     for done in run.played.done:
-        own = named(done.node)
+        own = operation_name(done.node)
         new = {"name": own, "ranks": list(done.ranks), "operations": 0, "bytes": 0.0, "time_s": 0.0}
         _add(rows.setdefault((own, done.ranks), new), done)
     return list(rows.values())
 
 
-def _add(row: dict[str, Any], done: Done) -> None:
+def _add(row: dict[str, Any], done: CompletedOperation) -> None:
     row["operations"] += 1
     row["bytes"] += done.node.nbytes
     row["time_s"] += done.end - done.begin

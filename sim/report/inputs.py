@@ -49,7 +49,7 @@ def _values(spec: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Parallel) and value.trivial:
+    if isinstance(value, Parallel) and value.is_trivial:
         return
     if isinstance(value, BaseModel):
         yield from _values(value, f"{key}.")

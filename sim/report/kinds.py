@@ -17,7 +17,7 @@ def gpus_text(run: Run, number: int) -> str:
     """Return how many GPUs of each kind job *number* of *run* has: ``16 x H100-SXM5-80GB + 16 x A100-SXM4-40GB``."""
     counts: Counter[str] = Counter()
     for slot in run.cluster:
-        for job, gpus in slot.lent:
+        for job, gpus in slot.lent_gpus:
             if job == number:
                 counts[slot.node.gpu.name] += slot.count * len(gpus)
     return " + ".join(f"{count} x {name}" for name, count in counts.items())
@@ -40,7 +40,7 @@ def fullest_memory(run: Run, number: int) -> MemoryUse:
 
 
 def _tightest(run: Run, number: int) -> Slot:
-    lent = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent)]
+    lent = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent_gpus)]
     return min(lent, key=lambda slot: slot.node.gpu.memory - _memory(run, number, slot).total)
 
 

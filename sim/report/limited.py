@@ -15,9 +15,9 @@ from sim.report.energy import power_cap_figures
 from sim.report.whole_job import whole_job_document
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
-from sim.study.power_cap import Limited, limited
+from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.weeks import steps_of
-from sim.study.whole_job import Course, filling
+from sim.study.whole_job import Course, filling_times
 
 _RATES = ("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "hardware_flops_utilization")
 _PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
@@ -27,7 +27,7 @@ def under_power_cap(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, cap: str, plan: JobPlan | None = None
 ) -> dict[str, Any]:
     """Return a run's *document* with GPUs limited to *cap*; *plan* is its whole job. Raise SpecError if the effect is unknown."""
-    limit = limited(steps_of(document, machine, workload), cap)
+    limit = limit_steps(steps_of(document, machine, workload), cap)
     ratio = limit.steps.step_time / limit.step_time_without
     longer = (ratio - 1.0) * document["epoch_time_s"]
     first, end = document["first_epoch"], document.get("burst_credits_end")
@@ -44,11 +44,11 @@ def under_power_cap(
     }
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
-        shown["whole_job"] = _whole_job(document, shown, plan, ratio, filling(shown, machine, workload))
+        shown["whole_job"] = _whole_job(document, shown, plan, ratio, filling_times(shown, machine, workload))
     return shown
 
 
-def _slower_steps(first: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
+def _slower_steps(first: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:
     """Return the steps of the *first* epoch with the same added compute time as warm steps; layouts have no separate first steps."""
     if "stalls_s" not in first:
         return {}
@@ -61,7 +61,7 @@ def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
     return None if epoch["cost_usd"] is None else epoch["cost_usd"] * (1.0 + longer / epoch["epoch_time_s"])
 
 
-def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
+def _energy(document: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:
     """Return the energy of *document* at the power of the limited GPUs."""
     energy, steps = document["energy"], limit.steps
     site = steps.nodes * limit.power.total * power_model().pue
@@ -80,7 +80,10 @@ def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
 def _whole_job(
     before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float, filled: tuple[float, ...]
 ) -> dict[str, Any]:
-    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*; *filled*: see `filling`."""
+    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*.
+
+    *filled* are the `filling_times` of its epochs.
+    """
     job, end = before["whole_job"], after.get("burst_credits_end")
     epochs, parts = job["epochs"], job["parts_s"]
     first = parts["first_epoch"] / min(epochs, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sim.spec.catalogue import suggestions
-from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, exported, hardware_rows, select, without_match, workload_rows
+from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, export_row, hardware_rows, select, without_match, workload_rows
 from sim.spec.parts_listing import PARTS
 from sim.spec.yaml import SpecError
 
@@ -44,7 +44,7 @@ def listing(kind: str, where: Sequence[str]) -> Listing:
         problems += wrong
         empty = without_match(rows, where, columns) if where and not chosen else ""
         texts.append(columns_text(chosen, columns))
-        rows_of_kind[name] = [exported(row, columns) for row in chosen]
+        rows_of_kind[name] = [export_row(row, columns) for row in chosen]
     return Listing("\n\n".join(texts), rows_of_kind, problems, empty)
 
 
@@ -52,7 +52,7 @@ def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     """Return *rows* in aligned columns, numbers to the right."""
     cells: list[list[str]] = [
         [column.title for column in columns],
-        *([column.shown(row[column.name]) for column in columns] for row in rows),
+        *([column.format(row[column.name]) for column in columns] for row in rows),
     ]
     widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
     return "\n".join(_line(line, widths, columns) for line in cells)

@@ -24,16 +24,16 @@ _CLEARLY = 0.1
 def choice_warnings(run: Run, number: int = 0) -> list[str]:
     """Return a warning if an algorithm that NCCL considers but does not choose would shorten the step of job *number*."""
     job, plan = run.jobs[number], run.rings[number]
-    if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced:
+    if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced_algorithm:
         return []
     messages = messages_of_step(run, number)
     costs = {nbytes: plan.cost(nbytes) for nbytes in messages}
-    ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
+    ways = {nbytes: plan.considered_costs(nbytes) for nbytes in messages}
     everywhere = set.intersection(*(set(of_size) for of_size in ways.values())) if ways else set()
     if len(everywhere) < 2:
         return []
-    now = sum(cost.alone * messages[nbytes] for nbytes, cost in costs.items())
-    times = {name: sum(ways[nbytes][name].alone * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
+    now = sum(cost.uncontended_time * messages[nbytes] for nbytes, cost in costs.items())
+    times = {name: sum(ways[nbytes][name].uncontended_time * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
     best = min(times, key=lambda name: times[name])
     waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
     if now - times[best] < _CLEARLY * now or min(now - times[best], waited) < NOTEWORTHY * job.warm.step_time:

@@ -78,7 +78,7 @@ def plan_document(
 
     Raise SpecError if failures are requested but the number of tokens of the job is not specified.
     """
-    tally, setting = plan.tally, plan.ways[0][0]
+    tally, setting = plan.tally, plan.layouts[0][0]
     front = plan.front()
     best = tally.outcomes[0]
     rows = [_row(plan, each, best, on) for each, on in zip(tally.outcomes, front, strict=True)]
@@ -87,8 +87,8 @@ def plan_document(
         "schema": SCHEMA,
         "hardware": setting.hardware.name,
         "workload": setting.workload.name,
-        "nodes": sorted({each.nodes for each, _ in plan.ways}),
-        "gpus": sorted({each.nodes * each.gpus_per_node for each, _ in plan.ways}),
+        "nodes": sorted({each.nodes for each, _ in plan.layouts}),
+        "gpus": sorted({each.nodes * each.gpus_per_node for each, _ in plan.layouts}),
         "global_batch": plan.global_batch,
         "sequence": plan.sequence,
         "tokens": plan.tokens,
@@ -119,7 +119,7 @@ def plan_document(
 
 
 def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[str, Any]:
-    run, candidate = outcome.run, outcome.way.candidate
+    run, candidate = outcome.run, outcome.placed_layout.candidate
     tokens = None if plan.sequence is None else plan.sequence * run.global_batch
     money = cost_of_step(outcome)
     steps = plan.steps
@@ -159,7 +159,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "tie_within": tie_between(outcome, best),
         "tie": _ties(outcome, best),
         "pareto": on_front,
-        "command": run_command(plan, outcome.way),
+        "command": run_command(plan, outcome.placed_layout),
     }
 
 
@@ -259,15 +259,15 @@ def _turn(turn: ChangeEffect, within: float) -> dict[str, Any]:
     return {
         "change": turn.change,
         "same": turn.same,
-        "best": None if best is None else candidate_name(best.way.candidate),
-        "stack": None if best is None else best.way.candidate.stack,
+        "best": None if best is None else candidate_name(best.placed_layout.candidate),
+        "stack": None if best is None else best.placed_layout.candidate.stack,
         "step_time_s": None if best is None else best.step_time,
         "plan_step_time_s": None if turn.of_plan is None else turn.of_plan.time,
         "tie": best is not None and turn.of_plan is not None and _ties(turn.of_plan, best),
         "flips_at": turn.flips_at,
         "unit": turn.unit,
-        "least_times": None if flips is None else flips.least / flips.own,
-        "most_times": None if flips is None else flips.most / flips.own,
+        "least_times": None if flips is None else flips.least / flips.planned_value,
+        "most_times": None if flips is None else flips.most / flips.planned_value,
         "flips": [] if flips is None else [_flip(flip, within) for flip in flips.flips],
         "problem": turn.problem,
     }
@@ -275,13 +275,13 @@ def _turn(turn: ChangeEffect, within: float) -> dict[str, Any]:
 
 def _flip(flip: Flip, within: float) -> dict[str, Any]:
     return {
-        "holds": flip.holds,
-        "lost": flip.lost,
+        "holds": flip.holding_value,
+        "lost": flip.losing_value,
         "best": candidate_name(flip.winner),
         "stack": flip.winner.stack,
         "end": flip.end,
-        "behind": flip.behind,
-        "tie": flip.behind is not None and flip.behind <= within,
+        "behind": flip.deficit,
+        "tie": flip.deficit is not None and flip.deficit <= within,
     }
 
 
@@ -295,7 +295,7 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
         "ties: layouts within the median prediction error of similar layouts, or of layouts similar to the best",
     ]
     if plan.question.scenario.stack is None:
-        stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
+        stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.layouts})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it supports (--stack)")
     texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
@@ -306,12 +306,12 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
 
 def _cuts_assumed(plan: LayoutPlan) -> list[str]:
     """Return which layouts use the cuts of the workload's own layout, if it has any."""
-    own = plan.ways[0][0].workload.training.parallel
+    own = plan.layouts[0][0].workload.training.parallel
     parts = cut_parts(own)
     if not parts:
         return []
     field = "cuts" if own.cuts else "layers_per_stage"
-    any_match = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
+    any_match = any(setting.has_own_cuts(each) for setting, every in plan.layouts for each in every)
     effect = (
         f"applies to layouts of {parts} chunks; others are cut evenly" if any_match else f"is not used: no layout here has {parts} chunks"
     )
@@ -320,8 +320,8 @@ def _cuts_assumed(plan: LayoutPlan) -> list[str]:
 
 def _sizes_left_out(plan: LayoutPlan) -> list[str]:
     """Return which numbers of nodes have no simulated layout, and how to see the best one there."""
-    tried = sorted({setting.nodes for setting, _ in plan.ways})
-    simulated = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
+    tried = sorted({setting.nodes for setting, _ in plan.layouts})
+    simulated = {outcome.placed_layout.setting.nodes for outcome in plan.tally.outcomes}
     left = [nodes for nodes in tried if nodes not in simulated]
     if not left or not plan.tally.complete:
         return []
@@ -336,7 +336,7 @@ def _grid(run: LayoutRun) -> GridIntensity:
 
 def _batches_text(plan: LayoutPlan) -> str:
     """Return how to read the batches in a layout's name, with the best layout as an example."""
-    best = plan.tally.outcomes[0].way.candidate
+    best = plan.tally.outcomes[0].placed_layout.candidate
     each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {pluralized(best.batch, 'sample')}"
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
@@ -350,9 +350,9 @@ def _warnings(plan: LayoutPlan) -> list[str]:
         texts.append(f"interrupted: {pluralized(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
-    if plan.question.limits.objective == "cost" and not plan.rated:
+    if plan.question.limits.objective == "cost" and not plan.has_prices:
         texts.append(f"no price for this hardware, so cost counts node-seconds; set a price with {_PRICED}")
-    if plan.ways[0][0].workload.pretraining is not None:
+    if plan.layouts[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens assume that all steps are like this" if plan.tokens is not None else ""
         texts.append(
             f"planned for the workload's own steps, global batch {plan.global_batch} of {plan.sequence or 0:,} tokens each{counted_alike}: "
@@ -360,8 +360,9 @@ def _warnings(plan: LayoutPlan) -> list[str]:
         )
     others = {sentence for outcome in plan.tally.outcomes[1:] for sentence in not_validated(outcome.run)}
     texts += sorted(others - {*not_validated(plan.tally.outcomes[0].run)})  # the verdict has those of the best
-    for way in plan.refused:
-        texts.append(f"the schedule {way.candidate.schedule} cannot run any of these pipelines; '{run_command(plan, way)}' shows why")
+    for placed_layout in plan.refused_schedules:
+        schedule, command = placed_layout.candidate.schedule, run_command(plan, placed_layout)
+        texts.append(f"the schedule {schedule} cannot run any of these pipelines; '{command}' shows why")
     return texts
 
 

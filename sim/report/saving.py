@@ -18,9 +18,9 @@ def saved_document(saved: SavedRun) -> dict[str, Any]:
         "bytes": saved.nbytes,
         "writers": saved.writers,
         "blocking_s": saved.blocking,
-        "written_s": saved.written,
-        "step_time_beside_s": saved.beside,
-        "cost_s": saved.costs,
+        "written_s": saved.write_time,
+        "step_time_beside_s": saved.step_while_saving,
+        "cost_s": saved.cost,
     }
 
 

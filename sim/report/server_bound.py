@@ -22,8 +22,8 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
     rows = [
         {
             "bytes": row.nbytes,
-            "needed_bytes_per_s": dict(row.needed),
-            "hidden": {name: row.needed[name] <= table.there[name] for name in PLACEMENTS},
+            "needed_bytes_per_s": dict(row.needed_bandwidth),
+            "hidden": {name: row.needed_bandwidth[name] <= table.port_bandwidth[name] for name in PLACEMENTS},
         }
         for row in table.rows
     ]
@@ -33,7 +33,7 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
         "op": "parameter_server",
         "workers": table.workers,
         "compute_time_s": table.compute_time,
-        "port_bytes_per_s": dict(table.there),
+        "port_bytes_per_s": dict(table.port_bandwidth),
         "rows": rows,
         "assumptions": [
             "all gradients and new values of a model cross the ports during the compute of a step, at a constant rate",
@@ -66,13 +66,16 @@ def bound_text(table: BoundTable) -> str:
         f"{'model':>10} " + " ".join(f"{name:>12}" for name in PLACEMENTS),
     ]
     for row in table.rows:
-        cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there[name] else " ") for name in PLACEMENTS]
+        cells = [
+            show(row.needed_bandwidth[name], "bandwidth") + ("!" if row.needed_bandwidth[name] > table.port_bandwidth[name] else " ")
+            for name in PLACEMENTS
+        ]
         lines.append(f"{show(row.nbytes, 'binary size'):>10} " + " ".join(f"{cell:>12}" for cell in cells))
     return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in MEANINGS.items()), "  !    more than the ports can carry"])
 
 
 def _ports(table: BoundTable) -> str:
     """Return the bandwidth of ports as text: once if it is the same for all placements, else for each."""
-    if len(set(table.there.values())) == 1:
-        return f"the ports of each carry {show(table.there['CC'], 'bandwidth')}"
-    return "ports carry " + ", ".join(f"{show(rate, 'bandwidth')} ({name})" for name, rate in table.there.items())
+    if len(set(table.port_bandwidth.values())) == 1:
+        return f"the ports of each carry {show(table.port_bandwidth['CC'], 'bandwidth')}"
+    return "ports carry " + ", ".join(f"{show(rate, 'bandwidth')} ({name})" for name, rate in table.port_bandwidth.items())

@@ -10,7 +10,7 @@ from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
-from sim.study.transient import DrawnCourse, Spread, spread, undisturbed
+from sim.study.transient import DrawnCourse, Spread, spread, undisturbed_time
 from sim.units import pluralized, show
 
 QUANTILES = 40
@@ -45,7 +45,7 @@ def spot_document(answer: SpotAnswer) -> dict[str, Any]:
         "spot": {
             "time_s": _figures(time),
             "cost_usd": _figures(cost),
-            "undisturbed_time_s": undisturbed(job, answer.interval),
+            "undisturbed_time_s": undisturbed_time(job, answer.interval),
             "revocations": spread(outcomes, lambda outcome: outcome.revocations).mean,
             "lost_s": spread(outcomes, lambda outcome: outcome.lost).mean / speed,
         },

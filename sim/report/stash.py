@@ -44,7 +44,7 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
         },
         "stash": {name: _stall(stall) for name, stall in _stalls(profile, literal).items()},
         "made_of_s_per_step": {
-            name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.made_of.items()
+            name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.stall_causes.items()
         },
         "apart": gaps_document(profile),
         "direct_stalls_s": {
@@ -66,10 +66,10 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
 
 def _stalls(profile: Profile, literal: bool) -> dict[str, Stall | None]:
     return {
-        "interconnect": differential.interconnect(profile.times),
-        "network": differential.network(profile.times),
-        "prep": differential.prep(profile.times, literal),
-        "fetch": differential.fetch(profile.times, literal),
+        "interconnect": differential.interconnect_stall(profile.times),
+        "network": differential.network_stall(profile.times),
+        "prep": differential.prep_stall(profile.times, literal),
+        "fetch": differential.fetch_stall(profile.times, literal),
     }
 
 

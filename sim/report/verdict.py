@@ -89,7 +89,7 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
 def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
     """Return the sentence that two resources bound the step together, with the savings from freeing one, freeing both and doubling both."""
     one, other = _subject(first), _subject(second)
-    alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed)
+    alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed_times)
     most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"at most {100 * alone:.0f}%"
     doubled = bottleneck.saved_by_doubling
     return (
@@ -125,7 +125,7 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
 
 def _broadcast_first(bottleneck: Bottleneck) -> bool:
     """Return whether leaving out the broadcast of buffers saves as much, within a tolerance, as freeing any resource but the GPUs."""
-    most = max((bottleneck.saved(resource) for resource in bottleneck.freed if resource != "gpu"), default=0.0)
+    most = max((bottleneck.saved(resource) for resource in bottleneck.freed_times if resource != "gpu"), default=0.0)
     return bottleneck.saved_broadcast >= max(NOTEWORTHY, most - SAME)
 
 
@@ -180,9 +180,9 @@ def _the(link: str) -> str:
 def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
     """Return the saving from freeing *first*, and what limits the job then."""
     saved = f"freeing it would save {100 * bottleneck.saved(first):.0f}% of the step"
-    if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # `_prep` already names the rate of the GPUs
+    if bottleneck.next_limit is None or (first, bottleneck.next_limit) == ("cpu", "gpu"):  # `_prep` already names the rate of the GPUs
         return saved
-    return f"{saved}, then {_LIMITS[bottleneck.following]} at {_rate(job, bottleneck.freed[first])}"
+    return f"{saved}, then {_LIMITS[bottleneck.next_limit]} at {_rate(job, bottleneck.freed_times[first])}"
 
 
 def _rate(job: JobRun, step_time: float) -> str:
@@ -223,8 +223,8 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
     text = f"CPU prep: {hands} deliver {delivered}"
     if bottleneck is None:
         return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
-    if bottleneck.following in ("gpu", None):
-        return f"{text}, the GPUs could take {_rate(job, bottleneck.freed['cpu'])}"
+    if bottleneck.next_limit in ("gpu", None):
+        return f"{text}, the GPUs could take {_rate(job, bottleneck.freed_times['cpu'])}"
     return text
 
 
@@ -330,12 +330,12 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     """Return the reasons why this run's figures are less certain than usual."""
     job = run.jobs[number]
     epochs = {"first": job.first, "warm": job.warm}
-    loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
+    loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn_steps}
     sentences = [
         f"the {name} epoch has no exact period; its figures are means over the simulated steps, {_within(epoch)}"
         for name, epoch in loose.items()
     ]
-    if job.warm.drawn:
+    if job.warm.drawn_steps:
         sentences.append(_drawn(job.warm, run.seed))
     if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
         sentences.append(
@@ -358,7 +358,8 @@ def moments(bottleneck: Bottleneck) -> list[str]:
 
 def _drawn(epoch: Epoch, seed: int) -> str:
     """Return a sentence on the uncertainty of the mean of randomly drawn steps."""
-    return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {_within(epoch)}"
+    drawn = min(epoch.drawn_steps, epoch.steps)
+    return f"steps are drawn at random (seed {seed}): {drawn} of {epoch.steps} in the warm epoch, {_within(epoch)}"
 
 
 def _within(epoch: Epoch) -> str:

@@ -16,7 +16,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
-from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
+from sim.study.whatif import Crowding, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import pluralized, show
 
 SEEN = 1e-3
@@ -107,7 +107,7 @@ def _warnings(answer: WhatIf) -> list[str]:
     return edges + [_crowd(answer.run, upgrade.resource, upgrade.crowded) for upgrade in answer.upgrades if upgrade.crowded]
 
 
-def _crowd(run: Run, resource: Resource, crowded: Crowded) -> str:
+def _crowd(run: Run, resource: Resource, crowded: Crowding) -> str:
     where = f", limited by the {described(run, crowded.at)[0]}" if crowded.at else ""
     longer = show(crowded.longer, "time")
     why = f"{crowded.cause.value} takes {longer} more of a step{where}"

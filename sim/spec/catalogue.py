@@ -55,7 +55,7 @@ def _installed() -> tuple[Path, ...]:
 
 def catalogue(folder: str) -> dict[str, Path]:
     """Return all files directly in *folder* of the catalogue (``hardware``, ``workloads/stacks``, ...) by name."""
-    return dict(memo.cached((catalogue, folder), lambda: _files(folder)))
+    return dict(memo.get_or_make((catalogue, folder), lambda: _files(folder)))
 
 
 def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
@@ -64,17 +64,17 @@ def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(file), stat.st_mtime_ns, stat.st_size) for file in files for stat in [file.stat()])
 
 
-def announced(folder: str) -> dict[str, Path]:
+def provided_files(folder: str) -> dict[str, Path]:
     """Return the files of *folder* that installed packages provide, by name: stacks (entry points ``stallsim.stacks``)."""
     if folder != STACKS_FOLDER:
         return {}
     brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
-    return dict(memo.cached((announced, *brought.items()), lambda: _in_folders(*brought.values())))
+    return dict(memo.get_or_make((provided_files, *brought.items()), lambda: _in_folders(*brought.values())))
 
 
-def every(folder: str) -> dict[str, Path]:
+def all_files(folder: str) -> dict[str, Path]:
     """Return all files of *folder* by name: the catalogue's, and files of installed packages with other names."""
-    return announced(folder) | catalogue(folder)
+    return provided_files(folder) | catalogue(folder)
 
 
 def _files(folder: str) -> dict[str, Path]:
@@ -107,13 +107,13 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
         for spelling in dict.fromkeys((name, name.lower())):
             if isfile(path := f"{place}/{spelling}{SUFFIX}"):  # as text: creating a Path takes longer than checking for the file
                 return Path(path)
-    files = every(folder)
+    files = all_files(folder)
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
-    if written_in is None and (is_file(elsewhere.named(name)) or (name and is_folder(elsewhere.named(name)))):
+    if written_in is None and (is_file(elsewhere.user_path(name)) or (name and is_folder(elsewhere.user_path(name)))):
         return _file_at(name, folder, None)
-    raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){nearest(name, folder)}")
+    raise UnknownName(f"{_shown(name)} is not in the catalog ({folder}/){unknown_name_hint(name, folder)}")
 
 
 def read(path: Path, before: str | None = None) -> Document:
@@ -121,17 +121,17 @@ def read(path: Path, before: str | None = None) -> Document:
     try:
         stat = path.stat()
     except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: {yaml.unreadable(error)}") from None
-    elsewhere.note(path)
+        raise SpecError(f"{path}: {yaml.read_error_text(error)}") from None
+    elsewhere.record_read(path)
     return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
 
 
-def nearest(name: str, folder: str, path: bool = False) -> str:
+def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/; check the order of the arguments"
-    all_names, listed = list(every(folder)), len(catalogue(folder))
+    all_names, listed = list(all_files(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
@@ -221,7 +221,7 @@ def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
-def nearest_or_all(name: str, candidates: list[str]) -> str:
+def likely_or_all(name: str, candidates: list[str]) -> str:
     """Return which of *candidates* was meant by *name*, or all of them where none is like it."""
     near = suggestions(name, candidates, most=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(candidates)}"
@@ -247,7 +247,7 @@ def is_path(name: str) -> bool:
 
 
 def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
-    path = written_in.parent / name if written_in is not None else elsewhere.named(name)
+    path = written_in.parent / name if written_in is not None else elsewhere.user_path(name)
     if is_file(path):
         if path.suffix == ".py" and written_in is None:
             raise UnknownName(
@@ -265,7 +265,7 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""
-    raise UnknownName(f"{_shown(name)}: no such file{meant or nearest(Path(name).stem, folder, path=True)}")
+    raise UnknownName(f"{_shown(name)}: no such file{meant or unknown_name_hint(Path(name).stem, folder, path=True)}")
 
 
 def _descriptions_in(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sim.spec.fields import Precision
 from sim.spec.layer import Layer
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 
 _GELU_KERNELS = (8, 11)
@@ -52,7 +52,7 @@ def composed_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     if layer.op == "norm":
         spared = _FROZEN_BYTES[_is_16_bit(precision)] if backward and layer.frozen else 0.0
         return _NORM_BYTES[backward] - spared + (_CASTS - _NARROW_PRODUCT[backward] if _is_16_bit(precision) else 0.0)
-    return _GELU_PASSES[backward] * (4.0 if MEANING[precision].autocast else MEANING[precision].activation)
+    return _GELU_PASSES[backward] * (4.0 if PRECISION_TRAITS[precision].autocast else PRECISION_TRAITS[precision].activation)
 
 
 def composed_saved(layer: Layer, precision: Precision) -> float:
@@ -60,7 +60,7 @@ def composed_saved(layer: Layer, precision: Precision) -> float:
 
     A norm saves its input in 32 bits and, unless its weight is frozen, the input of the product with the weight.
     """
-    widths = MEANING[precision]
+    widths = PRECISION_TRAITS[precision]
     if layer.op == "norm":
         return 4.0 - widths.activation if layer.frozen and _is_16_bit(precision) else 0.0 if layer.frozen else 4.0
     return _GELU_SAVED_AUTOCAST if widths.autocast else _GELU_SAVED * widths.activation
@@ -68,4 +68,4 @@ def composed_saved(layer: Layer, precision: Precision) -> float:
 
 def _is_16_bit(precision: Precision) -> bool:
     """Return whether the residual stream has 16 bits; under autocast it has 32."""
-    return MEANING[precision].activation < 4.0 and not MEANING[precision].autocast
+    return PRECISION_TRAITS[precision].activation < 4.0 and not PRECISION_TRAITS[precision].autocast

@@ -12,7 +12,7 @@ from sim.spec.yaml import SpecError
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?")
 
 
-STALE: Final = 90
+STALE_DAYS: Final = 90
 """Days after which a price is marked as old: clouds changed their prices twice a year in 2023-26, and spot prices within weeks."""
 TODAY: Final = "STALLSIM_TODAY"
 """Environment variable with the day from which ages are counted; if unset, today's date is used."""
@@ -24,9 +24,9 @@ def today() -> date:
     return first_day(date_text) if date_text else datetime.now(UTC).date()
 
 
-def stale(written: str) -> bool:
-    """Return whether a price with the date *written* is more than `STALE` days old; False for a price without a date."""
-    return bool(written) and (today() - first_day(written)).days > STALE
+def is_stale(written: str) -> bool:
+    """Return whether a price with the date *written* is more than `STALE_DAYS` days old; False for a price without a date."""
+    return bool(written) and (today() - first_day(written)).days > STALE_DAYS
 
 
 def first_day(written: str) -> date:

@@ -41,7 +41,7 @@ _DISPATCH_KERNELS: Final = (6, 2)
 token_dispatcher.py with fused permutation)."""
 
 
-def attended(sequence: int, window: int = 0) -> float:
+def attended_pairs(sequence: int, window: int = 0) -> float:
     """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes."""
     span = min(window, sequence) if window else sequence
     return span * sequence - span**2 / 2
@@ -222,7 +222,7 @@ class _Table:
         shape, tokens = self.shape, self.tokens
         queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
         results = shape.heads * shape.value_size
-        pairs = 2.0 * shape.heads * attended(tokens, window)
+        pairs = 2.0 * shape.heads * attended_pairs(tokens, window)
         inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
         statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays in FP32 if activations have 16 bits
         return Layer.model_construct(

@@ -29,7 +29,7 @@ DECODER_TRAINING: Final[Mapping[str, Any]] = {
 }
 
 
-def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
+def missing_defaults(workload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults for what is missing in *workload*: blocks by key, and keys of ``training``.
 
     *workload* is plain data in which the references of the model have been resolved.
@@ -57,7 +57,7 @@ def stack_of(training: Mapping[str, Any]) -> str:
     parallel = training.get("parallel") or {}
     layout = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
     try:
-        trivial = Parallel.model_validate(layout).trivial
+        trivial = Parallel.model_validate(layout).is_trivial
     except ValidationError:  # reported when the whole workload is validated
         return REPLICATED_STACK
     return REPLICATED_STACK if trivial else PARALLEL_STACK

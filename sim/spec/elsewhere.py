@@ -16,7 +16,7 @@ _noted: ContextVar[set[Path] | None] = ContextVar("_noted", default=None)
 _copy: ContextVar[tuple[Path, str] | None] = ContextVar("_copy", default=None)
 
 
-def note(path: Path) -> None:
+def record_read(path: Path) -> None:
     """Record that *path* was read, if inside `read_files`."""
     listening = _noted.get()
     if listening is not None:
@@ -44,24 +44,24 @@ def from_copy(folder: Path, working_directory: str) -> Iterator[None]:
         _copy.reset(token)
 
 
-def in_copy(folder: Path, path: str | Path) -> Path:
+def path_in_copy(folder: Path, path: str | Path) -> Path:
     """Return the place of the absolute *path* in the copy in *folder*."""
     return folder / Path(path).relative_to(Path(path).anchor)
 
 
-def as_written(text: str) -> str:
+def with_user_paths(text: str) -> str:
     """Return the message *text* with paths of the copy replaced by the user's own paths."""
     copied = _copy.get()
     if copied is None:
         return text
     folder, working_directory = copied
-    return text.replace(f"{in_copy(folder, working_directory)}{os.sep}", "").replace(f"{folder}{os.sep}", os.sep)
+    return text.replace(f"{path_in_copy(folder, working_directory)}{os.sep}", "").replace(f"{folder}{os.sep}", os.sep)
 
 
-def named(name: str) -> Path:
+def user_path(name: str) -> Path:
     """Return the path for *name* as the user wrote it, in the copy if inside `from_copy`."""
     copied = _copy.get()
     if copied is None:
         return Path(name)
     folder, working_directory = copied
-    return in_copy(folder, os.path.abspath(os.path.join(working_directory, name)))
+    return path_in_copy(folder, os.path.abspath(os.path.join(working_directory, name)))

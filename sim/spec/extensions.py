@@ -53,13 +53,13 @@ _loaded: Final[dict[tuple[str, str, str], object]] = {}
 """Objects of entry points, by group, name and value."""
 
 
-def give(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
+def register(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
     """Register *value* under its name and return the name. Raise SpecError if it does not conform to *kind* or its name is *taken*."""
     where = f"the {kind.word} {_shown(value)}"
     try:
         value = _instance(value)
     except Exception as error:
-        raise SpecError(f"{where}: cannot be created: {raised(error)}") from error
+        raise SpecError(f"{where}: cannot be created: {error_text(error)}") from error
     name = _conforming(kind, value, where)
     if name.lower() in (other.lower() for other in taken):
         raise SpecError(f"{kind.word} {name}: a built-in {kind.word} has this name; choose another name for yours")
@@ -74,12 +74,12 @@ def names(kind: ExtensionKind) -> list[str]:
     return sorted({*_given[kind.group], *(entry.name for entry in _entries(kind))})
 
 
-def turn(kind: ExtensionKind, name: str | None) -> int:
+def registration_count(kind: ExtensionKind, name: str | None) -> int:
     """Return the number of objects registered under *name* so far, as part of the key of caches with results of such objects."""
     return 0 if name is None else _turns[kind.group, name]
 
 
-def any_given() -> bool:
+def has_registered() -> bool:
     """Return whether this process has extensions passed as arguments, which other processes do not have."""
     return any(_given.values())
 
@@ -94,14 +94,14 @@ def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> obje
         return _given[kind.group][name]
     entries = [entry for entry in _entries(kind) if entry.name == name]
     if not entries:
-        raise SpecError(unknown(kind, name, taken))
+        raise SpecError(unknown_message(kind, name, taken))
     if len({entry.value for entry in entries}) > 1:
         origins = " and ".join(sorted(_origin(entry) for entry in entries))
         raise SpecError(f"{kind.word} {name}: is registered by {origins}; uninstall one of them, or rename one")
     return _of_entry(kind, entries[0])
 
 
-def unknown(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> str:
+def unknown_message(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> str:
     """Return the message that no extension of *kind* has *name*, with the names that exist."""
     choices = ", ".join([*taken, *names(kind)])
     advice = f"write one of {choices}, or the name of one of your own" if choices else "none is installed; register one of your own"
@@ -127,14 +127,14 @@ def checked_name(kind: ExtensionKind, taken: Sequence[str] = ()) -> Callable[[ob
     return check
 
 
-def called(kind: ExtensionKind, name: str, call: Callable[[], object]) -> object:
+def call_extension(kind: ExtensionKind, name: str, call: Callable[[], object]) -> object:
     """Return the result of *call*, a method of the extension *name*. Raise SpecError with the message of any exception."""
     try:
         return call()
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{kind.word} {name}: {raised(error)}") from error
+        raise SpecError(f"{kind.word} {name}: {error_text(error)}") from error
 
 
 def _entries(kind: ExtensionKind) -> tuple[EntryPoint, ...]:
@@ -156,7 +156,7 @@ def _of_entry(kind: ExtensionKind, entry: EntryPoint) -> object:
         try:
             value = _instance(entry.load())
         except Exception as error:
-            raise SpecError(f"{where}: cannot be loaded: {raised(error)}; fix or uninstall that package") from error
+            raise SpecError(f"{where}: cannot be loaded: {error_text(error)}; fix or uninstall that package") from error
         name = _conforming(kind, value, where)
         if name != entry.name:
             raise SpecError(f"{where}: its name attribute is {name}; both names must be equal")
@@ -192,7 +192,7 @@ def _shown(value: object) -> str:
     return f"object of {type(value).__module__}.{type(value).__qualname__}" if plain else shorten(value)
 
 
-def raised(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return *error* on one line: the message of a ValueError, or the type and message of any other exception."""
     text = " ".join(str(error).split())
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

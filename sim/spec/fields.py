@@ -284,7 +284,7 @@ Curve = Annotated[
 """A value that depends on a size: constant, or interpolated over the logarithm of the size and constant beyond the ends."""
 
 
-def at(curve: tuple[tuple[float, float], ...], size: float) -> float:
+def curve_value(curve: tuple[tuple[float, float], ...], size: float) -> float:
     """Return the value of *curve* at *size*."""
     index = bisect_left(curve, (size, -math.inf))
     if index == 0:

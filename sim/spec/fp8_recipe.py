@@ -18,7 +18,7 @@ from sim.spec.fields import Fp8Recipe, Precision
 from sim.spec.hardware import Gpu
 
 
-class Quantizing(NamedTuple):
+class Quantization(NamedTuple):
     """Memory traffic of quantizing a tensor: bytes per quantized element, including its share of the scales, and number of reads."""
 
     activation: float
@@ -36,25 +36,25 @@ class Quantizing(NamedTuple):
 
     def copies(self, gpu: Gpu) -> float:
         """Return the number of copies of a tensor that is used in both orders."""
-        return 2.0 if self.own_columns or transposes(gpu) else 1.0
+        return 2.0 if self.own_columns or needs_transposes(gpu) else 1.0
 
 
-RECIPES: Final[dict[Fp8Recipe, Quantizing]] = {
-    "delayed": Quantizing(1.0, 1.0, 1.0, 0.0, 1.0, False, "writes"),
-    "tensorwise": Quantizing(1.0, 1.0, 2.0, 0.0, 2.0, False, "amax"),
-    "rowwise": Quantizing(1.0, 1.0, 1.0, 2.0, 3.0, True, ""),
-    "blockwise": Quantizing(1 + 4 / 128, 1 + 4 / 128**2, 1.0, 0.0, 1.0, True, ""),
-    "mxfp8": Quantizing(1 + 1 / 32, 1 + 1 / 32, 1.0, 0.0, 1.0, True, ""),
+RECIPES: Final[dict[Fp8Recipe, Quantization]] = {
+    "delayed": Quantization(1.0, 1.0, 1.0, 0.0, 1.0, False, "writes"),
+    "tensorwise": Quantization(1.0, 1.0, 2.0, 0.0, 2.0, False, "amax"),
+    "rowwise": Quantization(1.0, 1.0, 1.0, 2.0, 3.0, True, ""),
+    "blockwise": Quantization(1 + 4 / 128, 1 + 4 / 128**2, 1.0, 0.0, 1.0, True, ""),
+    "mxfp8": Quantization(1 + 1 / 32, 1 + 1 / 32, 1.0, 0.0, 1.0, True, ""),
 }
 """delayed: one scale per tensor, from maxima of earlier steps; tensorwise: from its own maximum, which takes another read; rowwise: 32 bits
 per row or column; blockwise: 32 bits per 128 elements of activations and 128 x 128 of weights, as in DeepSeek-V3; mxfp8: 8 bits per 32
 elements (OCP MX)."""
-NVFP4: Final = Quantizing(0.5625, 0.5625, 3.0, 0.0, 2.0, True, "")
+NVFP4: Final = Quantization(0.5625, 0.5625, 3.0, 0.0, 2.0, True, "")
 """Four bits per element and an 8-bit scale per 16 elements. Tensors are read for the largest magnitude, for rows, and for columns, which
 first get a random Hadamard transform (csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``); weights are not transformed."""
 
 
-def quantizing(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> Quantizing | None:
+def quantization(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> Quantization | None:
     """Return how products of *precision* quantize operands on *gpu*, by *recipe* or the default one; None: they do not."""
     if precision == "fp8":
         return RECIPES[recipe or usual_recipe(gpu)]
@@ -68,7 +68,7 @@ def usual_recipe(gpu: Gpu) -> Fp8Recipe:
     return "tensorwise" if float(gpu.compute_capability) >= 12 else "delayed"
 
 
-def runs(recipe: Fp8Recipe, gpu: Gpu) -> bool:
+def supports_recipe(recipe: Fp8Recipe, gpu: Gpu) -> bool:
     """Return whether *gpu* supports *recipe*: MX blocks need Blackwell or CDNA 4, rows and blocks need Hopper or later."""
     if recipe == "mxfp8":
         return _blackwell(gpu) or gpu.architecture == "cdna4"
@@ -77,10 +77,10 @@ def runs(recipe: Fp8Recipe, gpu: Gpu) -> bool:
 
 def recipes_on(gpu: Gpu) -> list[Fp8Recipe]:
     """Return the recipes that *gpu* supports."""
-    return [recipe for recipe in get_args(Fp8Recipe) if runs(recipe, gpu)]
+    return [recipe for recipe in get_args(Fp8Recipe) if supports_recipe(recipe, gpu)]
 
 
-def transposes(gpu: Gpu) -> bool:
+def needs_transposes(gpu: Gpu) -> bool:
     """Return whether 8-bit products need transposed operands in memory: all GPUs except Blackwell's data center GPUs do."""
     return not _blackwell(gpu)
 

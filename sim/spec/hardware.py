@@ -453,7 +453,7 @@ class Fabric(Spec):
         return self.leaf_spine or LeafSpine(nodes_per_leaf=1)
 
     @property
-    def structured(self) -> bool:
+    def has_structure(self) -> bool:
         """Return whether the placement of nodes below the switches matters."""
         return any((self.switches, self.dragonfly, self.torus))
 

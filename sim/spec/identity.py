@@ -39,7 +39,7 @@ class IdentityKey:
         return self._hash
 
 
-def content(spec: Spec | None) -> str | None:
+def json_content(spec: Spec | None) -> str | None:
     """Return *spec* as JSON text, computed once for each object; None for None."""
     return None if spec is None else _content(IdentityKey(id(spec), spec))
 
@@ -50,9 +50,9 @@ def _content(same: IdentityKey) -> str:
     return str(spec.model_dump_json())
 
 
-def parts(spec: Spec, besides: Collection[str] = ()) -> tuple[int, ...]:
-    """Return the identities of the fields of *spec*, except those named in *besides*."""
-    return tuple([id(value) for name, value in spec.__dict__.items() if name not in besides])
+def field_identities(spec: Spec, excluded: Collection[str] = ()) -> tuple[int, ...]:
+    """Return the identities of the fields of *spec*, except those named in *excluded*."""
+    return tuple([id(value) for name, value in spec.__dict__.items() if name not in excluded])
 
 
 def same_layers(workload: Workload) -> Hashable:
@@ -60,4 +60,4 @@ def same_layers(workload: Workload) -> Hashable:
     training = workload.training
     lengths = workload.dataset.lengths if training.stack.unpadded else None
     unequal = (lengths.mean, lengths.square) if lengths else None
-    return id(workload.model), training.batch, training.precision, unequal, parts(training.stack, _OF_HOST)
+    return id(workload.model), training.batch, training.precision, unequal, field_identities(training.stack, _OF_HOST)

@@ -122,7 +122,7 @@ class Layer(Spec):
     """Measured times of the layer, on the GPU in the model's ``measured``; they are scaled to other GPUs. None: computed."""
 
     @property
-    def received(self) -> float:
+    def received_bytes(self) -> float:
         """Return the bytes per sample (4-byte elements) that a part of the model receives if it begins with this layer."""
         return self.read if self.entering is None else self.entering
 

@@ -21,7 +21,7 @@ from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, r
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
 from sim.spec.references import Resolver
-from sim.spec.validation import require_kind, validated
+from sim.spec.validation import require_kind, validate
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -85,7 +85,7 @@ def _holds_model(path: Path) -> bool:
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
-    return memo.cached((Model, Workload, path, changes), lambda: _load_alone(path, changes))
+    return memo.get_or_make((Model, Workload, path, changes), lambda: _load_alone(path, changes))
 
 
 def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
@@ -99,11 +99,11 @@ def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]
     resolver = Resolver()
     document = override.apply(resolver, Document(contents, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
     document = resolver.finish(document, Workload)
-    return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
+    return Loaded(validate(Workload, document, resolver.problems), fingerprint(document.value), document)
 
 
 def _located(name: str, folder: str, library: SearchFolders) -> Path:
-    return memo.cached((Path, name, folder, library), lambda: locate(name, folder, library))
+    return memo.get_or_make((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
@@ -114,7 +114,7 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
     """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
-    return memo.cached((kind, path, changes, library), lambda: _load(kind, path, changes, library))
+    return memo.get_or_make((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
 def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Spec]:
@@ -122,7 +122,7 @@ def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: 
     written = resolver.open(path, kind)
     require_kind(kind, written)
     document = resolver.finish(override.apply(resolver, written, kind, overrides), kind)
-    spec = validated(kind, document, resolver.problems)
+    spec = validate(kind, document, resolver.problems)
     return Loaded(spec, fingerprint(document.value), document)
 
 

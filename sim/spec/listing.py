@@ -1,6 +1,6 @@
 """What is in the catalogue? One row per hardware and workload file, read without the layer tables, and filters such as ``gpus>=8``.
 
-Values in rows are in SI units under plain names; `exported` adds the units to the names, for JSON and CSV.
+Values in rows are in SI units under plain names; `export_row` adds the units to the names, for JSON and CSV.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Column:
     """A dimension of ``units`` for a quantity; ``number`` for a count; empty for text."""
     digits: int = 3
 
-    def shown(self, value: Value) -> str:
+    def format(self, value: Value) -> str:
         """Return *value* as text for a table."""
         if value is None:
             return "-"
@@ -113,7 +113,7 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     if column.dimension:
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
         description = (
-            f"{column.name} ranges from {column.shown(min(values))} to {column.shown(max(values))}"
+            f"{column.name} ranges from {column.format(min(values))} to {column.format(max(values))}"
             if values
             else "no row has a value in this column"
         )
@@ -137,7 +137,7 @@ def _either(conditions: Sequence[str]) -> str:
     return "" if name is None else f"; {name}={','.join(values[name])} means any of them"
 
 
-def exported(row: Row, columns: tuple[Column, ...]) -> Row:
+def export_row(row: Row, columns: tuple[Column, ...]) -> Row:
     """Return *row* with names that contain the units, such as ``price_usd_per_h``."""
     return {
         column.export or column.name: _per_hour(row[column.name]) if column.dimension == "price" else row[column.name] for column in columns

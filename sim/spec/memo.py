@@ -70,10 +70,11 @@ def lookup(key: Hashable) -> Any:
     return _memo.kept[key][0]
 
 
-def cached(key: Hashable, make: Callable[[], T], alive: object = None, worth: Callable[[], bool] = lambda: True) -> T:
+def get_or_make(key: Hashable, make: Callable[[], T], held: object = None, should_cache: Callable[[], bool] = lambda: True) -> T:
     """Return the cached result for *key*, or else the result of *make*, which is then cached.
 
-    *alive* are objects whose id is part of the key, to be kept alive with it. *worth* is called after *make*: whether to cache its result.
+    *held* are objects whose id is part of the key, to be kept alive with it. *should_cache* is called after *make* and returns whether to
+    cache its result.
     """
     if not _memo.open:
         return make()
@@ -81,8 +82,8 @@ def cached(key: Hashable, make: Callable[[], T], alive: object = None, worth: Ca
         _memo.kept.move_to_end(key)
         return cast(T, _memo.kept[key][0])
     result = make()
-    if worth():
-        _memo.kept[key] = (result, alive)
+    if should_cache():
+        _memo.kept[key] = (result, held)
         if len(_memo.kept) > MOST:
             _memo.kept.popitem(last=False)
     return result
@@ -90,4 +91,4 @@ def cached(key: Hashable, make: Callable[[], T], alive: object = None, worth: Ca
 
 def token_for(content: Hashable) -> object:
     """Return a small object to use in keys instead of *content*: the same one for equal contents, as long as they are cached."""
-    return cached((token_for, content), object)
+    return get_or_make((token_for, content), object)

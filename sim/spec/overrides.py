@@ -156,7 +156,7 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
         if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
             raise SpecError(f"{new.mark}: this is a block; set one of its keys: {', '.join(kind.model_fields)}")
         return new
-    piece = resolver.named(piece, kind) if kind is not None else piece
+    piece = resolver.resolve_named(piece, kind) if kind is not None else piece
     if piece.value is UNRESOLVED:
         return piece
     if piece.value is None:
@@ -167,8 +167,8 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
     if not isinstance(piece.value, dict):
         raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value and has no '{steps[0]}'")
     if kind is Group and steps[0] != "count" and steps != ["node"]:
-        piece = resolver.priced(piece)  # while its node still names the machine
-    if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
+        piece = resolver.with_price(piece)  # while its node still names the machine
+    if kind in schema.KEYS_ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
         _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else MarkedValue(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
@@ -179,10 +179,10 @@ def _set(resolver: Resolver, piece: MarkedValue, kind: SpecKind | None, steps: l
 
 def _require_own_block(piece: MarkedValue, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
     """Raise SpecError if *steps* lead into a block that is left out and for which another block is used."""
-    if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
+    if (other := schema.KEYS_ELSEWHERE[kind].get(steps[0])) is None:
         return
-    key = yaml.dotted(piece.key)
-    typed = key if f" {key}." in place.file else yaml.spelled(piece.key, IMPLIED)
+    key = yaml.dotted_key(piece.key)
+    typed = key if f" {key}." in place.file else yaml.spell_key(piece.key, IMPLIED)
     instead, own = f"{typed}.{other}.{'.'.join(steps[1:])}", f"{typed}.{steps[0]}"
     raise SpecError(f"{place}: {own} is not set; set {instead}, or first name a separate one, {own}=NAME")
 

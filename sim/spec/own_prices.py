@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from sim.spec.days import first_day
-from sim.spec.extensions import PRICE_SOURCES, called, extension
+from sim.spec.extensions import PRICE_SOURCES, call_extension, extension
 from sim.spec.yaml import SpecError
 from sim.units import UnitError, parse, shorten
 
@@ -94,7 +94,7 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
     machine, provider = str(description.get("name", "")), str(description.get("provider", ""))
     now = groups[0].get("price")
     region = str(now.get("region", "")) if isinstance(now, Mapping) else ""
-    result = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
+    result = call_extension(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
     return None if result is None else _checked(result, f"--prices {name}: {machine}", name)
 
 

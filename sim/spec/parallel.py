@@ -213,7 +213,7 @@ class Parallel(Spec):
         return self
 
     @property
-    def trivial(self) -> bool:
+    def is_trivial(self) -> bool:
         """Whether this is plain data parallelism."""
         return self == Parallel()
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sim.spec.fields import Peak, Precision
 
 
-class Meaning(NamedTuple):
+class PrecisionTraits(NamedTuple):
     """The units that one precision computes on, and its bytes per element."""
 
     units: tuple[Peak, ...]
@@ -34,19 +34,19 @@ class Meaning(NamedTuple):
     """Bytes per element of activations saved by matrix operators."""
 
     @property
-    def quantized(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether matrix operators convert their operands to fewer bits than other operators use."""
         return self.matrix < self.activation
 
 
-MEANING: Final[dict[Precision, Meaning]] = {
-    "fp32": Meaning((), None, False, 4, 0, 4, 4, 4, 4),
-    "tf32": Meaning(("tf32", "fp32"), None, False, 4, 0, 4, 4, 4, 4),
-    "amp_fp16": Meaning(("fp16", "fp32"), None, True, 4, 2, 4, 4, 2, 2),
-    "amp_bf16": Meaning(("bf16", "fp32"), "bf16", True, 4, 2, 4, 4, 2, 2),
-    "fp16": Meaning(("fp16", "fp32"), None, False, 2, 0, 2, 2, 2, 2),
-    "bf16": Meaning(("bf16", "fp32"), "bf16", False, 2, 0, 2, 2, 2, 2),
-    "fp8": Meaning(("fp8", "bf16", "fp32"), "fp8", False, 4, 2, 4, 4, 2, 1),
-    "nvfp4": Meaning(("nvfp4", "bf16", "fp32"), "nvfp4", False, 4, 2, 4, 4, 2, 0.5625),
+PRECISION_TRAITS: Final[dict[Precision, PrecisionTraits]] = {
+    "fp32": PrecisionTraits((), None, False, 4, 0, 4, 4, 4, 4),
+    "tf32": PrecisionTraits(("tf32", "fp32"), None, False, 4, 0, 4, 4, 4, 4),
+    "amp_fp16": PrecisionTraits(("fp16", "fp32"), None, True, 4, 2, 4, 4, 2, 2),
+    "amp_bf16": PrecisionTraits(("bf16", "fp32"), "bf16", True, 4, 2, 4, 4, 2, 2),
+    "fp16": PrecisionTraits(("fp16", "fp32"), None, False, 2, 0, 2, 2, 2, 2),
+    "bf16": PrecisionTraits(("bf16", "fp32"), "bf16", False, 2, 0, 2, 2, 2, 2),
+    "fp8": PrecisionTraits(("fp8", "bf16", "fp32"), "fp8", False, 4, 2, 4, 4, 2, 1),
+    "nvfp4": PrecisionTraits(("nvfp4", "bf16", "fp32"), "nvfp4", False, 4, 2, 4, 4, 2, 0.5625),
 }
 """TF32 and FP16 run on every GPU; a GPU without units for them runs them at the FP32 rate."""

@@ -55,7 +55,7 @@ class _Offer(NamedTuple):
     zone: str
 
 
-def changes(folder: Path) -> list[PriceChange]:
+def price_changes(folder: Path) -> list[PriceChange]:
     """Return the price changes of the catalogue's machines by the CSV files below *folder*. Raise SpecError if it has no such files."""
     files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
     if not files:
@@ -152,7 +152,7 @@ def _close(one: float | None, other: float | None) -> bool:
     return one == other or (one is not None and other is not None and abs(one - other) < 5e-4 * other)
 
 
-def rewritten(change: PriceChange, day: str) -> str:
+def rewrite(change: PriceChange, day: str) -> str:
     """Return the text of the machine's file with the new prices, as of *day*. Raise SpecError if it has no ``price`` block of its own."""
     first_day(day)
     text = change.path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final
 
 from sim.spec.catalogue import suggestions
-from sim.spec.days import STALE, first_day
+from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
 from sim.units import any_of
@@ -30,7 +30,7 @@ _NAMES: Final = ("name", "gpu", "provider")
 def price_rows(today: date) -> tuple[list[Row], list[str]]:
     """Return a row for every machine of the catalogue with a price, and the problems of files that cannot be read.
 
-    Ages are days until *today*; ``mark`` tells which prices are older than `STALE` days.
+    Ages are days until *today*; ``mark`` tells which prices are older than `STALE_DAYS` days.
     """
     rows, problems = hardware_rows()
     return [_row(row, today) for row in rows if row["price"] is not None or row["spot"] is not None], problems
@@ -54,7 +54,7 @@ def _row(row: Row, today: date) -> Row:
     gpus, price = row["gpus"], row["price"] if row["price"] is not None else row["spot"]
     age = _age(row["priced"], today) if row["price"] is not None else None
     spot_age = _age(row["spot_priced"], today)
-    old = [name for name, days in (("on demand", age), ("spot", spot_age)) if days is not None and days > STALE]
+    old = [name for name, days in (("on demand", age), ("spot", spot_age)) if days is not None and days > STALE_DAYS]
     per_gpu = price / gpus if isinstance(price, float) and isinstance(gpus, int) and gpus else None
     return row | {"gpu_price": per_gpu, "age": age, "spot_age": spot_age, "mark": f"old: {', '.join(old)}" if old else ""}
 

@@ -75,7 +75,7 @@ class Resolver:
     def open(self, path: Path, kind: SpecKind) -> Document:
         """Return the description of *kind* in *path*: ``extends`` merged, a top-level node made a group, other references unresolved."""
         document = self._read(path, kind)
-        piece = self.extended(MarkedValue(document.value, document.root), kind, (path,))
+        piece = self.resolve_extended(MarkedValue(document.value, document.root), kind, (path,))
         if piece.value is UNRESOLVED:
             raise SpecError(self.problems)
         if not isinstance(piece.value, dict):
@@ -102,13 +102,13 @@ class Resolver:
             followed = self._follow_each(below, model, chain)
             if followed is below:
                 continue
-            piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
+            piece = put(self.with_price(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
     def _follow_each(self, piece: MarkedValue, kind: SpecKind, chain: Chain) -> MarkedValue:
         """Resolve the references of a block, or of every block in a list."""
         if not isinstance(piece.value, list):
-            return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
+            return self._completed(self.follow(self.resolve_named(piece, kind, chain), kind, chain), kind, chain)
         for index in range(len(piece.value)):
             below = child(piece, index)
             followed = self._follow_each(below, kind, chain)
@@ -121,18 +121,18 @@ class Resolver:
             return piece
         if piece.value.get("model") is UNRESOLVED and "dataset" not in piece.value:
             piece = put(piece, "dataset", MarkedValue(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
-        added = defaults.completed(piece.value)
+        added = defaults.missing_defaults(piece.value)
         if _has_all(piece.value, added):
             return piece
         return self.follow(_merged(MarkedValue(added, Mark("defaults")), piece), Workload, chain)
 
-    def named(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
+    def resolve_named(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return the part that *piece* names, or *piece* merged over the part it extends; else *piece* itself."""
         if kind in schema.FOLDERS and isinstance(piece.value, str):
             return self._noting(piece, lambda: self._part(piece, kind, chain))
-        return self.extended(piece, kind, chain)
+        return self.resolve_extended(piece, kind, chain)
 
-    def extended(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
+    def resolve_extended(self, piece: MarkedValue, kind: SpecKind, chain: Chain = ()) -> MarkedValue:
         """Return *piece* merged over the part it extends, if any."""
         if kind not in schema.FOLDERS or not isinstance(piece.value, dict) or "extends" not in piece.value:
             return piece
@@ -160,8 +160,8 @@ class Resolver:
         path = self._locate(reference, kind, chain)
         problems_before = len(self.problems)
         key = (MarkedValue, path, kind, self._library, self._heads_only)
-        return memo.cached(
-            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == problems_before
+        return memo.get_or_make(
+            key, lambda: self._followed(path, kind, reference, (*chain, path)), should_cache=lambda: len(self.problems) == problems_before
         )
 
     def _followed(self, path: Path, kind: SpecKind, reference: MarkedValue, chain: Chain) -> MarkedValue:
@@ -169,18 +169,18 @@ class Resolver:
         if kind is Node:
             return self._from_hardware(path, "node", reference, chain)
         document = self._read(path, kind)
-        piece = self.follow(self.extended(MarkedValue(document.value, document.root), kind, chain), kind, chain)
+        piece = self.follow(self.resolve_extended(MarkedValue(document.value, document.root), kind, chain), kind, chain)
         return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may be at its top level as in a group
 
     def _locate(self, reference: MarkedValue, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = memo.cached((Path, *question), lambda: catalogue.locate(*question))
+        path = memo.get_or_make((Path, *question), lambda: catalogue.locate(*question))
         for fewer in (question[:3], question[:2]):
             if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file with the name of a catalogue file, which it extends
-            path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
+            path = catalogue.all_files(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} refers back to itself; a file cannot take its parts from itself")
         return path
@@ -200,9 +200,9 @@ class Resolver:
     def _from_hardware(self, path: Path, name: str, reference: MarkedValue, chain: Chain) -> MarkedValue:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
-        machine = self.extended(MarkedValue(document.value, document.root), Hardware, chain)
+        machine = self.resolve_extended(MarkedValue(document.value, document.root), Hardware, chain)
         single = _unfolded(machine) if isinstance(machine.value, dict) else machine
-        single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
+        single = self.follow(single, Group, chain) if name == "node" else self.with_price(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to use")
         return child(single, name)
@@ -221,7 +221,7 @@ class Resolver:
         return reference._replace(value=UNRESOLVED)
 
     def _note(self, piece: MarkedValue, message: str) -> None:
-        problem = f"{yaml.place(piece.mark, yaml.spelled(piece.key, self._implied))}{message}"
+        problem = f"{yaml.message_start(piece.mark, yaml.spell_key(piece.key, self._implied))}{message}"
         self.problems.extend([problem] if problem not in self.problems else [])
 
     def _grouped(self, piece: MarkedValue) -> MarkedValue:
@@ -235,7 +235,7 @@ class Resolver:
         self._implied = IMPLIED
         return put(rest, "groups", MarkedValue([group.value], piece.mark.holding({0: group.mark})))
 
-    def priced(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
+    def with_price(self, group: MarkedValue, chain: Chain = ()) -> MarkedValue:
         """Return *group*; if it has no price, add the price of the hardware file that its node names or extends, if it applies."""
         if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group

@@ -41,7 +41,7 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
 }
 """Blocks that may be given by name, and the folder in which the name is looked up. A Node is given by the name of a hardware file."""
 
-ELSEWHERE: Final[dict[type[BaseModel], Mapping[str, str]]] = {Node: {"nvlink_transport": "topology.nvlink.link.transport"}}
+KEYS_ELSEWHERE: Final[dict[type[BaseModel], Mapping[str, str]]] = {Node: {"nvlink_transport": "topology.nvlink.link.transport"}}
 """Keys of blocks that may be left out, by kind, with the key of the block that is used instead."""
 
 KINDS: Final[dict[str, type[BaseModel]]] = {kind.__name__.lower(): kind for kind in FOLDERS if kind is not Node}
@@ -80,7 +80,7 @@ def describe(kind: type[BaseModel], key: Key) -> str:
     return _due(annotation) if annotation is not None else "a value"
 
 
-def home(kind: type[BaseModel], name: str) -> str:
+def home_key(kind: type[BaseModel], name: str) -> str:
     """Return the dotted key below *kind* of *name* in the nearest block that has it; empty if no block has it, or most have."""
     if name in _EVERYWHERE:
         return ""

@@ -30,7 +30,7 @@ def segments(workload: Workload) -> tuple[int, ...]:
     return tuple(_by_block(layers)) if wanted == "blocks" else (0,) * len(layers)
 
 
-def recomputed(numbers: Sequence[int]) -> dict[int, range]:
+def layers_to_recompute(numbers: Sequence[int]) -> dict[int, range]:
     """Return the layers to recompute before the backward of a layer, keyed by the index of that layer, the last one of its segment."""
     spans = [list(members) for number, members in groupby(range(len(numbers)), key=lambda index: numbers[index]) if number]
     return {span[-1]: range(span[0], span[-1] + 1) for span in spans}

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from sim.spec.yaml import SpecError, unreadable
+from sim.spec.yaml import SpecError, read_error_text
 from sim.units import shorten
 
 MAX_BYTES: Final = 64 * 2**20
@@ -39,7 +39,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
         with path.open("rb") as file:
             content = _at_most(file, most + 1)
     except OSError as error:
-        raise SpecError(f"{path}: {unreadable(error)}") from None
+        raise SpecError(f"{path}: {read_error_text(error)}") from None
     except ValueError as error:
         raise SpecError(f"{str(path)!r}: is not a file name: {error}") from None
     if content[:2] == _GZIP and len(content) <= most:
@@ -74,7 +74,7 @@ def _unpacked(path: Path, content: bytes, most: int) -> bytes:
     return bytes(unpacked)
 
 
-def decoded(content: bytes, file: str, hint: str = "") -> str:
+def decode(content: bytes, file: str, hint: str = "") -> str:
     """Return *content* as text. Raise SpecError, with *hint*, if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
@@ -87,7 +87,7 @@ def decoded(content: bytes, file: str, hint: str = "") -> str:
 
 def read_json(path: Path, hint: str = "", most: int = MAX_BYTES) -> Any:
     """Return the JSON value in *path*. Raise SpecError if it is not JSON, with *hint* on how such a file is made."""
-    return parse_json(decoded(read_bytes(path, most), str(path), hint), str(path), hint)
+    return parse_json(decode(read_bytes(path, most), str(path), hint), str(path), hint)
 
 
 def parse_json(text: str, file: str, hint: str = "") -> Any:
@@ -114,7 +114,7 @@ def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
         raise SpecError(f"{file}: holds more than {most:,} values, which is the limit")
 
 
-def finite(text: str) -> float:
+def json_float(text: str) -> float:
     """Return the number in *text*. Raise ValueError if it is too large for a float."""
     value = float(text)
     if not math.isfinite(value):
@@ -122,12 +122,12 @@ def finite(text: str) -> float:
     return value
 
 
-def no_constant(name: str) -> float:
+def reject_constant(name: str) -> float:
     """Raise ValueError for NaN, Infinity and -Infinity, which are not valid JSON."""
     raise ValueError(f"{name} is not a JSON number")
 
 
-def whole(text: str) -> int:
+def json_integer(text: str) -> int:
     """Return the whole number in *text*. Raise ValueError if it has more than 20 characters."""
     if len(text) > 20:
         raise ValueError(f"the number {shorten(text)} is too large")
@@ -149,7 +149,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-_STRICT: Final = json.JSONDecoder(parse_float=finite, parse_int=whole, parse_constant=no_constant, object_pairs_hook=_unique)
+_STRICT: Final = json.JSONDecoder(parse_float=json_float, parse_int=json_integer, parse_constant=reject_constant, object_pairs_hook=_unique)
 
 
 def _check_depth(value: Any, file: str, hint: str) -> None:
@@ -170,7 +170,7 @@ def _check_depth(value: Any, file: str, hint: str) -> None:
 # --- typed fields ----------------------------------------------------------------------------------------------------
 
 
-def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
+def check_type(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
     """Return *value* as *kind* (a TypedDict or pydantic model), checked strictly; keys that are not in *kind* are ignored.
 
     Raise SpecError with the first field that is wrong, prefixed by *where*, the file and the place in it.
@@ -222,7 +222,7 @@ def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
 
 def csv_lines(path: Path) -> list[tuple[int, str]]:
     """Return the numbered lines of *path* that are neither blank nor comments (``#``)."""
-    lines = decoded(read_bytes(path), str(path), "save the table as CSV in UTF-8").splitlines()
+    lines = decode(read_bytes(path), str(path), "save the table as CSV in UTF-8").splitlines()
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
 
 

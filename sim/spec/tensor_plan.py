@@ -23,7 +23,7 @@ _FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
 
 
-def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Layer, ...]:
+def with_tensor_plan(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Layer, ...]:
     """Return *layers* with the shares that *plan* assigns to them.
 
     Raise ValueError for a pattern that matches nothing, and for a share that is impossible for a layer or its position.

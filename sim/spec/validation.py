@@ -38,7 +38,7 @@ _RAISED: Final = "value_error"
 """pydantic's error type for errors raised by our own validators; their text is already a sentence."""
 
 
-def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
+def validate(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
     """Return *document* as a *kind*; raise SpecError with the earlier *problems* and all problems of the document."""
     try:
         spec = kind.model_validate(_with_known(kind, document.value))
@@ -84,7 +84,7 @@ def _keep_parts(spec: BaseModel, value: Any) -> None:
                 _keep_parts(one, item)
         elif isinstance(inner, dict) and isinstance(part, model):
             if model in schema.FOLDERS:
-                memo.cached((model, id(inner)), partial(_same, part), inner)
+                memo.get_or_make((model, id(inner)), partial(_same, part), inner)
             _keep_parts(part, inner)
 
 
@@ -95,7 +95,9 @@ def _same(part: BaseModel) -> BaseModel:
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
     errors = _one_per_union(errors, document)
-    placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
+    placed = [
+        (document.mark(key), document.message_start(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)
+    ]
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
         sentences[-1] += (
@@ -243,7 +245,7 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
     near = suggestions(str(key[-1]), keys, most=1)
     if block is Node and (correct_key := _OF_NODES.get(str(key[-1]))):
         return f"unknown key; did you mean '{correct_key}'?"
-    if block is not None and (place := schema.home(block, str(key[-1]))):
+    if block is not None and (place := schema.home_key(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; valid keys: {', '.join(sorted(keys)) or 'none'}"
 

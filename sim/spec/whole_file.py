@@ -31,7 +31,7 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write *content* to *path*; an existing file is unchanged until all of it is written."""
-    with replacing(path) as temporary:
+    with replacement_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -41,7 +41,7 @@ def is_device(path: Path) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacement_file(path: Path) -> Iterator[Path]:
     """Provide a temporary file that becomes *path* if the block succeeds. Raise SpecError if it cannot be written."""
     try:
         with _temporary_for_device(path) if is_device(path) else _temporary_sibling(Path(os.path.realpath(path))) as temporary:

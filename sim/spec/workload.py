@@ -35,7 +35,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
 from sim.spec.stream import Stream
-from sim.spec.tensor_plan import PlanWord, planned
+from sim.spec.tensor_plan import PlanWord, with_tensor_plan
 from sim.spec.transformer import Transformer
 
 TOKEN_INPUT = 16.0
@@ -127,7 +127,7 @@ class Model(Spec):
                 f"tensor_plan is for layer tables; {self.name} is described by its sizes, which determine the plan: leave it out"
             )
         if self.tensor_plan:
-            object.__setattr__(self, "layers", planned(self.layers, self.tensor_plan))
+            object.__setattr__(self, "layers", with_tensor_plan(self.layers, self.tensor_plan))
         return self
 
     @model_validator(mode="after")
@@ -148,7 +148,7 @@ class Model(Spec):
         if total > self.parameters:
             raise ValueError(
                 f"the layers' gradients hold {total} elements, more than the model's {self.parameters} parameters; "
-                f"write parameters: {known_parameters(self)}"
+                f"write parameters: {count_parameters(self)}"
             )
         return self
 
@@ -179,7 +179,7 @@ class _Decoder(Spec):
         return with_lengths(layers, self.padding, self.lengths.mean, self.lengths.square)
 
 
-def fullest(workload: Workload) -> Workload:
+def for_peak_memory(workload: Workload) -> Workload:
     """Return *workload* for the peak of GPU memory: with the unpadded sequences of a decoder at full length."""
     model = workload.model
     if model.padding != "unpadded" or model.lengths is None:
@@ -188,7 +188,7 @@ def fullest(workload: Workload) -> Workload:
     return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})
 
 
-def known_parameters(model: Model) -> int:
+def count_parameters(model: Model) -> int:
     """Return the number of parameters in the layers of *model* and its ``unused``."""
     return model.unused + sum(sum(layer.gradients) + sum(layer.frozen) for layer in model.layers)
 
@@ -366,7 +366,7 @@ class Training(Spec):
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
 
     @property
-    def has_recipe(self) -> bool:
+    def supports_recipe(self) -> bool:
         """Whether the stack supports the FP8 recipe of the workload."""
         return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
 
@@ -389,7 +389,7 @@ class Training(Spec):
             )
         return self
 
-    def at(self, group: int) -> Training:
+    def for_group(self, group: int) -> Training:
         """Return the training settings of the GPUs in worker group *group*, with their batch."""
         return self.model_copy(update={"batch": self.batches[group], "batches": ()}) if self.batches else self
 

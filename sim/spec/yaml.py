@@ -97,22 +97,22 @@ class Document:
             written = written if mark.implied else mark
         return mark
 
-    def spelled(self, key: Key) -> str:
+    def spell(self, key: Key) -> str:
         """Return *key* with dots, as the user writes it: ``node.gpu.memory`` even if the data have ``groups.0.node...``."""
-        return spelled(key, self.implied)
+        return spell_key(key, self.implied)
 
-    def place(self, key: Key) -> str:
+    def message_start(self, key: Key) -> str:
         """Return the start of a message about *key*: ``file:line:col: dotted.key: ``."""
-        return place(self.mark(key), self.spelled(key))
+        return message_start(self.mark(key), self.spell(key))
 
 
-def spelled(key: Key, implied: tuple[Key, ...]) -> str:
+def spell_key(key: Key, implied: tuple[Key, ...]) -> str:
     """Return *key* with dots; if it starts with one of *implied*, leave out everything before the last part of that."""
     head = next((len(start) - 1 for start in implied if key[: len(start)] == start), 0)
-    return dotted(key[head:])
+    return dotted_key(key[head:])
 
 
-def place(mark: Mark, name: str) -> str:
+def message_start(mark: Mark, name: str) -> str:
     """Return the start of a message about the key *name* at *mark*; the text of an override or option already contains the key."""
     override = mark.file.removeprefix("--set ")
     if not mark.line and override == mark.file and override.startswith("--"):
@@ -131,7 +131,7 @@ def read_head(path: Path, end: str) -> Document:
     return parse(re.split(rf"^{re.escape(end)}\s*:", _text(path), maxsplit=1, flags=re.MULTILINE)[0], str(path))
 
 
-def unreadable(error: OSError | ValueError) -> str:
+def read_error_text(error: OSError | ValueError) -> str:
     """Return why a file cannot be read, in words."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
@@ -150,7 +150,7 @@ def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except OSError as error:
-        raise SpecError(f"{path}: {unreadable(error)}") from None
+        raise SpecError(f"{path}: {read_error_text(error)}") from None
     if len(content) > most:
         raise SpecError(f"{path}: larger than {most} bytes; {smaller}")
     try:
@@ -265,7 +265,7 @@ class _Builder:
         return SpecError([*self.problems, f"{place}: {message}"])
 
     def _problem(self, place: Mark, message: str, *more: str) -> None:
-        name = dotted((*(frame.name for frame in self._frames if isinstance(frame.name, str | int)), *more))
+        name = dotted_key((*(frame.name for frame in self._frames if isinstance(frame.name, str | int)), *more))
         self.problems.append(f"{place}: {name}: {message}" if name else f"{place}: {message}")
 
     def _document(self, event: Any) -> None:
@@ -370,6 +370,6 @@ class _Builder:
             return None
 
 
-def dotted(key: Key) -> str:
+def dotted_key(key: Key) -> str:
     """Return *key* as the user writes it: ``node.gpus.0.memory``."""
     return ".".join(str(part) for part in key)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final
 
-from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, give
+from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, register
 from sim.spec.own_prices import prices_from_options
 from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
@@ -45,7 +45,7 @@ def price_source(value: object) -> str:
     """Return the name of the price source *value*: the user's object, a name, or prices by machine. Raise SpecError for others."""
     if isinstance(value, Mapping):
         return prices_from_options(f"{machine}={price}" for machine, price in value.items())
-    return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
+    return value if isinstance(value, str) else "" if value is None else register(PRICE_SOURCES, value)
 
 
 def own_parts(loader: object, collective: object, exchange: object) -> dict[str, str]:
@@ -55,7 +55,9 @@ def own_parts(loader: object, collective: object, exchange: object) -> dict[str,
         ("training.stack.nccl_algo", collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
         ("training.stack.own_exchange", exchange, EXCHANGES, ()),
     )
-    return {key: value if isinstance(value, str) else give(kind, value, taken) for key, value, kind, taken in given if value is not None}
+    return {
+        key: value if isinstance(value, str) else register(kind, value, taken) for key, value, kind, taken in given if value is not None
+    }
 
 
 def require_whole(option: str, value: object, words: Sequence[str] = ()) -> None:

@@ -56,21 +56,21 @@ class Search:
     limit: int = MOST
     steps: int = 1
     """Accumulation steps, each of *total* samples."""
-    known: dict[Sizes, float] = field(default_factory=dict)
-    smaller: dict[Sizes, float] = field(default_factory=dict)
+    simulated_times: dict[Sizes, float] = field(default_factory=dict)
+    smaller_times: dict[Sizes, float] = field(default_factory=dict)
     """Seconds of steps with fewer samples, which bound others."""
-    left: int = 0
+    simulations_left: int = 0
     """Shares that were not simulated although they may be better."""
 
     @property
     def best(self) -> Sizes:
         """Return the batches of the shortest step."""
-        return min(self.known, key=lambda sizes: (self.known[sizes], sizes))
+        return min(self.simulated_times, key=lambda sizes: (self.simulated_times[sizes], sizes))
 
     @property
     def simulated(self) -> int:
         """Return how many steps were simulated."""
-        return len(self.known) + len(self.smaller)
+        return len(self.simulated_times) + len(self.smaller_times)
 
     def bound(self, sizes: Sizes) -> float:
         """Return a lower bound of the seconds of a step."""
@@ -78,15 +78,15 @@ class Search:
 
     def time(self, sizes: Sizes) -> float:
         """Return the seconds of a step, simulated once."""
-        if sizes not in self.known:
-            self.known[sizes] = self.step_time(sizes)
-        return self.known[sizes]
+        if sizes not in self.simulated_times:
+            self.simulated_times[sizes] = self.step_time(sizes)
+        return self.simulated_times[sizes]
 
     def time_of_smaller(self, sizes: Sizes) -> float:
         """Return the seconds of a step with fewer samples than `total`, simulated once."""
-        if sizes not in self.smaller:
-            self.smaller[sizes] = self.step_time(sizes)
-        return self.smaller[sizes]
+        if sizes not in self.smaller_times:
+            self.smaller_times[sizes] = self.step_time(sizes)
+        return self.smaller_times[sizes]
 
     def choices(self) -> Iterator[Sizes]:
         """Yield the batches that add up to the total and fit."""
@@ -104,7 +104,7 @@ def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes
         yield from ((batch, *rest) for rest in _choices(gpus[1:], ceilings[1:], total - gpus[0] * batch))
 
 
-def every_choice(search: Search) -> list[Sizes]:
+def all_choices(search: Search) -> list[Sizes]:
     """Return all shares that add up to the total. Raise SpecError if none do, or too many."""
     every = list(islice(search.choices(), MANY + 1))
     if not every:
@@ -128,23 +128,23 @@ def _unreachable(search: Search) -> str:
     )
 
 
-def shortest(search: Search) -> Search:
+def find_shortest_step(search: Search) -> Search:
     """Simulate shares until none can be better. Raise SpecError if none add up to the total, or too many do."""
-    ways = _Ways(search)
-    first = ways.most_promising()
+    table = _ShareTable(search)
+    first = table.most_promising()
     for group in range(len(search.shares)):
-        if search.parts is not None and ways.open.any():
-            ways.simulate(ways.corner(first, group), group)
-    while ways.open.any():
-        if search.simulated >= search.limit and search.known:
-            search.left = int(ways.open.sum())
+        if search.parts is not None and table.open.any():
+            table.simulate(table.corner(first, group), group)
+    while table.open.any():
+        if search.simulated >= search.limit and search.simulated_times:
+            search.simulations_left = int(table.open.sum())
             break
-        way = ways.most_promising()
-        group = int(np.argmax(ways.expected(ways.every[way : way + 1])))
-        if search.parts is None or int(ways.every[way, group]) in ways.curves[group]:
-            ways.simulate(_sizes(ways.every[way]))
+        row = table.most_promising()
+        group = int(np.argmax(table.expected(table.every[row : row + 1])))
+        if search.parts is None or int(table.every[row, group]) in table.curves[group]:
+            table.simulate(_sizes(table.every[row]))
         else:
-            ways.simulate(ways.corner(way, group), group)
+            table.simulate(table.corner(row, group), group)
     return search
 
 
@@ -152,12 +152,12 @@ def _sizes(batches: NDArray[np.int64]) -> Sizes:
     return tuple(int(batch) for batch in batches)
 
 
-class _Ways:
+class _ShareTable:
     """All shares, a lower bound of each, and how long each group makes a step."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
-        self.every: NDArray[np.int64] = np.array(every_choice(search))
+        self.every: NDArray[np.int64] = np.array(all_choices(search))
         """One row per share."""
         self.batches = [np.unique(column) for column in self.every.T]
         """Batches of each group, ascending."""
@@ -175,14 +175,14 @@ class _Ways:
     def open(self) -> NDArray[np.bool_]:
         """Return which shares may be better than the best simulated one."""
         search = self.search
-        limit = search.known[search.best] * (1 - SLACK) if search.known else np.inf
+        limit = search.simulated_times[search.best] * (1 - SLACK) if search.simulated_times else np.inf
         better: NDArray[np.bool_] = self.floor < limit
         return better & ~self.simulated
 
-    def corner(self, way: int, group: int) -> Sizes:
-        """Return batches with that of *group* in share number *way*, and for the other groups the least batches of open shares."""
+    def corner(self, row: int, group: int) -> Sizes:
+        """Return batches with that of *group* in row *row*, and for the other groups the least batches of open shares."""
         least = self.every[self.open].min(axis=0)
-        least[group] = self.every[way, group]
+        least[group] = self.every[row, group]
         return _sizes(least)
 
     def most_promising(self) -> int:

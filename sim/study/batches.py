@@ -17,10 +17,10 @@ from sim.parallel.program import Load, Wait
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.batch_search import MOST, BatchShare, Search, Sizes, every_choice, shortest
+from sim.study.batch_search import MOST, BatchShare, Search, Sizes, all_choices, find_shortest_step
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
 from sim.training.step_plan import StepPlan, plan_step
@@ -104,17 +104,17 @@ def batches(
 
     @cache
     def work(group: int, batch: int) -> float:
-        return planned(group, batch).alone
+        return planned(group, batch).isolated_time
 
     def parts(group: int, batch: int) -> list[float]:
         return since_waits(planned(group, batch))
 
     search = Search(shares, samples, step_time, work, parts if _same_buckets(job.workload) else None, limit, steps)
-    units = MEANING[job.workload.training.precision].needs or "fp32"
+    units = PRECISION_TRAITS[job.workload.training.precision].needs or "fp32"
     peaks = [group.node.gpu.peak.get(units, group.node.gpu.peak["fp32"]) for group in groups]
     first = [samples * peak / sum(count * other for count, other in zip(gpus, peaks, strict=True)) for peak in peaks]
-    near = min(every_choice(search), key=lambda sizes: math.dist(sizes, first))
-    shortest(search)
+    near = min(all_choices(search), key=lambda sizes: math.dist(sizes, first))
+    find_shortest_step(search)
     each, rest = divmod(samples, sum(gpus))
     same = (each,) * len(groups)
     fits = not rest and all(each <= share.most for share in shares)

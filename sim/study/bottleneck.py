@@ -40,7 +40,7 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
         replace(
             each,
             without_broadcast=trials.without_broadcast(number, noteworthy),
-            doubled=trials.doubled(number, each.tied),
+            doubled_time=trials.doubled(number, each.tied),
             phases=trials.phases(number),
         )
         for number, each in enumerate(by_job)
@@ -111,9 +111,9 @@ class _Trials:
 
 def jobs_met_by(run: Run) -> list[tuple[int, ...]]:
     """Return, by job, which jobs it meets on a node or on a link between nodes, directly or through others, including itself."""
-    places = [{*wiring.shared} if wiring else set[str]() for wiring in run.rings]
+    places = [{*wiring.shared_capacities} if wiring else set[str]() for wiring in run.rings]
     for slot in run.cluster:
-        for number, _ in (*slot.lent, *slot.serves):
+        for number, _ in (*slot.lent_gpus, *slot.server_numbers):
             places[number].add(slot.name)
     company_of: dict[int, set[int]] = {}
     for number, own in enumerate(places):
@@ -130,7 +130,7 @@ def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
     if best is None or step - others[best] < noteworthy * step:
         best = _most_blamed(job, others)  # no single one helps: perhaps two bound the step together
         if best is None or step - job.warm.stalls[Cause.COMPUTE] < noteworthy * step:
-            return Bottleneck(step, freed, behind=_behind(trials.job(number, "gpu"), step))
+            return Bottleneck(step, freed, limit_behind_gpus=_behind(trials.job(number, "gpu"), step))
     return Bottleneck(step, freed, best, trials.step_times(number, best))
 
 

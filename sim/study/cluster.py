@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sim import __version__
 from sim.spec.catalogue import roots
-from sim.spec.elsewhere import from_copy, in_copy
+from sim.spec.elsewhere import from_copy, path_in_copy
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
@@ -274,7 +274,7 @@ def _copy(files: tuple[tuple[str, bytes], ...]) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="stallsim-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for path, content in files:
-        place = in_copy(folder, path)
+        place = path_in_copy(folder, path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
     return folder

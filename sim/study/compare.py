@@ -13,12 +13,12 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from sim.check import require
-from sim.spec.elsewhere import as_written
+from sim.spec.elsewhere import with_user_paths
 from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select, without_match
 from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
-from sim.study.computing import ALL_CORES, Computing, Task, computed
+from sim.study.computing import ALL_CORES, Computing, Task, compute
 from sim.study.jobs_file import jobs_file
 from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
@@ -86,7 +86,7 @@ def compare(
     *,
     nodes: Sequence[int] = (),
     global_batch: int | None = None,
-    by: Computing = ALL_CORES,
+    computing: Computing = ALL_CORES,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* gets the number done and the total.
@@ -97,30 +97,30 @@ def compare(
     """
     _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
-    keys = [fingerprint([by.question, "compared", global_batch, asdict(point)]) for point in points]
-    return machine_rows(partial(_row, documents, global_batch), list(zip(keys, points, strict=True)), by, progress)
+    keys = [fingerprint([computing.question, "compared", global_batch, asdict(point)]) for point in points]
+    return machine_rows(partial(_row, documents, global_batch), list(zip(keys, points, strict=True)), computing, progress)
 
 
 def machine_rows(
     row_of: Callable[[Item], ComparedMachine],
     tasks: Sequence[Task[Item]],
-    by: Computing,
+    computing: Computing,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
-    """Return the row of each of *tasks*, in order: from the journal of *by*, or computed. Raise SpecError if that fails."""
-    by = by if by.journal is not None else replace(by, journal=Journal(None))
-    assert by.journal is not None
-    missing = [task for task in dict(tasks).items() if task[0] not in by.journal]
-    for done, _ in enumerate(computed(partial(_figures, row_of), missing, by), start=len(tasks) - len(missing) + 1):
+    """Return the row of each of *tasks*, in order: from the journal of *computing*, or computed. Raise SpecError if that fails."""
+    computing = computing if computing.journal is not None else replace(computing, journal=Journal(None))
+    assert computing.journal is not None
+    missing = [task for task in dict(tasks).items() if task[0] not in computing.journal]
+    for done, _ in enumerate(compute(partial(_figures, row_of), missing, computing), start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(done, len(tasks))
-    return [ComparedMachine(**by.journal[key]) for key, _ in tasks]
+    return [ComparedMachine(**computing.journal[key]) for key, _ in tasks]
 
 
 def _figures(row_of: Callable[[Item], ComparedMachine], task: Task[Item]) -> tuple[str, RowFigures]:
     key, item = task
     row = row_of(item)
-    return key, {**vars(row), "problem": as_written(row.problem)}
+    return key, {**vars(row), "problem": with_user_paths(row.problem)}
 
 
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:

@@ -47,18 +47,18 @@ def question_of(subject: Any, read: Iterable[Path]) -> str:
     return fingerprint([subject, __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
 
 
-def computed(
-    answer: Callable[[Task[Item]], tuple[str, RowFigures]], tasks: Sequence[Task[Item]], by: Computing, together: int = 1
+def compute(
+    answer: Callable[[Task[Item]], tuple[str, RowFigures]], tasks: Sequence[Task[Item]], computing: Computing, group_size: int = 1
 ) -> Iterator[tuple[str, RowFigures]]:
-    """Compute each of *tasks*, add it to the journal if there is one, and yield it; each *together* consecutive tasks share work.
+    """Compute each of *tasks*, add it to the journal if there is one, and yield it; each *group_size* consecutive tasks share work.
 
     Raise SpecError if the journal, a process or the cluster fails.
     """
-    if by.cluster is None or not tasks:
-        answers = each(answer, tasks, by.processes, together)
+    if computing.cluster is None or not tasks:
+        answers = each(answer, tasks, computing.processes, group_size)
     else:
-        answers = each_on_cluster(by.cluster, answer, tasks, task_files(by.read), by.notice)
+        answers = each_on_cluster(computing.cluster, answer, tasks, task_files(computing.read), computing.notice)
     for key, figures in answers:
-        if by.journal is not None:
-            by.journal.note(key, figures)
+        if computing.journal is not None:
+            computing.journal.note(key, figures)
         yield key, figures

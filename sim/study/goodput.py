@@ -19,19 +19,19 @@ import numpy as np
 
 from sim.analysis.course import MOST, draw
 from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
-from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
+from sim.analysis.failure_law import EXPONENTIAL, UserLaw, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.transient import Survival, young_interval
 from sim.analysis.whole_job import START_UP
-from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint, memory_of_peers
+from sim.cluster.checkpoint import CheckpointParts, CheckpointTimes, checkpoint_times, memory_of_peers
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.arguments import checkpoint_interval_of
-from sim.study.power_cap import Limited, limited
+from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
     MODES,
@@ -58,14 +58,14 @@ _FAULTS_OF_CHANGES = 400
 faults for all changes. Spares run short late, when repairs pile up, so the first part underestimates their benefit."""
 
 
-class Slower(NamedTuple):
+class SaveSlowdown(NamedTuple):
     """Seconds that steps lose while one checkpoint is written during them, to the store and to the memory of peers."""
 
     store: float = 0.0
     peers: float = 0.0
 
 
-_AS_FAST = Slower()
+_AS_FAST = SaveSlowdown()
 
 
 class Intervals(NamedTuple):
@@ -94,8 +94,8 @@ class Goodput:
     weeks: Weeks
     reliability: Reliability
     run: LongRun
-    checkpoint: Checkpoint
-    slower: Slower
+    checkpoint: CheckpointTimes
+    slower: SaveSlowdown
     nbytes: float
     writers: int
     courses: Courses
@@ -110,7 +110,7 @@ class Goodput:
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
-    limit: Limited | None = None
+    limit: LimitedSteps | None = None
     """Limit on the power of GPUs."""
 
 
@@ -119,18 +119,18 @@ def simulate_weeks(
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip
     """Simulate *weeks* of *steps*; *changes* also simulates other set-ups; *slowed* returns the seconds that writing costs steps."""
-    limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
+    limit = limit_steps(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
     _require_fit(parts, steps.node, store, weeks)
     try:
-        times = checkpoint(steps.node, parts, store)
+        times = checkpoint_times(steps.node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
+    slower = SaveSlowdown(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
     intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
     _require_finite(run, weeks)
@@ -151,7 +151,7 @@ def simulate_weeks(
 # --- checkpoints, spares and lengths that make sense -------------------------------------------------------------------
 
 
-def _parts(steps: Steps) -> Parts:
+def _parts(steps: Steps) -> CheckpointParts:
     return saved_parts(steps.workload, steps.gpus, steps.nodes, steps.step_time)
 
 
@@ -160,19 +160,19 @@ def _beside_peers(steps: Steps, slowed: Slowed) -> float:
     return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
 
 
-def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
+def _saving(weeks: Weeks, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown = _AS_FAST) -> tuple[Intervals, Saving]:
     """Return the intervals and the saving of *weeks* of steps of *step* (s), which lose *slower* while a checkpoint is written.
 
     Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
     """
-    blocking = times.copied + (times.written if weeks.mode == "sync" else slower.store)
-    persist = times.copied + (max(times.written, times.to_peer) if weeks.mode == "tiered" else times.written)
+    blocking = times.copy_time + (times.write_time if weeks.mode == "sync" else slower.store)
+    persist = times.copy_time + (max(times.write_time, times.to_peer_time) if weeks.mode == "tiered" else times.write_time)
     intervals = _intervals(run, blocking, persist)
     if weeks.interval != "auto":
         intervals = intervals._replace(used=_specified_interval(weeks, step, blocking, persist))
     elif run.rate[1]:
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
-    saving = Saving(intervals.used, blocking, persist, times.loaded)
+    saving = Saving(intervals.used, blocking, persist, times.load_time)
     if weeks.mode != "tiered":
         return intervals, saving
     best = _with_copies(saving, times, run, step, slower, auto=True)
@@ -216,12 +216,12 @@ def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
     return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
 
 
-def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, slower: Slower, auto: bool) -> Saving:
+def _with_copies(saving: Saving, times: CheckpointTimes, run: LongRun, step: float, slower: SaveSlowdown, auto: bool) -> Saving:
     """Return *saving* with copies to the memory of peers at the best interval; every n-th copy also goes to the store.
 
     With *auto*, the interval of the store is the best one for the cost of the store alone and the faults that only the store survives.
     """
-    copy_blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
+    copy_blocking, persist = times.copy_time + slower.peers, times.copy_time + times.to_peer_time
 
     def best(blocking: float) -> float:
         return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
@@ -243,7 +243,7 @@ def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, s
     return replace(
         saving, interval=copies_per_save * copy_interval, memory_interval=copy_interval,
         memory_blocking=copy_blocking + slower.store / copies_per_save, memory_persist=persist,
-        memory_load=times.copied_back, peer_load=times.from_peer,
+        memory_load=times.copy_back_time, peer_load=times.from_peer_time,
     )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def _lost_with_copies(run: LongRun) -> float:
     return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
 
 
-def _require_fit(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
+def _require_fit(parts: CheckpointParts, node: Node, store: Store | None, weeks: Weeks) -> None:
     """Raise SpecError if a checkpoint does not fit into its store, or its copy into host memory."""
     require_room(parts, node, store, weeks.store)
     on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
@@ -289,10 +289,10 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
 
 def _require_spares(run: LongRun, courses: Courses) -> None:
     """Raise SpecError, with the time when the job dies, if half or more of the *courses* of *run* run out of spares."""
-    died = courses.died[np.isfinite(courses.died)]
-    if died.size < 0.5 * courses.died.size:
+    died = courses.death_times[np.isfinite(courses.death_times)]
+    if died.size < 0.5 * courses.death_times.size:
         return
-    half = np.sort(courses.died)[courses.died.size // 2 - (courses.died.size % 2 == 0)]
+    half = np.sort(courses.death_times)[courses.death_times.size // 2 - (courses.death_times.size % 2 == 0)]
     raise SpecError(
         f"--spares {run.spares} --no-repair: failed nodes do not return, and half of the jobs run out of spares within {half / DAY:.3g} "
         "d; write more --spares, or leave out --no-repair"
@@ -374,7 +374,7 @@ def time_of_changes(run: LongRun) -> float:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies does no more work."""
     duration = time_of_changes(run)
@@ -388,12 +388,12 @@ def _changes(
     return changes
 
 
-def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_SetUp]:
+def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, SaveSlowdown, Slowed]) -> list[_SetUp]:
     """Return the set-ups that are compared with *run*; the interval is recomputed if a change affects it."""
     store, slower, slowed = to
-    auto_interval, current = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
+    auto_interval, current = replace(weeks, interval="auto"), checkpoint_times(steps.node, _parts(steps), store)
 
-    def saved(one: LongRun, times: Checkpoint = current, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
+    def saved(one: LongRun, times: CheckpointTimes = current, slower: SaveSlowdown = slower, mode: str = weeks.mode) -> LongRun:
         saving = _saving(replace(auto_interval, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
@@ -402,7 +402,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
         quick = store.model_copy(
             update={"bandwidth": 2 * store.bandwidth, "per_writer": 2 * store.per_writer if store.per_writer else None}
         )  # fmt: skip
-        faster = checkpoint(steps.node, _parts(steps), quick)
+        faster = checkpoint_times(steps.node, _parts(steps), quick)
         runs = [saved(run), saved(run, faster, slower._replace(store=slowed(quick)))]
         tried.append(("a store twice as fast", max(runs, key=closed_form)))  # at worst, use it like the slower one
     copies = slower._replace(peers=_beside_peers(steps, slowed))
@@ -415,7 +415,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     low, middle, high = (rate / 2 for rate in run.rate)
     half = saved(replace(run, rate=(low, middle, high)))
-    rare = _SetUp("half the failures", replace(run, saving=half.saving, striking=0.5), half)
+    rare = _SetUp("half the failures", replace(run, saving=half.saving, strike_share=0.5), half)
     same_in_both = [_SetUp(name, one, one) for name, one in tried]
     return [*same_in_both[: 1 + (store is not None)], rare, *same_in_both[1 + (store is not None) :]]
 
@@ -423,7 +423,7 @@ def _set_ups(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, S
 # --- energy, notes -----------------------------------------------------------------------------------------------------
 
 
-def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
+def _powers(steps: Steps, limit: LimitedSteps | None) -> dict[str, NodePower | None]:
     """Return the power of the average node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
     used = steps.gpus / sum(count * node.gpu_count for node, count in steps.kinds)
@@ -453,7 +453,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
     elif steps.workload.pretraining is not None:
         notes.append("all steps are like the workload's main step; --tokens adds ramps and other parts of pre-training")
     if weeks.law != EXPONENTIAL.name:
-        own = isinstance(failure_law(weeks.law), Own)
+        own = isinstance(failure_law(weeks.law), UserLaw)
         notes.append(
             f"times between failures follow {weeks.law}{', your own law, which is not validated' if own else ''}; the closed form, the "
             "formulas and the best interval assume exponential times"

@@ -15,14 +15,14 @@ from sim.spec.fields import Peak, Precision
 from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, loaded_hardware, split_overrides
 from sim.training.collectives.price.plan import DEFAULT, Tuning
 from sim.training.graphs.idle import RankStep, rank_steps
 from sim.training.graphs.prices import GraphPrices
-from sim.training.graphs.run import GraphPlayed, GraphScene, play_graphs
+from sim.training.graphs.run import GraphScene, PlayedGraphs, play_graphs
 from sim.training.job import tuning_of
 from sim.units import pluralized
 
@@ -35,7 +35,7 @@ class GraphRun:
     name: str
     graphs: Sequence[Graph]
     prices: GraphPrices
-    played: GraphPlayed
+    played: PlayedGraphs
     ranks: tuple[RankStep, ...]
     peak: Peak | None
     inputs: Mapping[str, str]
@@ -115,7 +115,7 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
     if chosen is None:
         raise SpecError(f"--precision {precision}: write one of {', '.join(get_args(Precision))}")
     gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-    units: tuple[Peak, ...] = (*MEANING[chosen].units, "fp32")
+    units: tuple[Peak, ...] = (*PRECISION_TRAITS[chosen].units, "fp32")
     return next(peak for peak in units if all(peak in gpu.peak for gpu in gpus))
 
 

@@ -14,7 +14,7 @@ from sim.parallel.program import Op
 from sim.spec.overrides import Option, apply
 from sim.spec.parallel import MEGATRON_ORDER, Parallel
 from sim.spec.references import Resolver
-from sim.spec.validation import validated
+from sim.spec.validation import validate
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.collective import PlacedMachine, operation_of, placed_machine
 from sim.study.scenario import split_overrides
@@ -104,7 +104,7 @@ def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
         changes.append(text.removeprefix(_FIELDS))
     resolver = Resolver()
     document = apply(resolver, Document({}, Mark("--group")), Parallel, changes)
-    return validated(Parallel, document, resolver.problems)
+    return validate(Parallel, document, resolver.problems)
 
 
 def _require_group(mesh: Mesh, axis: GroupAxis, question: GroupQuestion) -> None:
@@ -136,9 +136,11 @@ def _exchanged(
     rows = []
     for nbytes in sizes:
         price, own = prices.price(stage, axis, op, float(nbytes)), plan.cost(float(nbytes), op)
-        algbw = nbytes / price.alone
+        algbw = nbytes / price.uncontended_time
         busbw = algbw * bus_factor(op, size)
-        rows.append(CollectiveRow(nbytes, price.alone, algbw, busbw, *plan.choice(float(nbytes), op), price.limit, own.alone))
+        rows.append(
+            CollectiveRow(nbytes, price.uncontended_time, algbw, busbw, *plan.choice(float(nbytes), op), price.limit, own.uncontended_time)
+        )
     links = links_of_groups(prices, stage, axis, op, float(max(sizes)))
     stages = 1 if axis == "everyone" else prices.mesh.stages
     count = prices.mesh.gpus // stages // (1 if axis == "ends" else size)
@@ -153,9 +155,11 @@ def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], qu
     rows = []
     for nbytes in sizes:
         price = prices.send(source, target, float(nbytes))
-        rate = nbytes / price.alone
-        by_itself = prices.one_send(ends[0], float(nbytes)).price.alone
-        rows.append(CollectiveRow(nbytes, price.alone, rate, rate, price.algorithm, SIMPLE, price.blocks, price.limit, by_itself))
+        rate = nbytes / price.uncontended_time
+        by_itself = prices.one_send(ends[0], float(nbytes)).price.uncontended_time
+        rows.append(
+            CollectiveRow(nbytes, price.uncontended_time, rate, rate, price.algorithm, SIMPLE, price.blocks, price.limit, by_itself)
+        )
     links = links_of_sends(prices, source, target, float(max(sizes)))
     group = _mesh_group(prices.mesh, question, ends[0], prices.mesh.gpus // prices.mesh.stages, len(ends), links)
     return _table(machine, "send_recv", prices.plan_of(ends[0]).layout.carrier, rows, group, prices.tuning)

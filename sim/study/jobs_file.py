@@ -38,7 +38,7 @@ class PlacedJobs(NamedTuple):
 
 def jobs_file(name: str) -> Path | None:
     """Return the path of the jobs file *name* (a path or a catalogue name); None if it describes a single workload."""
-    return memo.cached((jobs_file, name), lambda: _jobs_file(name))
+    return memo.get_or_make((jobs_file, name), lambda: _jobs_file(name))
 
 
 def _jobs_file(name: str) -> Path | None:
@@ -57,7 +57,7 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
     warnings: list[str] = []
     problems: list[str] = []
     for number, entry in enumerate(loaded.spec.jobs):
-        where = loaded.document.place(("jobs", number))
+        where = loaded.document.message_start(("jobs", number))
         try:
             if entry.workload.training.batches:
                 raise SpecError("training.batches: a file of several jobs gives each job one batch; write training.batch")
@@ -92,12 +92,13 @@ def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> tuple[list[Job], list
         teams.setdefault((job.workload.dataset.name, where, number if alone else None), []).append(number)
     for first, *others in teams.values():
         for number in others:
-            _check_can_share(jobs[number], jobs[first], loaded.document.place(("jobs", number)), first)
+            _check_can_share(jobs[number], jobs[first], loaded.document.message_start(("jobs", number)), first)
     count = {number: len(team) for team in teams.values() for number in team}
     if max(count.values()) == 1:
+        start = loaded.document.message_start(("coordinated_prep",))
         raise SpecError(
-            f"{loaded.document.place(('coordinated_prep',))}has no effect, because no two jobs read and prepare the same data set on the "
-            "same nodes; leave it out, or give such jobs the same 'nodes'"
+            f"{start}has no effect, because no two jobs read and prepare the same data set on the same nodes; leave it out, or give such "
+            "jobs the same 'nodes'"
         )
     lone = [number for number in range(len(jobs)) if count[number] == 1]
     notes = [f"jobs.{number}: shares no batches: no other job reads and prepares its data set on the same nodes" for number in lone]

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from sim.spec.strict import decoded, parse_json
+from sim.spec.strict import decode, parse_json
 from sim.spec.yaml import SpecError
 
 RowFigures = Mapping[str, Any]
@@ -150,7 +150,7 @@ def _entry(line: bytes) -> tuple[str, RowFigures] | None:
     if not mark or rest.rstrip() != _sum(text) + b'"}':
         return None
     try:
-        entry = parse_json(decoded(text + b"}", "line"), "line")
+        entry = parse_json(decode(text + b"}", "line"), "line")
     except SpecError:
         return None
     key, figures = (entry.get("key"), entry.get("figures")) if isinstance(entry, dict) else (None, None)

@@ -52,7 +52,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
 
 
-def able_hardware(scenario: Scenario) -> Hardware:
+def checked_hardware(scenario: Scenario) -> Hardware:
     """Return the hardware of *scenario*, checked as in `layout_answer`, including memory, without simulating. Raise the same errors."""
     machine, _, workload, gpus = _placed(scenario)
     layout = prepare(machine.spec, workload, gpus)
@@ -73,13 +73,13 @@ def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Wor
     each = {len(part.gpus) for part in placement}
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs the same number of GPUs on each node")
-    return machine, loaded, sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement)), each.pop()
+    return machine, loaded, with_micro_batches(loaded.spec, scenario, sum(len(part.gpus) for part in placement)), each.pop()
 
 
 def _require_memory(scenario: Scenario, hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory]) -> None:
     """Raise Infeasible if a stage needs more *memory* than its GPUs have."""
     if any(stage.verdict(worker_node(hardware).gpu) == "does_not_fit" for stage in memory):
-        problem = shortage(hardware, workload, layout, memory, scenario.plan_command)
+        problem = memory_shortage(hardware, workload, layout, memory, scenario.plan_command)
         nodes = layout.mesh.gpus // layout.mesh.gpus_per_node
         raise Infeasible([problem], nodes, layout.mesh.gpus, "does not fit into GPU memory")
 
@@ -89,7 +89,7 @@ def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
     return {"hardware": hardware, "workload": loaded.sha256, "stack": stack, "records": fingerprint([])}
 
 
-def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
+def with_micro_batches(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     """Return *workload* with the number of micro-batches that the global batch needs. Raise SpecError if it does not divide evenly."""
     if scenario.global_batch is None:
         return workload
@@ -106,7 +106,7 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
 
-def shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory], plan: str = "") -> str:
+def memory_shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory], plan: str = "") -> str:
     """Return a sentence on the memory that a layout lacks, and what would help: the command *plan* if no small change does."""
     gpu = worker_node(hardware).gpu
     fullest = max(memory, key=lambda stage: stage.total)
@@ -184,7 +184,7 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
             "write reshard_after_forward: false"
         )
     sentences += [*not_validated(run), *user_part_warnings(run.workload), *recipe_warnings(run.workload)]
-    if not run.played.exact and run.mesh.even:
+    if not run.played.exact and run.mesh.is_even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(
             f"a stage's nodes are spread unevenly over leaf switches{why}: all its groups are simulated as slow as those on the most "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sim.spec.extensions import SCHEDULES, give
+from sim.spec.extensions import SCHEDULES, register
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
@@ -25,7 +25,7 @@ def texts_of(parallel: Mapping[str, object]) -> list[str]:
 
 def schedule_name(value: object) -> object:
     """Return the name of a schedule, which may be the user's object; None stays None. Raise SpecError for an object that is no schedule."""
-    return value if value is None or isinstance(value, str) else give(SCHEDULES, value, BUILT_IN)
+    return value if value is None or isinstance(value, str) else register(SCHEDULES, value, BUILT_IN)
 
 
 def layout_of(

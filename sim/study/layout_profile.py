@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sim.analysis.attribution import StallComparison, apart
-from sim.analysis.differential import Stall, stall
+from sim.analysis.attribution import StallComparison, compare_methods
+from sim.analysis.differential import Stall, stall_of
 from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.spec.workload import Workload
@@ -48,10 +48,10 @@ class LayoutProfile:
     """The job as it is: RUN2."""
     runs: Mapping[str, LayoutRun]
     stalls: Mapping[str, Stall]
-    apart: Mapping[str, StallComparison]
+    comparisons: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, and why the two differ."""
 
-    def changed(self, name: str) -> dict[Cause, float]:
+    def stall_causes(self, name: str) -> dict[Cause, float]:
         """Return the composition of the stall *name* by direct attribution: seconds by cause."""
         before, after = (self.runs[run].stalls for run in DIFFERENCES[name][1:3])
         return {cause: after[cause] - before[cause] for cause in after}
@@ -75,10 +75,10 @@ def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | No
         if progress is not None:
             progress(len(runs), len(simulations))
     stalls = {
-        name: stall(runs[each.after].step_time - runs[each.before].step_time, runs[each.share_of].step_time)
+        name: stall_of(runs[each.after].step_time - runs[each.before].step_time, runs[each.share_of].step_time)
         for name, each in DIFFERENCES.items()
     }
-    both = {name: apart(each.cause, runs[each.before].stalls, runs[each.after].stalls) for name, each in DIFFERENCES.items()}
+    both = {name: compare_methods(each.cause, runs[each.before].stalls, runs[each.after].stalls) for name, each in DIFFERENCES.items()}
     return LayoutProfile(answer, runs, stalls, both)
 
 

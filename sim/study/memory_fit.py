@@ -71,12 +71,12 @@ def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, pl
     return f"; --shard parameters spreads weights, gradients and optimizer state over the {ranks} GPUs"
 
 
-def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:
+def largest_fitting_batch(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:
     """Return the largest batch per GPU that fits every one of *gpus*; 1 if not even that fits, for a later check to refuse."""
     return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
 
 
-def shortage(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str:
+def brief_shortage(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str:
     """Return the problem of `memory_problem` in a few words, for a cell of a table."""
     needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     return f"does not fit: needs {show(needed, 'binary size')} of {show(gpu.memory, 'binary size')}"

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
-from sim.study.layout import able_hardware
+from sim.study.layout import checked_hardware
 from sim.study.memory_fit import is_shortage
 from sim.study.scenario import Scenario, has_layout, prepare
 from sim.units import show
@@ -34,7 +34,7 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
             name = str(row["name"])
             try:
                 moved = replace(scenario, hardware=name)
-                machine = able_hardware(moved) if with_layout else prepare(moved).hardware
+                machine = checked_hardware(moved) if with_layout else prepare(moved).hardware
             except SpecError as error:
                 problem = error.problems[0]
                 continue

@@ -24,7 +24,7 @@ def not_validated(run: LayoutRun) -> list[str]:
     """
     parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
     sentences = []
-    if run.layout.own is not None:
+    if run.layout.own_passes is not None:
         sentences.append(f"schedule {schedule} is user-defined and not validated; the expected error shown is that of other schedules")
     elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
         sentences.append(f"schedule {schedule} is not validated: no measured run in the records uses it")

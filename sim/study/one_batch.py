@@ -15,7 +15,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
-from sim.study.memory_fit import most_that_fits
+from sim.study.memory_fit import largest_fitting_batch
 from sim.study.scenario import Scenario, sorted_overrides
 
 GPUS: Final = 8
@@ -44,7 +44,7 @@ def _replicas(training: Training, gpus: int) -> int:
 def _most(workload: Workload, gpus: Sequence[Gpu], ranks: int) -> int:
     """Return the maximum samples of a pass: the workload's batch, or what fits every one of *gpus* if each holds the whole model."""
     batch = workload.training.batch
-    return batch if not workload.training.parallel.trivial else min(batch, most_that_fits(gpus, workload, ranks))
+    return batch if not workload.training.parallel.is_trivial else min(batch, largest_fitting_batch(gpus, workload, ranks))
 
 
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:

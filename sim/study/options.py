@@ -228,7 +228,7 @@ class GoodputOptions(TrainingOptions, MarketOptions, total=False):
     """``goodput``; the options of its weeks are the fields of `sim.study.weeks.Weeks`."""
 
 
-class Declared(NamedTuple):
+class DeclaredOption(NamedTuple):
     """The type of an option in Python, and its other terms."""
 
     type: Any
@@ -236,17 +236,19 @@ class Declared(NamedTuple):
 
 
 @cache
-def options_of(group: type) -> Mapping[str, Declared]:
+def options_of(group: type) -> Mapping[str, DeclaredOption]:
     """Return the options of *group* by name; the defaults of a dataclass are those of its fields."""
     hints = get_type_hints(group, include_extras=True)
-    declared = {name: Declared(hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items() if get_origin(hint) is Annotated}
+    declared = {
+        name: DeclaredOption(hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items() if get_origin(hint) is Annotated
+    }
     defaults = {field.name: field.default for field in fields(group)} if is_dataclass(group) else {}
     for name in declared.keys() & defaults.keys():
         declared[name] = declared[name]._replace(option=declared[name].option._replace(default=defaults[name]))
     return MappingProxyType(declared)
 
 
-def part(options: Mapping[str, Any], group: type) -> dict[str, Any]:
+def select_options(options: Mapping[str, Any], group: type) -> dict[str, Any]:
     """Return those of *options* that belong to *group*."""
     return {name: options[name] for name in options_of(group) if name in options}
 

@@ -25,7 +25,7 @@ class ComputeOrder(NamedTuple):
 
     fields: Mapping[str, Mapping[str, int]]
     """By field, the position of each of its values."""
-    together: int
+    group_size: int
 
     def place(self, point: Point) -> tuple[int, ...]:
         """Return the sort key of *point* in the order of computation."""

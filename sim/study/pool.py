@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sim.spec.extensions import any_given
+from sim.spec.extensions import has_registered
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
@@ -40,23 +40,23 @@ def process_count(processes: int | None) -> int:
     return processes or cores()
 
 
-def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None, together: int = 1) -> Iterator[Result]:
+def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None, group_size: int = 1) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores if None).
 
-    From the first item on, each *together* consecutive items share work that is done once if one process computes them.
+    From the first item on, each *group_size* consecutive items share work that is done once if one process computes them.
 
     All items are computed in this process if the user passed it objects that other processes lack, such as a schedule.
     Raise SpecError if the process of an item is killed repeatedly.
     """
     wanted = min(process_count(processes), len(items))
-    if wanted <= 1 or len(items) <= FEW or any_given():
+    if wanted <= 1 or len(items) <= FEW or has_registered():
         yield from map(function, items)
         return
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     batch = max(1, min(_BATCH, len(items) // (4 * wanted)))
-    if together <= _BATCH:
-        batch = max(1, batch // together) * together
+    if group_size <= _BATCH:
+        batch = max(1, batch // group_size) * group_size
     under_way = 2 * wanted * batch  # items that joblib dispatches ahead
     done, alone, lost = 0, 0, -1
     while done < len(items):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.analysis.energy import NodePower, capped, draw_of, node_power, power_model, shares_of
+from sim.analysis.energy import NodePower, gpu_power, limit_power, node_power, power_model, shares_of
 from sim.mesh import LayoutRun
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
@@ -18,7 +18,7 @@ from sim.training.layer_times import mix_of
 from sim.units import show
 
 
-class Limited(NamedTuple):
+class LimitedSteps(NamedTuple):
     """Steps with GPUs limited to *cap* (W), and figures without the limit; power per node, energy (J) per sample."""
 
     cap: float
@@ -29,13 +29,13 @@ class Limited(NamedTuple):
     joules_without: float
 
 
-def limited_run(run: LayoutRun, limit: str) -> Limited:
-    """Return the steps of *run* with each GPU limited to *limit*. Raise SpecError as `limited` does."""
+def limit_run(run: LayoutRun, limit: str) -> LimitedSteps:
+    """Return the steps of *run* with each GPU limited to *limit*. Raise SpecError as `limit_steps` does."""
     described = {
         "nodes": run.nodes, "gpus": run.gpus, "step_time_s": run.step_time, "throughput_samples_per_s": run.throughput,
         "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}, "price": {"market": "on_demand"},
     }  # fmt: skip
-    return limited(steps_of(described, run.hardware, run.workload), limit)
+    return limit_steps(steps_of(described, run.hardware, run.workload), limit)
 
 
 def least_share(node: Node, workload: Workload, limit: str) -> float:
@@ -46,23 +46,23 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     gpu = node.gpu
     if gpu.power is None:
         return 1.0
-    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * draw_of(gpu, power_model(), mix_of(workload, gpu)).compute))
+    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
 
 
-def limited(steps: Steps, limit: str) -> Limited:
+def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
     cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
     mix = mix_of(steps.workload, gpu)
     several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
-    after = capped(steps.node, model, stalls, cap, several, mix, used)
+    after = limit_power(steps.node, model, stalls, cap, several, mix, used)
     before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
     if after is None or before is None or gpu.power is None:
         raise SpecError(
             f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
         )
-    least = model.cap[0][0] * gpu.power * draw_of(gpu, model, mix).compute
+    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix).compute
     if cap < least:
         raise SpecError(
             f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"
@@ -73,4 +73,4 @@ def limited(steps: Steps, limit: str) -> Limited:
         steps.nodes * model.pue * power.total * time / steps.samples
         for power, time in ((after.power, slower.step_time), (before, steps.step_time))
     )
-    return Limited(cap, slower, after.power, joules, steps.step_time, joules_before)
+    return LimitedSteps(cap, slower, after.power, joules, steps.step_time, joules_before)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sim.analysis.attribution import StallComparison, apart
+from sim.analysis.attribution import StallComparison, compare_methods
 from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
@@ -35,9 +35,9 @@ class Profile:
     real: Run
     twin: Run | None
     times: RunTimes
-    made_of: Mapping[str, Mapping[Cause, float]]
+    stall_causes: Mapping[str, Mapping[Cause, float]]
     """Each differential stall (seconds per step) by cause according to direct attribution: the change between its two runs."""
-    apart: Mapping[str, StallComparison]
+    comparisons: Mapping[str, StallComparison]
     """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
     needs: Needs
@@ -83,7 +83,7 @@ def synthetic_run(scenario: Scenario) -> Run:
 
 def _is_heterogeneous(run: Run) -> bool:
     """Return whether the GPUs of *run* differ in kind or batch."""
-    return len({slot.node.gpu.name for slot in run.cluster if slot.lent}) > 1 or bool(run.jobs[0].job.workload.training.batches)
+    return len({slot.node.gpu.name for slot in run.cluster if slot.lent_gpus}) > 1 or bool(run.jobs[0].job.workload.training.batches)
 
 
 def profile(scenario: Scenario, twin: str | None = None) -> Profile:
@@ -109,7 +109,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     if paired:
         pairs[Cause.NETWORK] = (all_gpus, paired.jobs[0].warm.stalls)
     made_of = {cause.value: _change(before, after) for cause, (before, after) in pairs.items()}
-    differing = {cause.value: apart(cause, before, after) for cause, (before, after) in pairs.items()}
+    differing = {cause.value: compare_methods(cause, before, after) for cause, (before, after) in pairs.items()}
     costs = {
         name: cost(real.hardware, duration)
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))

@@ -30,7 +30,7 @@ from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
 from sim.study.one_batch import GPUS, usual_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.spot import expected
+from sim.study.spot import expected_outcome
 from sim.study.whole_job import course
 from sim.units import pluralized, rounded, show
 
@@ -282,7 +282,7 @@ def _with_revocations(
 
     A job of fixed duration does the epochs of a job that is shorter by the factor by which revocations lengthen it.
     """
-    drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
+    drawn = expected_outcome(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
     if drawn is None or drawn.time == inf:
         return replace(candidate, cost=inf)
     revoked, duration = candidate, drawn.time

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.cluster.checkpoint import Outflow, checkpoint, outflows
+from sim.cluster.checkpoint import Outflow, checkpoint_times, outflows
 from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
@@ -34,22 +34,22 @@ class SavedRun(NamedTuple):
     writers: int
     blocking: float
     """Seconds that training waits for the copy to host memory."""
-    written: float
+    write_time: float
     """Seconds from the end of that copy until the store has the checkpoint."""
     step: float
     """Seconds of a step without a checkpoint."""
-    beside: float
+    step_while_saving: float
     """Seconds of a step while a checkpoint is written."""
 
     @property
-    def costs(self) -> float:
+    def cost(self) -> float:
         """Return the seconds that one checkpoint costs training."""
-        return self.blocking + self.slowed
+        return self.blocking + self.slowdown_cost
 
     @property
-    def slowed(self) -> float:
-        """Return the part of `costs` that is lost to slower steps while the checkpoint is written to the store."""
-        return self.written * (1.0 - self.step / self.beside)
+    def slowdown_cost(self) -> float:
+        """Return the part of `cost` that is lost to slower steps while the checkpoint is written to the store."""
+        return self.write_time * (1.0 - self.step / self.step_while_saving)
 
 
 def saved_during_run(run: Run | LayoutRun, name: str) -> SavedRun:
@@ -61,7 +61,7 @@ def slowdown_by_store(run: Run | LayoutRun) -> Slowed:
     """Return a function that returns the seconds that the steps of *run* lose while a checkpoint is written to a store."""
 
     def slowed(store: Store | None) -> float:
-        return _saved_to(run, store.name if store else "disk", store).slowed if store else 0.0
+        return _saved_to(run, store.name if store else "disk", store).slowdown_cost if store else 0.0
 
     return slowed
 
@@ -74,7 +74,7 @@ def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
     job = run.jobs[0].job
 
     def again(flows: Sequence[Outflow]) -> float:
-        played = simulate(run.hardware, [job], cold=False, seed=run.seed, beside=lambda slot: flows if slot.node.gpu_count else ())
+        played = simulate(run.hardware, [job], cold=False, seed=run.seed, outflows_of=lambda slot: flows if slot.node.gpu_count else ())
         return played.jobs[0].warm.step_time
 
     return _saved(name, store, job.workload, run.node(), len(job.placement), job.ranks, run.jobs[0].warm.step_time, again)
@@ -101,9 +101,9 @@ def _saved(
     parts = saved_parts(workload, gpus, nodes, step)
     require_room(parts, node, store, name)
     try:
-        times = checkpoint(node, parts, store)
+        times = checkpoint_times(node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {name}: {error}; name a store") from None
     flows = outflows(node, parts, store)
     beside = again(flows) if flows else step
-    return SavedRun(name, parts.total, parts.writers, times.copied, times.written, step, beside)
+    return SavedRun(name, parts.total, parts.writers, times.copy_time, times.write_time, step, beside)

@@ -24,14 +24,14 @@ from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import MarkedValue, child, put
-from sim.spec.schema import UNFOLDED, home
+from sim.spec.schema import UNFOLDED, home_key
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
-from sim.study.memory_fit import memory_problem, most_that_fits, shortage
+from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
 
@@ -116,7 +116,7 @@ def has_layout(scenario: Scenario) -> bool:
         if jobs_file(scenario.workload) is not None:
             return False
         _, of_workload = sorted_overrides(scenario)
-        return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
+        return not load_workload(scenario.workload, of_workload).spec.training.parallel.is_trivial
     except SpecError:  # reported, with all other problems, when it is read to be run
         return False
 
@@ -151,7 +151,7 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
     """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore."""
     for number, workload in enumerate(workloads):
-        if not workload.training.parallel.trivial:
+        if not workload.training.parallel.is_trivial:
             place = f"jobs.{number}: " if len(workloads) > 1 else ""
             raise SpecError(
                 f"{place}training.parallel: {workload.name} has a layout, but this runs plain data parallelism only; run a layout with "
@@ -239,13 +239,13 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
-        loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
+        loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
     plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
     fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
-        own = [loaded.spec.model_copy(update={"training": loaded.spec.training.at(number)}) for number in range(len(gpus))]
-        short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
+        own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
+        short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
         raise Infeasible(problems, len(placement), job.ranks, *short[:1])
     notes += job_warnings(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
@@ -312,7 +312,7 @@ def _refuse_contradictions(scenario: Scenario) -> None:
 def _with_requested_nodes(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
     """Return *machine* with the requested number of workers, or with those of a placement if it is a single group of fewer."""
     if scenario.nodes is not None:
-        return memo.cached(
+        return memo.get_or_make(
             (Scenario, id(machine), scenario.nodes), lambda: _with_nodes(machine, scenario.nodes or 0, f"--nodes {scenario.nodes}"), machine
         )
     counts = [group.count for group in machine.spec.groups if group.role == "worker"]
@@ -404,7 +404,7 @@ def _is_of_workload(text: str) -> bool:
     first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
         key = text.partition("=")[0].strip()
-        places = [FIELDS.get(key), *(home(kind, first) for kind in (Hardware, Workload))]
+        places = [FIELDS.get(key), *(home_key(kind, first) for kind in (Hardware, Workload))]
         near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")

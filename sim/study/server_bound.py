@@ -35,7 +35,7 @@ class BoundRow(NamedTuple):
     """One model size (bytes), and the bandwidth that the busiest host needs by placement, bytes/s in and out together."""
 
     nbytes: int
-    needed: Mapping[ServerPlacement, float]
+    needed_bandwidth: Mapping[ServerPlacement, float]
 
 
 class BoundTable(NamedTuple):
@@ -44,7 +44,7 @@ class BoundTable(NamedTuple):
     hardware: str
     workers: int
     compute_time: float
-    there: Mapping[ServerPlacement, float]
+    port_bandwidth: Mapping[ServerPlacement, float]
     rows: tuple[BoundRow, ...]
     machine: Hardware
     inputs: Mapping[str, str]

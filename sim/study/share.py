@@ -55,12 +55,12 @@ LoaderNeeds = Mapping[int, Need]
 """By job, for the running jobs."""
 
 
-def even(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
+def divide_evenly(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, with the same number for every job on a host; each GPU has at least one."""
     return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
 
 
-def proportional(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
+def divide_proportionally(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, with the same number for every GPU of a host."""
     return _least_of_hosts(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
 
@@ -78,7 +78,7 @@ def _least_of_hosts(
     return {job: least[job] for job in needs}
 
 
-def greedy(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
+def divide_greedily(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job; each further one goes where GPUs gain most busy time, as long as any gain."""
     workers = dict.fromkeys(needs, 1)
     left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
@@ -99,9 +99,9 @@ def _fits(hosts: Sequence[LoaderHost], left: Sequence[int], job: int) -> bool:
 
 
 DIVIDE: Mapping[LoaderPolicy, Callable[[Sequence[LoaderHost], LoaderNeeds], dict[int, int]]] = {
-    "even": even,
-    "proportional": proportional,
-    "greedy": greedy,
+    "even": divide_evenly,
+    "proportional": divide_proportionally,
+    "greedy": divide_greedily,
 }
 
 
@@ -192,7 +192,7 @@ def share(
         raise SpecError(f"{jobs}: with coordinated_prep, jobs share one loader; leave it out to divide workers among them")
     epochs = tuple(entry.epochs for entry in load(Jobs, path, sorted_overrides(scenario)[1]).spec.jobs)
     used = slots(machine, [job.placement for job in placed])
-    hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
+    hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent_gpus}) for slot in used]
     for host in hosts:
         if host.workers < (gpus := sum(host.gpus.values())):
             raise SpecError(f"--workers {host.workers}: each of a node's {gpus} GPUs needs a worker; write at least {gpus}")

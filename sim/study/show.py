@@ -34,7 +34,7 @@ _SUMS = ("parameters", "gradient_tensors", *_PRODUCTS, *_ARITHMETIC, "traffic_by
 _TIMES = ("forward_time_s", "backward_time_s")
 
 
-def chosen(patterns: Sequence[str]) -> list[str]:
+def match_workloads(patterns: Sequence[str]) -> list[str]:
     """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalogue for patterns such as ``res*``."""
     names: list[str] = []
     for pattern in patterns:
@@ -79,7 +79,9 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
     }
 
 
-def against_gradients(workloads: Sequence[str], hardware: str, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
+def compare_with_gradients(
+    workloads: Sequence[str], hardware: str, overrides: Sequence[str] = (), batch: int | None = None
+) -> dict[str, Any]:
     """Return for each of *workloads* on *hardware* its depth, its gradient volume, and how long a step waits for gradients."""
     rows = [_compared(name, hardware, overrides, batch) for name in workloads]
     return {"schema": 1, "hardware": hardware, "rows": sorted(rows, key=lambda row: (row["gradient_tensors"], row["gradient_bytes"]))}

@@ -25,7 +25,7 @@ from sim.study.arguments import checkpoint_interval_of, mean_lifetime_of
 from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.computing import Computing
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
+from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
 from sim.study.whole_job import checkpoint_bytes
 
 ALL_SPEEDS = 8
@@ -37,7 +37,7 @@ EXPECTED_TRIALS = 200
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SpotRequest:
     """The requested work: *epochs*, or *steps* (of one worker's batch if workers are asynchronous, else of all workers)."""
 
     epochs: float | None = None
@@ -67,15 +67,15 @@ class SpotAnswer:
     notes: Sequence[str]
 
 
-def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes: int | None = None) -> SpotAnswer:
-    """Return time and cost of *wanted* on the spot machines of *scenario*. Raise SpecError if their lifetimes or price are unknown."""
+def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, processes: int | None = None) -> SpotAnswer:
+    """Return time and cost of *request* on the spot machines of *scenario*. Raise SpecError if their lifetimes or price are unknown."""
     for_hardware, for_workload = sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware).spec
     machine = with_nodes(machine, scenario.nodes) if scenario.nodes is not None else machine
     workload = load_workload(scenario.workload, for_workload).spec
     group = _workers(machine)
-    policy = _policy(wanted, workload)
-    lives, measured, notes = _lives(machine, group, wanted)
+    policy = _policy(request, workload)
+    lives, measured, notes = _lives(machine, group, request)
     spot_price = node_price(group, "spot")
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
@@ -83,14 +83,14 @@ def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes
     fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
     if None in fixed:
         raise SpecError(f"{machine.name}: the on-demand servers have no price; add one with --set groups.N.price")
-    rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), by=Computing(processes))
+    rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), computing=Computing(processes))
     failed = next((row.problem for row in rows if row.document is None), None)
     if failed is not None:
         raise SpecError(failed)
     documented = [row.document for row in rows if row.document is not None]
     nbytes = checkpoint_bytes(workload)
     job = SpotJob(
-        _samples(wanted, workload, documented[-1]),
+        _samples(request, workload, documented[-1]),
         _speeds(group.count, documented),
         lives,
         policy,
@@ -103,11 +103,11 @@ def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes
         sum(rate or 0.0 for rate in fixed),
         in_step=not workload.training.stack.asynchronous,
     )
-    interval = _interval(wanted, job, scenario.seed)
-    outcomes = courses(job, interval, wanted.trials, scenario.seed)
+    interval = _interval(request, job, scenario.seed)
+    outcomes = draw_courses(job, interval, request.trials, scenario.seed)
     if any(outcome.time == inf for outcome in outcomes):
         raise SpecError(
-            f"--checkpoint-interval {wanted.interval}: machines are revoked before the first checkpoint, so the job never ends; write auto"
+            f"--checkpoint-interval {request.interval}: machines are revoked before the first checkpoint, so the job never ends; write auto"
         )
     time, cost = _on_demand(machine, job, measured)
     if job.in_step and policy != "wait":
@@ -124,7 +124,7 @@ def _workers(machine: Hardware) -> Group:
     return groups[0]
 
 
-def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
+def _policy(wanted: SpotRequest, workload: Workload) -> SpotPolicy:
     stack = workload.training.stack
     name = wanted.policy or ("shrink" if stack.asynchronous else "wait")
     policy = next((policy_named for policy_named in POLICIES if policy_named == name), None)
@@ -133,7 +133,7 @@ def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
     return policy
 
 
-def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
+def _lives(machine: Hardware, group: Group, wanted: SpotRequest) -> tuple[Lives, Lifetimes | None, list[str]]:
     measured = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
         return ExponentialLives(mean_lifetime_of(wanted.mean_lifetime)), measured, ["revocations occur at random, with the specified mean"]
@@ -167,7 +167,7 @@ def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]
     return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
 
 
-def _samples(wanted: Wanted, workload: Workload, document: RunDocument) -> float:
+def _samples(wanted: SpotRequest, workload: Workload, document: RunDocument) -> float:
     if (wanted.epochs is None) == (wanted.steps is None):
         raise SpecError("--epochs or --steps: write one of the two, for example --epochs 90")
     if wanted.epochs is not None:
@@ -177,7 +177,7 @@ def _samples(wanted: Wanted, workload: Workload, document: RunDocument) -> float
     return (wanted.steps or 0.0) * batch * workers
 
 
-def _interval(wanted: Wanted, job: SpotJob, seed: int) -> float:
+def _interval(wanted: SpotRequest, job: SpotJob, seed: int) -> float:
     if wanted.interval == "auto":
         return best_interval(job, min(wanted.trials, SEARCH_TRIALS), seed)
     if wanted.interval == "none":
@@ -189,12 +189,12 @@ def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> t
     """Return time and cost of the job on machines that are never revoked; only its result is saved."""
     phases = measured.on_demand_start_up if measured else None
     start_up = phases.total if phases else START_UP
-    time = undisturbed(replace(job, start_up=start_up))
+    time = undisturbed_time(replace(job, start_up=start_up))
     rate = price(machine)
     return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
 
 
-class Expected(NamedTuple):
+class ExpectedOutcome(NamedTuple):
     """Mean time and cost of a job on spot machines."""
 
     time: float
@@ -206,9 +206,9 @@ class Expected(NamedTuple):
     start_up: float
 
 
-def expected(
+def expected_outcome(
     machine: Hardware, workload: Workload, nodes: int, job_parts: WholeJob, saves: bool, rate: float, mean_lifetime: float | None = None
-) -> Expected | None:
+) -> ExpectedOutcome | None:
     """Return mean time and cost of the job *job_parts* on *nodes* spot machines that cost *rate* (USD/s) together.
 
     As in `spot` without servers, all wait for a replacement and go back to the last checkpoint, with the interval that takes the least
@@ -239,7 +239,7 @@ def expected(
     try:
         interval = best_interval(job, SEARCH_TRIALS) if saves else inf
     except SpecError:  # revocations come faster than checkpoints
-        return Expected(inf, inf, inf, 0.0, job.start_up)
-    outcomes = courses(job, interval, EXPECTED_TRIALS)
+        return ExpectedOutcome(inf, inf, inf, 0.0, job.start_up)
+    outcomes = draw_courses(job, interval, EXPECTED_TRIALS)
     time, cost = (spread(outcomes, of).mean for of in (lambda drawn: drawn.time, lambda drawn: drawn.cost))
-    return Expected(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)
+    return ExpectedOutcome(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from sim.spec.catalogue import suggestions
-from sim.spec.elsewhere import as_written, read_files
+from sim.spec.elsewhere import read_files, with_user_paths
 from sim.spec.library import fingerprint
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
-from sim.study.computing import Computing, computed, question_of
+from sim.study.computing import Computing, compute, question_of
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
@@ -34,8 +34,8 @@ class SweepProgress(NamedTuple):
     """How far a sweep has come."""
 
     points: int
-    of: int
-    kept: int
+    total: int
+    journaled: int
     """Points already computed by an earlier, interrupted sweep."""
 
 
@@ -56,7 +56,7 @@ class SweepRows:
         return ({**dict(point), **self._figures[key]} for point, key in zip(self._points, self._keys, strict=True))
 
 
-def at(scenario: Scenario, point: Point) -> Scenario:
+def scenario_at(scenario: Scenario, point: Point) -> Scenario:
     """Return *scenario* with the fields of *point* set; ``nodes``, ``gpus``, ``batch`` and other options may vary too."""
     options = {key: _option(key, value) for key, value in point if key in OPTIONS}
     overrides = tuple(f"{key}={value}" for key, value in point if key not in OPTIONS)
@@ -79,13 +79,13 @@ def _option(key: str, value: str) -> Any:
 
 
 def sweep(scenario: Scenario, points: Sequence[Point], run: Runner, **options: Any) -> list[dict[str, Any]]:
-    """Return the rows of `swept` as a list."""
-    with swept(scenario, points, run, **options) as rows:
+    """Return the rows of `sweep_rows` as a list."""
+    with sweep_rows(scenario, points, run, **options) as rows:
         return list(rows)
 
 
 @contextmanager
-def swept(
+def sweep_rows(
     scenario: Scenario,
     points: Sequence[Point],
     run: Runner,
@@ -105,7 +105,7 @@ def swept(
     """
     _check_keys(points)
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
-        prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
+        prepare(scenario_at(scenario, points[0]))  # a name that is wrong is wrong at every point
     if journal is not None or cluster is not None:
         read |= _read_by(scenario, points)
     question = question_of(asdict(scenario), read)
@@ -119,10 +119,10 @@ def swept(
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
         different, name = len(set(keys)), uuid4().hex
         with caching(name):
-            order = compute_order(points if missing else (), partial(at, scenario))
+            order = compute_order(points if missing else (), partial(scenario_at, scenario))
         tasks = sorted(missing.items(), key=lambda task: order.place(task[1]))
         by = Computing(processes, cluster, done_before, question, read, notice)
-        done = computed(partial(_figures, run, name, scenario), tasks, by, order.together)
+        done = compute(partial(_figures, run, name, scenario), tasks, by, order.group_size)
         for count, _ in enumerate(done, start=different - len(missing) + 1):
             progress(SweepProgress(count, different, different - len(missing)))
         yield SweepRows(points, keys, done_before)
@@ -133,9 +133,9 @@ def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point
     key, point = task
     try:
         with caching(sweep), _as_varied(point):
-            return key, {**run(at(scenario, point)), "problem": ""}
+            return key, {**run(scenario_at(scenario, point)), "problem": ""}
     except SpecError as error:
-        return key, {"problem": as_written(str(error))}
+        return key, {"problem": with_user_paths(str(error))}
 
 
 @contextmanager
@@ -171,5 +171,5 @@ def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:
     with read_files() as read:
         for key, value in values:
             with suppress(SpecError):
-                prepare(at(scenario, tuple({**first, key: value}.items())))
+                prepare(scenario_at(scenario, tuple({**first, key: value}.items())))
     return read

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sim.analysis.course import draw
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
@@ -76,7 +76,7 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
     """Return *job*, once its workers run, as a long run with a checkpoint every *interval* samples; its only faults are revocations."""
     full, workers = job.speeds[-1], len(job.speeds)
     waits = (0.0,) * (workers - 1) + (1.0,)
-    members = Members(
+    members = ElasticRules(
         waits if job.policy == "wait" else tuple(speed / full for speed in job.speeds),
         job.policy != "shrink",
         job.restarts,
@@ -85,17 +85,17 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
     revocation = DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(job.replacement, job.replacement))
     saving = Saving(min(interval, job.work) / full, job.checkpoint, job.checkpoint, job.restore)
     return LongRun(
-        workers, 0, saving, [revocation], (0.0, 0.0, 0.0), work=job.work / full, lives=(job.lives, 0.0), members=members
+        workers, 0, saving, [revocation], (0.0, 0.0, 0.0), work=job.work / full, lives=(job.lives, 0.0), elastic_rules=members
     )  # fmt: skip
 
 
-def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
+def draw_courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
     The lifetimes of a trial depend only on *seed*, so all intervals see the same ones. For a job that never ends, all figures are infinite.
     """
     drawn = draw(long_run(job, interval), trials, seed)
-    rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.requested * max(0.0, job.replacement - job.unpaid)
+    rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.rented_nodes * max(0.0, job.replacement - job.unpaid)
     ends = np.isfinite(drawn.elapsed)
     times = job.start_up + np.where(ends, drawn.elapsed, 0.0)
     costs = (rented + drawn.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
@@ -105,7 +105,7 @@ def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[D
     ]
 
 
-def undisturbed(job: SpotJob, interval: float = math.inf) -> float:
+def undisturbed_time(job: SpotJob, interval: float = math.inf) -> float:
     """Return the seconds of *job* without a revocation."""
     pieces = max(1, math.ceil(job.work / interval - 1e-9)) if interval < math.inf else 1
     return job.start_up + job.work / job.speeds[-1] + pieces * job.checkpoint
@@ -118,7 +118,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     """
 
     def mean_time(interval: float) -> float:
-        return float(np.mean([outcome.time for outcome in courses(job, interval, trials, seed)]))
+        return float(np.mean([outcome.time for outcome in draw_courses(job, interval, trials, seed)]))
 
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 from sim.analysis.cost import Market, node_price
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import DrawnCause, LongRun, Saving, cause_key
@@ -36,7 +36,7 @@ from sim.study.arguments import (
     require_whole,
 )
 from sim.study.options import OptionTerms, PowerOptions, options_of
-from sim.study.whole_job import filling
+from sim.study.whole_job import filling_times
 
 Slowed = Callable[[Store | None], float]
 """Returns the seconds that steps lose while one checkpoint is written to a store during them (None: to the nodes' own disks)."""
@@ -143,7 +143,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     epoch, parts = document.get("epoch_time_s"), _stretches(document)
     cold: list[float] = []
     if epoch is not None and not parts:
-        cold = [each - epoch for each in (document["first_epoch"]["epoch_time_s"], *filling(document, machine, workload))]
+        cold = [each - epoch for each in (document["first_epoch"]["epoch_time_s"], *filling_times(document, machine, workload))]
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
@@ -205,7 +205,7 @@ class Weeks:
     ] = EXPONENTIAL.name
     power_cap: Annotated[str | None, options_of(PowerOptions)["power_cap"].option] = None
 
-    def checked(self) -> None:
+    def check(self) -> None:
         """Raise SpecError for options that are wrong for any run, before one is simulated."""
         self._typed()
         for option, value in (("--days", self.days), ("--epochs", self.epochs)):
@@ -301,7 +301,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        Members(_speeds(steps)) if lives and weeks.elastic else None,
+        ElasticRules(_speeds(steps)) if lives and weeks.elastic else None,
         _spreads(reliability, another),
         START_UP,
     )

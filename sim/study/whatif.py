@@ -54,7 +54,7 @@ class StepOutcome(NamedTuple):
     """Seconds of a warm step by cause."""
 
 
-class Crowded(NamedTuple):
+class Crowding(NamedTuple):
     """Why infinitely much of a resource gains less than twice of it: *cause* takes *longer* seconds more per step, mostly at *at*."""
 
     cause: Cause
@@ -88,7 +88,7 @@ class Upgrade:
     """Step time (s) with the resource 5% slower."""
     more: float
     """Step time (s) with the resource 5% faster."""
-    crowded: Crowded | None = None
+    crowded: Crowding | None = None
     """Why infinitely much gains less than twice as much; None if it does not."""
 
     def bound(self, step_time: float) -> tuple[float, float]:
@@ -200,7 +200,7 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
     )
 
 
-def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowded | None:
+def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowding | None:
     """Return what gets longer if infinitely much of *resource* gains less than twice of it: work that shares a link with faster work."""
     lost = infinite.step_time - twice.step_time
     if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
@@ -213,7 +213,7 @@ def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: 
     for work in trials.with_more(resource, INFINITE).log.work:
         if work.cause is cause:
             spent[work.resource] += work.t1 - work.t0
-    return Crowded(cause, longer[cause], max(spent, key=lambda at: spent[at], default=""))
+    return Crowding(cause, longer[cause], max(spent, key=lambda at: spent[at], default=""))
 
 
 def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) -> float | None:

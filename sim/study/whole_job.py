@@ -104,11 +104,11 @@ def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) ->
         checkpoint_time(workload, machine),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
-        filling(document, machine, workload),
+        filling_times(document, machine, workload),
     )
 
 
-def filling(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> tuple[float, ...]:
+def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> tuple[float, ...]:
     """Return the seconds of each epoch after the first in which the page caches of several nodes still fill, given the run's *document*.
 
     Each epoch gives a node samples that only others have read before. Such an epoch takes the first one's time multiplied by

@@ -22,7 +22,7 @@ LinkCauses = Mapping[str, tuple[Cause, str]]
 """Maps the live name of a link to the cause and the description to report when that link limits an operation."""
 
 
-class HeldPiece(NamedTuple):
+class LimitPiece(NamedTuple):
     """What limited an operation from *t0* to *t1* (s)."""
 
     cause: Cause
@@ -36,41 +36,41 @@ class Operation:
 
     def __init__(self, env: simpy.Environment, members: int) -> None:
         self.env = env
-        self.missing = members
-        self.arrived = math.nan
+        self.missing_members = members
+        self.last_arrival = math.nan
         """Time (s) at which the latest member so far arrived."""
         self.ready = 0.0
         """Time (s) at which the slowest rank of the members so far arrives."""
-        self.come = env.event()
+        self.all_ready = env.event()
         """Fires when all members are ready; the operation then begins as soon as its turn comes."""
         self.begin = math.nan
-        self.over = False
-        self.ended = math.nan
-        self.pieces: tuple[HeldPiece, ...] = ()
+        self.is_over = False
+        self.end_time = math.nan
+        self.pieces: tuple[LimitPiece, ...] = ()
         self._awaited: simpy.Event | None = None
 
     def arrive(self, lag: float = 0.0) -> bool:
         """Register the arrival of one member, and return whether it is the last. Its slowest rank arrives *lag* seconds from now."""
-        self.arrived = now = self.env.now
+        self.last_arrival = now = self.env.now
         if now + lag > self.ready:
             self.ready = now + lag
-        self.missing -= 1
-        return not self.missing
+        self.missing_members -= 1
+        return not self.missing_members
 
-    def may_begin(self, delay: float = 0.0) -> None:
+    def allow_begin(self, delay: float = 0.0) -> None:
         """Allow the operation to begin *delay* seconds after the slowest rank has arrived, once its turn comes."""
-        schedule_once(self.env, self.come, self.ready + delay - self.env.now)
+        schedule_once(self.env, self.all_ready, self.ready + delay - self.env.now)
 
     def until_over(self) -> SimProcess:
         """Wait until the operation has ended. Its event is created on demand, because most operations are never waited for."""
-        if not self.over:
+        if not self.is_over:
             if self._awaited is None:
                 self._awaited = self.env.event()
             yield self._awaited
 
     def end(self) -> None:
         """Mark the operation as ended."""
-        self.over, self.ended = True, self.env.now
+        self.is_over, self.end_time = True, self.env.now
         if self._awaited is not None:
             self._awaited.succeed()
 
@@ -111,7 +111,7 @@ class Communicator(Generic[Played]):
             yield wake
 
 
-class Fluid(NamedTuple):
+class FluidCost(NamedTuple):
     """The cost of an operation that is played as one fluid activity."""
 
     launch: float
@@ -126,27 +126,27 @@ class Fluid(NamedTuple):
     """What bounds the operation without contention."""
 
     @property
-    def alone(self) -> float:
+    def uncontended_time(self) -> float:
         """Return the time (s) without contention."""
         return self.launch + self.volume / self.cap
 
 
 def play_on_network(
-    network: Network, operation: Operation, price: Fluid, name: str, meanings: LinkCauses
+    network: Network, operation: Operation, price: FluidCost, name: str, limit_causes: LinkCauses
 ) -> Generator[simpy.Event, Any, None]:
     """Play *operation*, or its next part, on *network*, and record over time what limited it."""
     begin = network.env.now
     yield network.env.timeout(price.launch)
     activity = network.start(name, price.volume, price.load, cap=price.cap)
     yield activity.done
-    operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, meanings))
+    operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, limit_causes))
 
 
-def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: LinkCauses) -> Generator[HeldPiece, None, None]:
+def _pieces(begin: float, end: float, price: FluidCost, activity: Activity, meanings: LinkCauses) -> Generator[LimitPiece, None, None]:
     own = price.cause, price.limit
     if len(activity.history) < 2 and not activity.bottleneck:
-        yield HeldPiece(*own, begin, end)
+        yield LimitPiece(*own, begin, end)
         return
-    for link, _, until in activity.bound(end):
-        yield HeldPiece(*meanings.get(link, own), begin, until)
+    for link, _, until in activity.bottlenecks(end):
+        yield LimitPiece(*meanings.get(link, own), begin, until)
         begin = until

@@ -58,11 +58,11 @@ class GradientExchange:
         self._communicator = Communicator(env, self._play, backend.streams if backend else 1)
         self._exchanging: set[int] = set()
         """Streams that are exchanging a bucket now."""
-        self.playing: dict[int, tuple[str, float]] = {}
+        self.collectives_in_progress: dict[int, tuple[str, float]] = {}
         """The collective in progress on each stream and when it began (s); part of the simulation state that determines what follows."""
-        self.remembers: Callable[[], tuple[float, ...]] = tuple
+        self.backend_state: Callable[[], tuple[float, ...]] = tuple
         """Returns the rest of that state: what the backend carries over from earlier steps."""
-        self.made_of: Callable[[], Hashable] = lambda: None
+        self.cache_key: Callable[[], Hashable] = lambda: None
         """Returns a cache key with everything that affects how operations are played, or None if there is no such key."""
         self._incomplete: deque[_Operation] = deque()
         """Operations at which some ranks, but not all, have arrived."""
@@ -85,13 +85,13 @@ class GradientExchange:
             self._incomplete.popleft()
             for other in self._ranks:
                 self._arrivals[other] -= 1
-            operation.may_begin(what.delay)
+            operation.allow_begin(what.delay)
             self._communicator.enter(operation)
 
     def wait(self, rank: int, tag: Tag) -> Iterable[simpy.Event]:
         """Make *rank* wait until the operation *tag*, which it has started, has ended."""
         operation = self._open[rank].pop(tag)
-        return () if operation.over else self._wait(rank, operation)
+        return () if operation.is_over else self._wait(rank, operation)
 
     def _wait(self, rank: int, operation: Operation) -> SimProcess:
         with self._log.waiting(rank, Cause.GRADIENT):
@@ -101,20 +101,20 @@ class GradientExchange:
         """Play the collectives of *operation* in order, once it may begin."""
         assert self._backend is not None, "ranks that do not communicate have no operations"
         (name, bucket, _), turn = operation.instruction.tag, self._env.now
-        yield operation.come
+        yield operation.all_ready
         if operation.instruction.delay > 0:
             begin = max(turn, operation.ready)
-            self._log.did(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
+            self._log.add_work(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
         operation.begin = self._env.now
         self._communicating(stream, bucket >= 0)
         for message in operation.instruction.messages:
-            self.playing[stream] = (name, self._env.now)
+            self.collectives_in_progress[stream] = (name, self._env.now)
             yield from self._backend.collective(name, bucket, message.nbytes, message.op)
-            del self.playing[stream]
+            del self.collectives_in_progress[stream]
         self._communicating(stream, False)
 
     def _communicating(self, stream: int, active: bool) -> None:
         """Tell the GPUs whether a collective overlaps with their compute, on this stream or another."""
         (self._exchanging.add if active else self._exchanging.discard)(stream)
         for gpu in self._gpus:
-            gpu.communicating(bool(self._exchanging))
+            gpu.set_communicating(bool(self._exchanging))

@@ -71,13 +71,13 @@ class LoaderSite:
     cost: BatchCost
     nics: frozenset[str] = frozenset()
     """The links in *disk* that are NICs."""
-    crowd: float = 1.0
+    disk_readers: float = 1.0
     """Ranks on the node that read from the disk, per rank of this class."""
     bytes_read: float = 0.0
     """Bytes read by each member of the rank class since the last call of `take_reads`."""
     building: dict[int, str] = field(default_factory=dict)
     """The current stage of each batch that is being built, in the order of their start; part of the simulation state."""
-    begun: dict[int, list[float]] = field(default_factory=dict)
+    stage_starts: dict[int, list[float]] = field(default_factory=dict)
     """For each batch that is not ready yet, when its build and each later stage began; blame for waits depends on it."""
     peers: Usage = field(default_factory=dict)
     """Load here of one byte fetched from the memory of other nodes, including the byte that this node serves to them in return."""
@@ -88,15 +88,15 @@ class LoaderSite:
     _turns: deque[simpy.Event] = field(default_factory=deque)
 
     @property
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key with everything here that affects the timing of a loader."""
         loads = (self.disk, self.cores, self.pin, self.copy, self.gpu, self.peers)
-        return self.rank, *map(self.network.usage_key, loads), self.cost, self.crowd, self.peer_cap, self.lag
+        return self.rank, *map(self.network.usage_key, loads), self.cost, self.disk_readers, self.peer_cap, self.lag
 
     @property
     def readers(self) -> int:
         """Return the number of readers that saturate the disk. More readers would only slow all of them down."""
-        share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.crowd
+        share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.disk_readers
         return max(1, math.ceil(share / self.cost.read_cap * (1 - 1e-9)))
 
     def start_read(self, readers: int = 1) -> Activity:
@@ -118,25 +118,25 @@ class LoaderSite:
 
     def build(self, stream: str, batch: int) -> SimProcess:
         """Read one batch, then prepare it, as one worker does."""
-        self.begun[batch] = [self.network.env.now]
+        self.stage_starts[batch] = [self.network.env.now]
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
             full, limit = yield from self._read()
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, limit + FULL * full, batch, self.cost.read)
-            self.begun[batch].append(self.network.env.now)
+            self.log.add_work(self.rank, stream, "read", Cause.FETCH, start, limit + FULL * full, batch, self.cost.read)
+            self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         if self.cost.remote > 0:
             self.building[batch], start = "remote", self.network.env.now
             remote = self.start_remote()
             yield remote.done
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
-            self.begun[batch].append(self.network.env.now)
+            self.log.add_work(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
+            self.stage_starts[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
         prep = self.start_prep()
         yield prep.done
-        self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
-        self.begun[batch].append(self.network.env.now)
+        self.log.add_work(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
+        self.stage_starts[batch].append(self.network.env.now)
         del self.building[batch]
 
     def _read(self) -> Generator[simpy.Event, object, tuple[bool, str]]:
@@ -211,7 +211,7 @@ class Synthetic:
             activity = site.network.start("copy", site.cost.copy, site.copy)
             with site.log.waiting(rank, Cause.COPY, "host to device"):
                 yield activity.done
-            site.log.did(rank, "copy", "host to device", Cause.COPY, start, activity.history[-1][1], nbytes=site.cost.copy)
+            site.log.add_work(rank, "copy", "host to device", Cause.COPY, start, activity.history[-1][1], nbytes=site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         """Return an empty state, because nothing is queued."""
@@ -219,7 +219,7 @@ class Synthetic:
 
     def since(self) -> tuple[float, ...]:
         """Return when each stage of the unfinished batches began (s)."""
-        return tuple(time for times in self.site.begun.values() for time in times)
+        return tuple(time for times in self.site.stage_starts.values() for time in times)
 
 
 class Inline(Synthetic):
@@ -234,7 +234,7 @@ class Inline(Synthetic):
         batch, self._taken = self._taken, self._taken + 1
         with self.site.log.waiting(rank, Cause.INPUT, ident=batch):
             yield from self.site.build("worker 0", batch)
-        self.site.begun.pop(batch, None)
+        self.site.stage_starts.pop(batch, None)
 
 
 class Queue(Synthetic):
@@ -300,7 +300,7 @@ class Queue(Synthetic):
     def hand_over(self, batch: int) -> None:
         """Make a finished batch available to the rank."""
         self._ready.add(batch)
-        self.site.begun.pop(batch, None)
+        self.site.stage_starts.pop(batch, None)
         wanted = self._wanted.pop(batch, None)
         if wanted is not None:
             wanted.succeed()
@@ -336,7 +336,7 @@ class WorkerLoader(Queue):
         """Copy the batch to pinned memory."""
         site, start = self.site, self.env.now
         yield site.network.start("pin", site.cost.copy, site.pin, cap=PIN_BANDWIDTH).done
-        site.log.did(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
+        site.log.add_work(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         """Return the queues, plus the time until all workers have started. The count of batches taken determines which worker is next."""
@@ -360,7 +360,7 @@ class DaliPipeline(Queue):
         for batch in count():
             yield from self.room(batch)
             site.building[batch], start = "both", self.env.now
-            site.begun[batch] = [start]
+            site.stage_starts[batch] = [start]
             prep, read = site.start_prep(self._threads), site.start_read(self._threads)
             remote = site.start_remote() if site.cost.remote > 0 else read
             yield prep.done
@@ -368,20 +368,20 @@ class DaliPipeline(Queue):
             cause, resource = (Cause.FETCH, late[0]) if late else (Cause.PREP, "cpu cores")
             yield read.done
             yield remote.done
-            site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
+            site.log.add_work(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
-            site.begun[batch].append(self.env.now)
+            site.stage_starts[batch].append(self.env.now)
             self.built(batch, self.to_second_stage)
 
     def finish(self, batch: int) -> SimProcess:
         """Copy the batch to the GPU, and decode it there if the loader decodes on the GPU."""
         site, start = self.site, self.env.now
         yield site.network.start("pipeline copy", site.cost.copy, site.copy).done
-        site.log.did(site.rank, "pipeline gpu", "copy", Cause.COPY, start, "host to device", batch, site.cost.copy)
+        site.log.add_work(site.rank, "pipeline gpu", "copy", Cause.COPY, start, "host to device", batch, site.cost.copy)
         if site.cost.gpu_prep > 0:
             start = self.env.now
             yield site.network.start("gpu prep", site.cost.gpu_prep, site.gpu, cap=1.0).done
-            site.log.did(site.rank, "pipeline gpu", "gpu prep", Cause.PREP, start, "GPU decode", batch)
+            site.log.add_work(site.rank, "pipeline gpu", "gpu prep", Cause.PREP, start, "GPU decode", batch)
 
     def copy_to_gpu(self, rank: int) -> SimProcess:
         """Do nothing, because the pipeline has left the batch on the GPU."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from sim.cluster.build import LiveCluster, Placement, RankClass, Slot
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
-from sim.cluster.page_cache import from_others
+from sim.cluster.page_cache import remote_hit_ratio
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
 from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
@@ -75,14 +75,14 @@ class Job:
         """Return the number of samples in one step, over all GPUs."""
         training = self.workload.training
         groups = self.groups or (0,) * len(self.placement)
-        each = sum(len(part.gpus) * training.at(group).batch for part, group in zip(self.placement, groups, strict=True))
+        each = sum(len(part.gpus) * training.for_group(group).batch for part, group in zip(self.placement, groups, strict=True))
         return each * training.gradient_accumulation_steps
 
     @cached_property
     def _group_workloads(self) -> Mapping[int, Workload]:
         """Return the workload of each worker group."""
         return {
-            group: self.workload.model_copy(update={"training": self.workload.training.at(group)})
+            group: self.workload.model_copy(update={"training": self.workload.training.for_group(group)})
             for group in dict.fromkeys(self.groups)
         }  # fmt: skip
 
@@ -145,7 +145,7 @@ class JobStage:
 
     network: Network
     log: EventLog
-    built: LiveCluster
+    cluster: LiveCluster
     burst: Mapping[str, bool]
     executor: str
     seed: int = 0
@@ -174,7 +174,7 @@ def make_ranks(
     *hit_ratio* is the page cache hit ratio by slot. Raise SpecError if the workload reads real data and a node has no storage.
     """
     workload = job.workload
-    classes = [rank_class for rank_class in stage.built.classes if rank_class.job == number]
+    classes = [rank_class for rank_class in stage.cluster.classes if rank_class.job == number]
     machines = [(job.workload_in(rank_class.slot), rank_class.slot.node.gpu, rank_class.slot.node.host.cpu.speed) for rank_class in classes]
     plans = plan_steps(machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
@@ -237,21 +237,21 @@ def _exchange(
     """Return the gradient exchange of the ranks; a single rank exchanges nothing."""
     if rings is None:
         exchange = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
-        exchange.made_of = tuple
+        exchange.cache_key = tuple
         return exchange
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
     exchange = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
-        exchange.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
+        exchange.cache_key = lambda: (tier, rings.streams, collective.cache_key(messages))
     return exchange
 
 
 def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
     if isinstance(plan, GlooPlan):
-        return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live)
-    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
+        return GlooExecutor(stage.network, stage.log, rank, plan, stage.cluster.live_links)
+    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.cluster.live_links)
 
 
 def _server_exchanges(
@@ -262,9 +262,9 @@ def _server_exchanges(
     def exchange(
         members: Sequence[int], member_gpus: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None
     ) -> GradientExchange:
-        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live, senders, crowd)
+        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.cluster.live_links, senders, crowd)
         result = GradientExchange(stage.network.env, stage.log, members, Backend(executor, Cause.NETWORK), member_gpus)
-        result.remembers = executor.remembers
+        result.backend_state = executor.carried_state
         return result
 
     if not servers.asynchronous:
@@ -283,13 +283,13 @@ def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd
     if any(site.slot is rank_class.slot for site in servers.sites):
         return Crowd(rank_class.size, {})
     others = rank_class.size - 1
-    own = (*stage.built.live[rank_class.slot.name].values(), rank_class.cores)
+    own = (*stage.cluster.live_links[rank_class.slot.name].values(), rank_class.cores)
     return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
 def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> LoaderSite:
     workload, node, members = job.workload_in(rank_class.slot), rank_class.slot.node, float(rank_class.members)
-    dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
+    dataset, remote = workload.dataset, remote_hit_ratio(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
     disk_rate = 0.0
     if workload.input.loader != "synthetic":
@@ -298,7 +298,7 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         disk_rate = read_rate(node.storage, dataset, stage.burst[rank_class.slot.name])
         ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
         disk = {rank_class.disk: members, iops_link(rank_class.slot.name): members * ios}
-    live = stage.built.live[rank_class.slot.name]
+    live = stage.cluster.live_links[rank_class.slot.name]
     through_nics = _over_nics(rank_class, live, ARRIVING) if disk and node.storage and node.storage.volume.over_network else {}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
     return LoaderSite(
@@ -315,7 +315,7 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
         peers=_over_nics(rank_class, live, ARRIVING, LEAVING) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         lag=stage.lag,
-        crowd=sum(other.members for other in stage.built.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
+        disk_readers=sum(other.members for other in stage.cluster.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
     )
 
 
@@ -357,4 +357,4 @@ def tuning_of(stack: Stack) -> Tuning:
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:
     """Return the slots with GPUs that are assigned to job *number*, and those GPUs."""
-    return [(slot, gpus) for slot in slots for job, gpus in slot.lent if job == number]
+    return [(slot, gpus) for slot in slots for job, gpus in slot.lent_gpus if job == number]

@@ -15,7 +15,7 @@ from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
-from sim.spec.identity import IdentityKey, parts, same_layers
+from sim.spec.identity import IdentityKey, field_identities, same_layers
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
@@ -55,7 +55,7 @@ def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
 
 def same_gpu(gpu: Gpu) -> Hashable:
     """Return a key that is equal for GPUs with equal layer times. It holds object identities, so it is valid only while both exist."""
-    return parts(gpu, _SPREAD_FIELDS)
+    return field_identities(gpu, _SPREAD_FIELDS)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, cast
 
-from sim.spec.extensions import LOADERS, called, extension, raised
+from sim.spec.extensions import LOADERS, call_extension, error_text, extension
 from sim.spec.workload import Input
 from sim.spec.yaml import SpecError
 from sim.training.input_pipeline import InputPipeline, LoaderSite
@@ -36,7 +36,7 @@ class Loader(Protocol):
 def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
     """Return the pipeline that the loader *name* creates. Raise SpecError if the result is not an `InputPipeline`."""
     loader = cast(Loader, extension(LOADERS, name))
-    made = called(LOADERS, name, lambda: loader.made(site, options))
+    made = call_extension(LOADERS, name, lambda: loader.made(site, options))
     lacking = [attribute for attribute in _HAS if not hasattr(made, attribute)]
     if lacking:
         raise SpecError(
@@ -46,7 +46,7 @@ def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
 
 
 @contextmanager
-def blamed(names: Sequence[str]) -> Iterator[None]:
+def blame_loaders(names: Sequence[str]) -> Iterator[None]:
     """Convert exceptions to a SpecError that names the user's loaders *names*. Without any such loader, let exceptions pass unchanged."""
     try:
         yield
@@ -55,4 +55,4 @@ def blamed(names: Sequence[str]) -> Iterator[None]:
     except Exception as error:
         if not names:
             raise
-        raise SpecError(f"loader {' or '.join(names)}: {raised(error)}") from error
+        raise SpecError(f"loader {' or '.join(names)}: {error_text(error)}") from error

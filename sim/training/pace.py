@@ -18,7 +18,7 @@ from itertools import repeat
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.training.spread import expected_maximum, tail
+from sim.training.spread import expected_maximum, tail_probability
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -81,7 +81,7 @@ def _distribution(means: Sequence[float], deviation: float) -> tuple[list[float]
     groups = _groups(means)
     low, high = means[-1] - 4.0 * deviation, means[-1] + 7.0 * deviation
     grid = [low + (high - low) * index / (_GRID - 1) for index in range(_GRID)]
-    return grid, [sum(count * math.log1p(-tail((x - mean) / deviation)) for mean, count in groups) for x in grid]
+    return grid, [sum(count * math.log1p(-tail_probability((x - mean) / deviation)) for mean, count in groups) for x in grid]
 
 
 def _groups(means: Sequence[float]) -> list[tuple[float, int]]:

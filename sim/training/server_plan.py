@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sim.cluster.build import Serving, Slot
 from sim.cluster.server_traffic import UNLIMITED, ServerFabric
 from sim.events import Cause
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
@@ -70,7 +70,7 @@ class ServerPlan:
     shards: tuple[tuple[ServerShard, ...], ...]
     fabric: Fabric
     asynchronous: bool
-    between: ServerFabric = UNLIMITED
+    server_fabric: ServerFabric = UNLIMITED
     """The network between its hosts, if the structure of the fabric is specified."""
 
     @property
@@ -88,10 +88,10 @@ class ServerPlan:
         return {"algorithm": "parameter server", "servers": self.servers.count, "sharding": self.servers.sharding}
 
     @property
-    def shared(self) -> dict[str, float]:
+    def shared_capacities(self) -> dict[str, float]:
         """Return the capacities (bytes/s) of the resources outside nodes, by live name."""
         core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
-        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.between.capacities.items()}
+        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.server_fabric.capacities.items()}
 
     @property
     def everyone(self) -> tuple[Sender, ...]:
@@ -134,7 +134,7 @@ class ServerPlan:
                             bytes_of[slot] += load * leg.volume
         return bytes_of
 
-    def alone(self) -> tuple[float, str]:
+    def uncontended_time(self) -> tuple[float, str]:
         """Return the time (s) of one exchange of all buckets without contention, and what bounds most of it.
 
         The exchange is that of all workers, or of a single worker if they are asynchronous.
@@ -153,15 +153,15 @@ class ServerPlan:
         slots = {slot.name: slot for slot in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))}
         times = [(leg.volume / leg.cap, "")]
         for (slot, link), load in leg.load.items():
-            shared = self.shared.get(f"{slot}.{link}")
+            shared = self.shared_capacities.get(f"{slot}.{link}")
             capacity = shared if slot == FABRIC else slots[slot].cores if link == CORES else None
             times.append((leg.volume * load / (capacity or slots[slot].graph.links[link].capacity), f"{slot}.{link}"))
         return max(times)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return, by the live name of a resource, the cause and description to report when it limits the exchange."""
-        causes = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
-        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.between.descriptions.items()}
+        causes = dict.fromkeys(self.shared_capacities, (Cause.NETWORK, "the core of the fabric"))
+        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.server_fabric.descriptions.items()}
         alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
         tier = Cause.INTERCONNECT if alone and len(self.parts) == 1 else Cause.NETWORK
         for site in self.sites:
@@ -252,7 +252,9 @@ class _Traffic:
                 load[slot.name, link] += weight
         most = max(self._weight(sender.slot) for sender in self.senders)
         equal_servers = slot.count if self.site.number < 0 else 0
-        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, equal_servers).items()}
+        load |= {
+            (FABRIC, name): amount for name, amount in self.plan.server_fabric.load(self.site.number, outward, most, equal_servers).items()
+        }
         return load
 
     def _worker_side(self, load: dict[tuple[str, str], float], sender: Sender, remote: float, local: float, outward: bool) -> None:
@@ -270,7 +272,7 @@ class _Traffic:
 
     def _weight(self, slot: Slot) -> float:
         """Return the load of one byte on a link: an efficiency below 1 counts as extra bytes."""
-        return 1.0 / min(1.0, at(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
+        return 1.0 / min(1.0, curve_value(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
 
 
 def serving(workload: Workload) -> Serving | None:
@@ -286,7 +288,7 @@ def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabri
     servers = workload.training.stack.servers
     if servers is None:
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
-    parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent if job == number)
-    sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.serves if job == number)
+    parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent_gpus if job == number)
+    sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.server_numbers if job == number)
     buckets = tuple(tuple(bucket) for bucket in shards(workload, servers))
     return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, between)

@@ -66,7 +66,7 @@ class ServerExecutor:
         self._ended = network.env.now
         """Time (s) at which the last exchange ended, or the job began."""
 
-    def remembers(self) -> tuple[float, ...]:
+    def carried_state(self) -> tuple[float, ...]:
         """Return the state that affects the next exchange, other than activities in progress: how many others a worker meets."""
         return tuple(self._others.values())
 
@@ -81,7 +81,7 @@ class ServerExecutor:
             if latency > 0:
                 start = env.now
                 yield env.timeout(latency)
-                self._log.did(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
+                self._log.add_work(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
         self._ended = env.now
 
     def _count_others(self, bucket: int) -> None:
@@ -109,7 +109,7 @@ class ServerExecutor:
         last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
         if last is None:  # no leg took any time
             return
-        for link, begin, end in last.bound(self._network.env.now):
+        for link, begin, end in last.bottlenecks(self._network.env.now):
             cause, resource = self._causes.get(link, _FLOW)
             moved = nbytes if end == self._network.env.now else 0.0
-            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, moved, end)
+            self._log.add_work(self._rank, "comm", name, cause, begin, resource, ident, moved, end)

@@ -38,13 +38,13 @@ def _integral(count: int, function: Callable[[float, float, float], float]) -> f
     total = 0.0
     for index in range(_POINTS + 1):
         x = index * step
-        above = -math.expm1(count * math.log1p(-tail(x)))
-        below = math.exp(count * math.log(tail(x)))
+        above = -math.expm1(count * math.log1p(-tail_probability(x)))
+        below = math.exp(count * math.log(tail_probability(x)))
         weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
         total += weight * function(x, above, below)
     return total * step / 3
 
 
-def tail(x: float) -> float:
+def tail_probability(x: float) -> float:
     """Return the probability that a standard normal variable exceeds *x*."""
     return 0.5 * math.erfc(x / math.sqrt(2))

@@ -66,12 +66,12 @@ class Replica(Rank):
         """Time (s) at which the host has launched all work so far."""
 
     @property
-    def made_of(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Return a cache key with everything that affects this rank, except its exchange and its loader's options.
 
         This consumes a pace, so it is valid only if all steps have the same pace.
         """
-        return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
+        return self.index, self.gpu_name, self.plan, self.gpu.cache_key, self.input.site.cache_key, next(self.paces)
 
     def train(self) -> SimProcess:
         """Run optimizer steps forever."""
@@ -121,7 +121,7 @@ class Replica(Rank):
     def _compute(self, segment: Segment, name: str, speed: float) -> SimProcess:
         start = self.env.now
         wait = segment.wait(self.host, start)
-        self.host = segment.launched(self.host, start)
+        self.host = segment.launch_end(self.host, start)
         if wait > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.env.timeout(wait)
@@ -129,7 +129,7 @@ class Replica(Rank):
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done
-            standstills = self.gpu.stood
+            standstills = self.gpu.stalled_spans
             for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
-                self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
+                self.log.add_work(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute

@@ -23,8 +23,8 @@ from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Sta
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, same_layers
-from sim.spec.precision import MEANING
-from sim.spec.segments import recomputed, segments
+from sim.spec.precision import PRECISION_TRAITS
+from sim.spec.segments import layers_to_recompute, segments
 from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
@@ -45,19 +45,19 @@ class Segment(NamedTuple):
     compute: float
     host: float = 0.0
     """Time (s) in which the host launches them."""
-    late: float = 0.0
+    gpu_wait: float = 0.0
     """Time (s) that the GPU waits in total if host and GPU begin the segment together; negative if the host keeps ahead."""
     bucket: int = -1
-    drained: bool = False
+    waits_for_gpu: bool = False
     """Whether the host waits for the GPU before it begins to launch."""
 
     def wait(self, host: float, gpu: float) -> float:
         """Return how long the GPU, free at *gpu*, waits for the host, which has launched all earlier work at *host*."""
-        return max(0.0, (gpu if self.drained else host) + self.late - gpu)
+        return max(0.0, (gpu if self.waits_for_gpu else host) + self.gpu_wait - gpu)
 
-    def launched(self, host: float, gpu: float) -> float:
+    def launch_end(self, host: float, gpu: float) -> float:
         """Return when the host has launched this segment, with *host* and *gpu* as in `wait`."""
-        return (gpu if self.drained else host) + self.host
+        return (gpu if self.waits_for_gpu else host) + self.host
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class StepPlan:
             gpu += before if isinstance(each, Load) and each.micro_batch == last else 0.0
             wait = segment.wait(host, gpu) if segment else 0.0
             if segment:
-                host = segment.launched(host, gpu)
+                host = segment.launch_end(host, gpu)
                 gpu += wait + segment.compute
             waited.append(wait)
         return waited
 
     @property
-    def alone(self) -> float:
+    def isolated_time(self) -> float:
         """Return the time (s) of a step that does not wait for other ranks."""
         return math.fsum(segment.compute for segment in self.segments if segment) + math.fsum(self.waits())
 
@@ -132,17 +132,17 @@ class Timeline:
 
     def run(self, time: float, launches: float) -> float:
         """Launch and run kernels of *time* seconds; return how long the GPU waits for the host."""
-        return self.play(kernels(time, launches, self.launch_cpu))
+        return self.play(kernel_segment(time, launches, self.launch_cpu))
 
     def play(self, segment: Segment) -> float:
         """Launch and run *segment*; return how long the GPU waits for the host."""
         stall = segment.wait(self.host, self.gpu)
-        self.host = segment.launched(self.host, self.gpu)
+        self.host = segment.launch_end(self.host, self.gpu)
         self.gpu += segment.compute + stall
         return stall
 
 
-def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
+def kernel_segment(time: float, launches: float, launch_cpu: float) -> Segment:
     """Return a segment of *launches* equal kernels with a total GPU time of *time* (s), none of which begins before it is launched."""
     host = launches * launch_cpu
     if launches <= 1.0:
@@ -177,7 +177,7 @@ def plan_key(workload: Workload, gpu: Gpu, cpu_speed: float) -> IdentityKey:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own_exchange = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
+    own_exchange = extensions.registration_count(extensions.EXCHANGES, training.stack.own_exchange)
     settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
     return IdentityKey((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
@@ -200,15 +200,15 @@ def timed_pass(key: IdentityKey) -> TimedPass:
     launch_cpu = stack.launch_cpu / cpu_speed
 
     def run_forward(index: int) -> Segment:
-        return kernels(times.forward[index] * factor, times.forward_launches[index] * launched, launch_cpu)
+        return kernel_segment(times.forward[index] * factor, times.forward_launches[index] * launched, launch_cpu)
 
     def run_backward(index: int) -> Segment:
-        return kernels(times.backward[index] * factor, times.backward_launches[index] * launched, launch_cpu)
+        return kernel_segment(times.backward[index] * factor, times.backward_launches[index] * launched, launch_cpu)
 
     forward = [run_forward(index) for index in range(len(layers))]
     if stack.cuda_graphs and forward:
-        forward[0] = _joined([kernels(0.0, 1.0, launch_cpu), forward[0]])
-    recomputed_layers = recomputed(segments(workload))
+        forward[0] = _joined([kernel_segment(0.0, 1.0, launch_cpu), forward[0]])
+    recomputed_layers = layers_to_recompute(segments(workload))
     backward = [
         _joined([*map(run_forward, recomputed_layers[index]), run_backward(index)]) if index in recomputed_layers else run_backward(index)
         for index in reversed(range(len(layers)))
@@ -240,8 +240,8 @@ def _plan(key: IdentityKey, each_pass: TimedPass, program: StepProgram, ranks: i
 
 def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepProgram) -> Iterator[Segment | None]:
     """Yield the segment of each instruction except the update. The copy into a bucket is merged into the work before it."""
-    copies = [_copy_time(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
-    after = Segment(sum(_copy_time(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
+    copies = [_copy_time(bucket.copied_bytes / 2, bucket.payload.bytes_before, workload, gpu, bucket) for bucket in program.buckets]
+    after = Segment(sum(_copy_time(bucket.copied_bytes / 2, bucket.payload.bytes_after, workload, gpu) for bucket in program.buckets))
     layers = {"F": each_pass.forward, "B": each_pass.backward[::-1]}
     segments: dict[tuple[str, int, int, int], Segment] = {}
     previous: Instruction | None = None
@@ -309,7 +309,7 @@ def mean_time_to_norm(workload: Workload, plan: StepPlan) -> float:
     """
     training = workload.training
     norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
-    if not norms or MEANING[training.precision].activation >= 4.0:
+    if not norms or PRECISION_TRAITS[training.precision].activation >= 4.0:
         return math.inf
     return sum(segment.compute for _, segment in plan.passes("B")) / norms / 2
 
@@ -328,7 +328,7 @@ def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> S
     busy, launches = optimizer_work(workload, gpu, ranks)
     host = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu
     checks = gradient_checks(workload) * launch_cpu
-    return Segment(busy, checks + host, checks + max(0.0, host - busy), drained=reads_before_update(workload))
+    return Segment(busy, checks + host, checks + max(0.0, host - busy), waits_for_gpu=reads_before_update(workload))
 
 
 def _joined(segments: Sequence[Segment]) -> Segment:
@@ -338,7 +338,7 @@ def _joined(segments: Sequence[Segment]) -> Segment:
     """
     compute, host, late = 0.0, 0.0, -math.inf
     for segment in segments:
-        late = max(late, host - compute + segment.late)
+        late = max(late, host - compute + segment.gpu_wait)
         compute += segment.compute
         host += segment.host
     return Segment(compute, host, late)

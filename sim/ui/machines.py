@@ -56,7 +56,7 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
     rows: list[ComparedMachine] = []
     last_drawn = time.monotonic()
     for name in names:
-        rows += compare(scenario, [name], document, nodes=counts, by=Computing(1))
+        rows += compare(scenario, [name], document, nodes=counts, computing=Computing(1))
         if time.monotonic() - last_drawn > _BETWEEN:
             yield _view(choice, names, rows)
             last_drawn = time.monotonic()

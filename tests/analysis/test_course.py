@@ -12,7 +12,7 @@ import pytest
 import simpy
 
 from sim.analysis.course import draw
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import LOST_CATEGORIES, OTHERS, ZERO_TIME, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 from sim.analysis.transient import ExponentialLives
@@ -77,7 +77,9 @@ def test_wider_intervals_of_a_rate_never_narrow_the_answer(name: str) -> None:
         spares=4 if name == "repair" else 30,
         shape=math.inf, correlated=(rate / 3, 3, Uniform(0.5 * HOUR, 6 * HOUR)), horizon=20 * DAY,
     )  # fmt: skip
-    seen = {"repeats": "interruptions", "new_fleet": "interruptions", "correlated": "replaced", "cause gpu": "replaced"}.get(name, "share")
+    seen = {"repeats": "interruptions", "new_fleet": "interruptions", "correlated": "replaced_nodes", "cause gpu": "replaced_nodes"}.get(
+        name, "share"
+    )
     widths = []
     for ends in ((1.0, 1.0), (0.5, 2.0), (0.2, 5.0)):
         found = draw(replace(run, spreads={name: ends}), 400)
@@ -107,11 +109,11 @@ def test_time_is_conserved_whatever_happens() -> None:
         {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": (0.9, 0.8, 0.7)}, {"repairs": False},
         {"new_fleet": (60.0, 10 * DAY)},
         {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 2.0, 5.0, 9.0)},
-        {"saving": replace(FULL.saving, on_nodes=0.3)}, {"repairs": False, "elastic": (0.9, 0.8, 0.7)}, {"striking": 0.5},
-        {**SPOT, "members": Members(LINEAR)},
-        {**SPOT, "members": Members(LINEAR, replaced=False), "elastic": LINEAR[-2::-1]},
-        {**SPOT, "members": Members(LINEAR, restarts=False, chief=True), "saving": PLAIN.saving},
-        {**SPOT, "members": Members((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
+        {"saving": replace(FULL.saving, on_nodes=0.3)}, {"repairs": False, "elastic": (0.9, 0.8, 0.7)}, {"strike_share": 0.5},
+        {**SPOT, "elastic_rules": ElasticRules(LINEAR)},
+        {**SPOT, "elastic_rules": ElasticRules(LINEAR, replaces_nodes=False), "elastic": LINEAR[-2::-1]},
+        {**SPOT, "elastic_rules": ElasticRules(LINEAR, restarts=False, restarts_with_chief=True), "saving": PLAIN.saving},
+        {**SPOT, "elastic_rules": ElasticRules((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
     ):  # fmt: skip
         found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 20, seed=1)
         assert conserved(found) < 1e-5
@@ -267,15 +269,15 @@ def test_going_on_with_fewer_nodes_is_better_than_waiting_for_them() -> None:
     """Oracles: revocations at the rate of the lives; node-seconds of those that are there; on the same lives going on keeps more work."""
     only = {**SPOT, "rate": (REVOKED,) * 3, "horizon": 20 * DAY, "restart": 0.0}
     found = {
-        name: draw(replace(PLAIN, **only, members=members), 100, seed=6)  # type: ignore[arg-type]
-        for name, members in {"elastic": Members(LINEAR), "waiting": Members((0.0,) * 99 + (1.0,))}.items()
+        name: draw(replace(PLAIN, **only, elastic_rules=members), 100, seed=6)  # type: ignore[arg-type]
+        for name, members in {"elastic": ElasticRules(LINEAR), "waiting": ElasticRules((0.0,) * 99 + (1.0,))}.items()
     }
     for courses in found.values():
         away = courses.interruptions * 2 * HOUR
         assert courses.node_seconds.mean() == pytest.approx((100 * 20 * DAY - away).mean(), rel=2e-3)
         lived = courses.node_seconds.sum() / (100 / REVOKED)
         assert courses.interruptions.sum() == pytest.approx(lived, abs=4 * math.sqrt(lived))
-        assert (courses.requested == courses.interruptions).all()
+        assert (courses.rented_nodes == courses.interruptions).all()
     assert found["elastic"].share.mean() > found["waiting"].share.mean() + 0.1
     assert found["elastic"].lost["spare_wait"].sum() == 0.0 < found["waiting"].lost["spare_wait"].min()
     assert found["elastic"].lost["degraded"].mean() > 0.0 == found["waiting"].lost["degraded"].max()
@@ -289,9 +291,9 @@ def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
 
 def test_without_repairs_a_job_dies_with_its_last_spare() -> None:
     found = draw(replace(PLAIN, repairs=False, spares=10), 300, seed=1)
-    assert np.isfinite(found.died).all()
-    assert found.died.mean() == pytest.approx(11 / (0.7 * RATE), rel=0.08)  # the eleventh node that leaves
-    assert np.isinf(draw(replace(PLAIN, repairs=True, spares=10), 20).died).all()
+    assert np.isfinite(found.death_times).all()
+    assert found.death_times.mean() == pytest.approx(11 / (0.7 * RATE), rel=0.08)  # the eleventh node that leaves
+    assert np.isinf(draw(replace(PLAIN, repairs=True, spares=10), 20).death_times).all()
 
 
 def test_what_makes_no_sense_is_refused() -> None:

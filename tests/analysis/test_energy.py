@@ -7,10 +7,10 @@ import pytest
 from sim.analysis.energy import (
     KWH,
     NodesOfKind,
-    capped,
-    draw_of,
     energy_figures,
+    gpu_power,
     grid_of,
+    limit_power,
     named_grid,
     node_power,
     power_model,
@@ -34,7 +34,7 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
     model = power_model()
     assert shares_of(STALLS) == pytest.approx((0.6, 0.25, 0.15))
     power = node_power(node, model, shares_of(STALLS), several=True)
-    draw = draw_of(node.gpu, model)
+    draw = gpu_power(node.gpu, model)
     assert power is not None
     assert power.gpus == pytest.approx(8 * 700 * (0.6 * draw.compute + 0.25 * draw.waiting + 0.15 * draw.idle))
     assert (power.host, power.network) == (model.host, 8 * (model.nic + model.switch_port))
@@ -59,15 +59,15 @@ def test_idle_nodes_draw_what_was_measured(node: Node) -> None:
 
 def test_a_mix_of_kernels_draws_the_mean_of_their_draws(node: Node) -> None:
     model = power_model()
-    draw = draw_of(node.gpu, model)
+    draw = gpu_power(node.gpu, model)
     assert draw.products is not None and draw.memory is not None and draw.idle < draw.memory < draw.products <= 1
-    mixed = draw_of(node.gpu, model, KernelMix(0.5, 0.3))
+    mixed = gpu_power(node.gpu, model, KernelMix(0.5, 0.3))
     assert mixed.compute == pytest.approx(0.5 * draw.products + 0.3 * draw.memory + 0.2 * draw.idle)
     power = node_power(node, model, (0.6, 0.25, 0.15), several=True, mix=KernelMix(0.5, 0.3))
     assert power is not None
     assert power.gpus == pytest.approx(8 * 700 * (0.6 * mixed.compute + 0.25 * draw.waiting + 0.15 * draw.idle))
     volta = load_hardware("p3.16xlarge").spec.groups[0].node.gpu  # nobody measured what its kernels draw by kind
-    assert draw_of(volta, model, KernelMix(0.5, 0.3)) == draw_of(volta, model)
+    assert gpu_power(volta, model, KernelMix(0.5, 0.3)) == gpu_power(volta, model)
 
 
 def test_power_lies_between_the_draws_of_its_kernels() -> None:
@@ -76,10 +76,10 @@ def test_power_lies_between_the_draws_of_its_kernels() -> None:
     decoder, pictures = (mix_of(load_workload(name).spec, gpu) for name in ("llama-3.1-8b", "resnet50"))
     assert decoder is not None and pictures is not None
     assert decoder.products > 0.5 > pictures.products
-    draw = draw_of(gpu, power_model())
+    draw = gpu_power(gpu, power_model())
     for mix in (decoder, pictures):
-        assert draw.idle < draw_of(gpu, power_model(), mix).compute <= (draw.products or 0)
-    assert draw_of(gpu, power_model(), pictures).compute < draw_of(gpu, power_model(), decoder).compute
+        assert draw.idle < gpu_power(gpu, power_model(), mix).compute <= (draw.products or 0)
+    assert gpu_power(gpu, power_model(), pictures).compute < gpu_power(gpu, power_model(), decoder).compute
 
 
 def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None:
@@ -106,12 +106,12 @@ def test_nodes_of_several_kinds_are_summed(node: Node) -> None:
 
 def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> None:
     model = power_model()
-    full = 700 * draw_of(node.gpu, model).compute
+    full = 700 * gpu_power(node.gpu, model).compute
     for share, speed in model.cap:
-        found = capped(node, model, STALLS, share * full, several=True)
+        found = limit_power(node, model, STALLS, share * full, several=True)
         assert found is not None
         assert found.step_time == pytest.approx(0.4 + 0.6 / speed)
-    powers = [capped(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
+    powers = [limit_power(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
     totals = [one.power.total for one in powers if one is not None]
     assert totals == sorted(totals)
     uncapped = node_power(node, model, shares_of(STALLS), True)
@@ -122,7 +122,7 @@ def test_no_gpu_draws_more_than_its_cap(node: Node) -> None:
     """GPUs that wait draw 30% of 700 W, and those that have nothing to do 12%."""
     drawn = [node_power(node, power_model(), shares, False, gpus=4, cap=60.0) for shares in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
     assert [power and power.gpus for power in drawn] == [8 * 60.0] * 3
-    least = capped(node, power_model(), {"network": 1.0}, 200.0, True)
+    least = limit_power(node, power_model(), {"network": 1.0}, 200.0, True)
     assert least is not None and least.step_time == 1.0 and least.power.gpus == 8 * 200.0
 
 

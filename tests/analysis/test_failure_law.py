@@ -140,4 +140,4 @@ def test_what_is_no_law_is_refused_in_a_sentence(law: object, told: str) -> None
 def test_heavy_tails_of_mean_one_are_accepted() -> None:
     for shape in (0.25, 0.7):
         law = Own(lambda count, random, shape=shape: Weibull(shape).gaps(count, random))
-        assert failure_law(extensions.give(extensions.FAILURE_LAWS, law)).name == "mine"
+        assert failure_law(extensions.register(extensions.FAILURE_LAWS, law)).name == "mine"

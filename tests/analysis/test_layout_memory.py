@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.analysis.kept_activations import saved_bytes
-from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_course
+from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_timeline
 from sim.analysis.memory import gpu_memory
 from sim.mesh import prepare
 from sim.parallel.lower.layouts import Layout
@@ -46,14 +46,14 @@ def test_zeros_bytes_per_parameter(ranks: int) -> None:
     expected = {"none": 18.0, "optimizer": 6 + 12 / ranks, "gradients": 2 + 16 / ranks, "parameters": 18 / ranks}
     for shard, each in expected.items():
         made = layout(block_model(BLOCKS), ranks, micro_batches=2, shard=shard, stack=BF16, synchronizes_each=True)
-        assert static(memory_course(made, adam(), GPU, 0)[-1]) == pytest.approx(PARAMETERS * each), shard
+        assert static(memory_timeline(made, adam(), GPU, 0)[-1]) == pytest.approx(PARAMETERS * each), shard
 
 
 def test_fsdp_with_fp32_weights_holds_16_bytes_over_n() -> None:
     """FP32 parameters, gradients and two states; replicas (HSDP) do not count."""
     for replicate in (1, 2):
         made = layout(block_model(BLOCKS), 8, micro_batches=2, shard="parameters", replicate=replicate)
-        assert static(memory_course(made, adam(), GPU, 0)[-1]) == pytest.approx(PARAMETERS * 16 / (8 / replicate))
+        assert static(memory_timeline(made, adam(), GPU, 0)[-1]) == pytest.approx(PARAMETERS * 16 / (8 / replicate))
 
 
 def test_tensor_ranks_and_stages_hold_a_part_of_the_weights() -> None:
@@ -176,7 +176,7 @@ def test_gradients_wait_for_the_end_of_their_micro_batch() -> None:
     plain, waits = (replay(shard="none", micro_batches=3, stack={"gradients_wait": wait}) for wait in (False, True))
     assert waits.allocated - plain.allocated == pytest.approx(2.0 * PARAMETERS)
     made = layout(block_model(BLOCKS), 8, shard="none", micro_batches=3, stack=BF16 | {"gradients_wait": True})
-    course = [moment.gradients for moment in memory_course(made, adam(), GPU, 0)]
+    course = [moment.gradients for moment in memory_timeline(made, adam(), GPU, 0)]
     assert max(course) == (4.0 + 2.0) * PARAMETERS
     assert course[0] == 4.0 * PARAMETERS
 
@@ -244,9 +244,9 @@ def test_a_step_copies_gradients_of_the_share_to_32_bits(gradients: str, casts: 
     stack = BF16 | {"gradients": gradients, "casts_gradients": casts, "keeps_8bit_weights": False}
     made = layout(block_model(BLOCKS), 8, shard=shard, stack=stack)
     (stage,) = memory_by_stage(made, adam(precision=precision), GPU)
-    last = memory_course(made, adam(precision=precision), GPU, 0)[-1]
+    last = memory_timeline(made, adam(precision=precision), GPU, 0)[-1]
     assert last.allocated - static(last) == pytest.approx(expected * PARAMETERS)
-    assert stage.allocated == pytest.approx(max(moment.allocated for moment in memory_course(made, adam(precision=precision), GPU, 0)))
+    assert stage.allocated == pytest.approx(max(moment.allocated for moment in memory_timeline(made, adam(precision=precision), GPU, 0)))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_each_stream_keeps_the_blocks_of_its_fullest_moment() -> None:
     """FSDP: gathers, reduce-scatters with the gradients they make, and compute are at their fullest at different moments."""
     made = layout(block_model(BLOCKS), 8, shard="parameters")
     (stage,) = memory_by_stage(made, adam(), GPU)
-    course = memory_course(made, adam(), GPU, 0)
+    course = memory_timeline(made, adam(), GPU, 0)
     assert {round(moment.allocated + moment.cached) for moment in course} == {round(stage.allocated + stage.cached)}
     # compute: weights and gradients of a block in 16 bits; gathers: two blocks; scatters: a block in 32 bits, and all shards of gradients
     assert stage.allocated + stage.cached - stage.weights - stage.optimizer_state == pytest.approx(
@@ -373,7 +373,7 @@ def test_more_micro_batches_than_fill_a_pipeline_change_nothing(
         synchronizes_each=each, stack=stack,
     )  # fmt: skip
     for found in memory_by_stage(made, adam(), GPU):
-        course = memory_course(made, adam(), GPU, found.stage)
+        course = memory_timeline(made, adam(), GPU, found.stage)
         assert found.allocated == pytest.approx(max(moment.allocated for moment in course))
         assert found.reserved == pytest.approx(max(moment.reserved for moment in course))
 

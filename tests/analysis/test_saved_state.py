@@ -48,4 +48,6 @@ def test_writers_are_where_a_replica_is_and_nodes_read_what_their_gpus_need() ->
         found, parameters = saved_state(workload, 512, 64), workload.model.parameters
         assert found.nbytes == 14 * parameters
         assert (found.holders.writers_on_node, found.holders.shards_on_node) == (writers, readers), layout
-        assert found.of_node == pytest.approx(of_node * parameters) and found.of_gpu == pytest.approx(of_gpu * parameters), layout
+        assert found.bytes_per_node == pytest.approx(of_node * parameters) and found.bytes_per_gpu == pytest.approx(of_gpu * parameters), (
+            layout
+        )

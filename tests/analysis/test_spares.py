@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
-from sim.analysis.crew import Members
+from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
@@ -52,34 +52,34 @@ def test_an_elastic_job_runs_at_the_speed_of_whole_replicas() -> None:
 def test_an_elastic_job_without_repairs_goes_on_until_no_replica_is_whole() -> None:
     """Oracle: the third fault is the last; Poisson has it within 6 mean times in 93.8% of courses."""
     found = draw(replace(RUN, repairs=False, elastic=(0.75, 0.5), horizon=6 * DAY), 400, 1)
-    dead = np.isfinite(found.died)
+    dead = np.isfinite(found.death_times)
     assert dead.mean() == pytest.approx(0.938, abs=0.036) and (dead == (found.interruptions == 3)).all()
-    assert (found.elapsed[dead] == found.died[dead]).all() and found.lost["spare_wait"].sum() == 0.0
+    assert (found.elapsed[dead] == found.death_times[dead]).all() and found.lost["spare_wait"].sum() == 0.0
 
 
 def test_faults_that_do_not_strike_are_those_of_the_others() -> None:
     """Oracle: a thinned Poisson process; each course has no more faults than with all, and no less work where nothing is phased."""
     run = replace(RUN, rate=(4 / DAY,) * 3, repeats=(0.2, DAY), spares=64, restart=HOUR, saving=Saving(0.001, 0.0, 0.0, 0.0))
-    everything, half, none = (draw(replace(run, striking=share), 600, 3) for share in (1.0, 0.5, 0.0))
+    everything, half, none = (draw(replace(run, strike_share=share), 600, 3) for share in (1.0, 0.5, 0.0))
     assert (half.interruptions <= everything.interruptions).all() and none.interruptions.sum() == 0
     total = everything.interruptions.sum()
     assert half.interruptions.sum() == pytest.approx(total / 2, abs=4 * np.sqrt(total * 0.5 * (1 + 0.2)))
     assert (half.work >= everything.work - 1.0).all() and (none.work > half.work).all()
 
 
-@pytest.mark.parametrize("members", [None, Members((0.5, 1.0)), Members((0.5, 1.0), replaced=False, restarts=False)])
-def test_revocations_that_do_not_strike_leave_a_part_of_them(members: Members | None) -> None:
+@pytest.mark.parametrize("members", [None, ElasticRules((0.5, 1.0)), ElasticRules((0.5, 1.0), replaces_nodes=False, restarts=False)])
+def test_revocations_that_do_not_strike_leave_a_part_of_them(members: ElasticRules | None) -> None:
     """Oracle: thinned revocations come half as often, on the same moments where the job waits; each course has no more than with all."""
     revoked, again = 2 / DAY, Uniform(HOUR, HOUR)
     cause = DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=again)
     run = replace(
         RUN, nodes=2, spares=8, rate=(revoked,) * 3, causes=[RUN.causes[0], cause], lives=(ExponentialLives(2 / revoked), revoked),
-        members=members, saving=Saving(1.0, 0.0, 0.0, 0.0),
+        elastic_rules=members, saving=Saving(1.0, 0.0, 0.0, 0.0),
     )  # fmt: skip
-    everything, half, none = (draw(replace(run, striking=share), 400, 3) for share in (1.0, 0.5, 0.0))
+    everything, half, none = (draw(replace(run, strike_share=share), 400, 3) for share in (1.0, 0.5, 0.0))
     total = everything.interruptions.sum()
     assert none.interruptions.sum() == 0 and total > 10_000
-    if members is None or members.replaced:
+    if members is None or members.replaces_nodes:
         assert half.interruptions.sum() == pytest.approx(total / 2, abs=4 * np.sqrt(total / 2))
     assert half.work.mean() > everything.work.mean()
     if members is None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sim.analysis.stalls import Window, blame, resource_table, stall_table, whole_steps
+from sim.analysis.stalls import Window, align_to_steps, blame, resource_table, stall_table
 from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
@@ -193,8 +193,8 @@ def test_jobs_are_told_apart() -> None:
 def test_windows_are_moved_to_whole_steps_of_another_job() -> None:
     """By hand: steps of 3 s from 1 s on; [2, 9] reaches from 1 to 7, and a window within one step holds none."""
     times = [1.0, 4.0, 7.0, 10.0]
-    assert whole_steps([Window(2, 9, 5, 3.0)], times, 10.0) == [Window(1, 7, 2, 3.0)]
-    assert whole_steps([Window(4, 11, 2)], times, 10.0) == [Window(4, 10, 2)]
-    assert whole_steps([Window(0, 4, 5)], times, 10.0) == [Window(1, 4, 1)]
-    assert whole_steps([Window(5, 6, 9)], times, 9.9) == [Window(4, 7, 1)]
-    assert whole_steps([], times, 2.0) == [Window(1, 4, 1)]
+    assert align_to_steps([Window(2, 9, 5, 3.0)], times, 10.0) == [Window(1, 7, 2, 3.0)]
+    assert align_to_steps([Window(4, 11, 2)], times, 10.0) == [Window(4, 10, 2)]
+    assert align_to_steps([Window(0, 4, 5)], times, 10.0) == [Window(1, 4, 1)]
+    assert align_to_steps([Window(5, 6, 9)], times, 9.9) == [Window(4, 7, 1)]
+    assert align_to_steps([], times, 2.0) == [Window(1, 4, 1)]

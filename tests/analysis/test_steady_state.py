@@ -63,10 +63,10 @@ def test_how_far_apart_the_ends_of_the_nearest_stretch_are() -> None:
     detector = PeriodDetector()
     for step in range(1, 101):
         detector.observe(step, 2.0 * step, State(("q",), (0.3 + 0.002 * step,), 2.0))
-    assert detector.apart() == pytest.approx(0.001 * (100 - detector.nearest().first))
+    assert detector.mismatch() == pytest.approx(0.001 * (100 - detector.nearest().first))
     assert detector.nearest().first == 50
     detector.observe(101, 202.0, state("other", 0.3))
-    assert detector.apart() == math.inf
+    assert detector.mismatch() == math.inf
 
 
 @given(seen=st.integers(1, 50))

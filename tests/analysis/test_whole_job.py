@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, whole_job
 
 PACE = MachinePace(first_epoch=200.0, warm_epoch=100.0, compute_share=0.5, checkpoint=2.0)
-TIRED = PACE._replace(tired_from=4, tired_epoch=160.0)
+TIRED = PACE._replace(throttled_from=4, throttled_epoch=160.0)
 times = st.floats(1.0, 1e4)
 
 
@@ -33,7 +33,7 @@ def test_epochs_without_burst_credits_take_what_they_take(epochs: int) -> None:
 @pytest.mark.parametrize("tired_from", [2, 3, 4, 10**9])
 @pytest.mark.parametrize("epochs", [0.5, 1, 1.5, 2, 3, 3.5, 20])
 def test_epochs_in_which_page_caches_fill_take_what_they_take(epochs: float, tired_from: int) -> None:
-    pace = TIRED._replace(tired_from=tired_from, filling=(150.0, 120.0))
+    pace = TIRED._replace(throttled_from=tired_from, filling=(150.0, 120.0))
     took = [200.0, *(160.0 if number >= tired_from else {2: 150.0, 3: 120.0}.get(number, 100.0) for number in range(2, 30))]
     whole = int(epochs)
     one_by_one = sum(took[:whole]) + (epochs - whole) * took[whole]

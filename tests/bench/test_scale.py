@@ -26,7 +26,7 @@ from sim.spec.memo import caching
 from sim.spec.workload import Model
 from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
-from sim.study.sweep import at
+from sim.study.sweep import scenario_at
 from sim.training.collectives.play.phase import PhaseExecutor
 from sim.training.collectives.price.plan import Tuning, plan_collectives
 from sim.training.job import Job, job_slots
@@ -131,7 +131,7 @@ def sweep_points() -> None:
     """Answer every point of a sweep, as one of its processes does."""
     with caching(uuid4().hex):
         for point in POINTS:
-            row(at(MAIN, point))
+            row(scenario_at(MAIN, point))
 
 
 def test_runs_in_a_sweep(benchmark: Any) -> None:

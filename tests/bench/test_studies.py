@@ -19,7 +19,7 @@ from sim.documents import row
 from sim.report.figures import flat
 from sim.study.scenario import Scenario
 from sim.study.space import points_of
-from sim.study.sweep import at
+from sim.study.sweep import scenario_at
 from tests.bench.test_scale import measured_only
 
 MAIN = Scenario("p3.16xlarge", "vgg16")
@@ -59,7 +59,7 @@ def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
     with (tmp_path / "whatifs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for index in random.Random(1).sample(range(len(points)), SAMPLE):
-        alone = flat({**dict(points[index]), **row(at(MAIN, points[index])), "problem": ""})
+        alone = flat({**dict(points[index]), **row(scenario_at(MAIN, points[index])), "problem": ""})
         assert rows[index] == {name: "" if value is None else str(value) for name, value in alone.items()}
     benchmark.pedantic(lambda: None)
     benchmark.extra_info |= {"label": f"{len(points):,} what-ifs of the main job, to one file", "value": said(used), "aim": "30 s"}

@@ -15,5 +15,5 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload: the only catalogue."""
     write_library(tmp_path)
     monkeypatch.setattr(catalogue, "roots", lambda: [tmp_path])
-    monkeypatch.setattr(catalogue, "announced", lambda folder: {})  # what installed packages bring extends what is not there
+    monkeypatch.setattr(catalogue, "provided_files", lambda folder: {})  # what installed packages bring extends what is not there
     return tmp_path

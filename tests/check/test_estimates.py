@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.check import count_estimates
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.library import load_hardware
 
 DEFAULTS = ["node.page_cache.memory_share", "node.page_cache.lru_share", "fabric.latency", "fabric.path_efficiency"]
@@ -26,7 +26,7 @@ def test_an_estimate_has_a_reason_and_a_value() -> None:
     assert found["node.gpu.memory_efficiency"].value == 0.8
     assert str(found["node.gpu.memory_efficiency"]) == "node.gpu.memory_efficiency: estimate (no stream benchmark)"
     assert found["node.gpu.memory_efficiency"].file.endswith("toy-gpu.yaml")
-    assert at(found["node.gpu.efficiency.gemm.fp32"].value, 1e9) == 0.4
+    assert curve_value(found["node.gpu.efficiency.gemm.fp32"].value, 1e9) == 0.4
 
 
 def test_a_block_that_is_all_estimate_counts_every_number_written_there() -> None:

@@ -100,7 +100,7 @@ def test_the_shipped_catalogue_is_right(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(verdicts) > 100
     assert [problem for verdict in verdicts for problem in verdict.problems] == []
     assert all(estimate.reason != "no reason given" for verdict in verdicts for estimate in verdict.estimates)
-    assert len([verdict for verdict in verdicts if verdict.file]) == sum(len(catalogue.every(folder)) for folder in FOLDERS)
+    assert len([verdict for verdict in verdicts if verdict.file]) == sum(len(catalogue.all_files(folder)) for folder in FOLDERS)
 
 
 FOLDERS = sorted(

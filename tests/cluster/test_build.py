@@ -120,12 +120,12 @@ def test_a_placement_has_as_many_gpus_as_asked_for_each_of_its_own(nodes, each, 
 def test_equal_nodes_used_alike_are_one_slot():
     cluster = hardware((machines.p3_16xlarge(), 64))
     (slot,) = slots(cluster, [place(cluster)])
-    assert (slot.name, slot.node, slot.count, slot.lent) == ("n0", machines.p3_16xlarge(), 64, ((0, tuple(range(8))),))
+    assert (slot.name, slot.node, slot.count, slot.lent_gpus) == ("n0", machines.p3_16xlarge(), 64, ((0, tuple(range(8))),))
 
 
 def test_nodes_that_lend_unlike_gpus_are_slots_of_their_own():
     cluster = hardware((machines.p3_16xlarge(), 3))
-    assert [(slot.name, slot.count, slot.lent) for slot in slots(cluster, [place(cluster, pattern="2+1+2")])] == [
+    assert [(slot.name, slot.count, slot.lent_gpus) for slot in slots(cluster, [place(cluster, pattern="2+1+2")])] == [
         ("n0", 2, ((0, (0, 1)),)),
         ("n1", 1, ((0, (0,)),)),
     ]
@@ -141,7 +141,7 @@ def test_jobs_meet_on_a_node():
     """The second job has the rest of the first node and all of the second."""
     cluster = hardware((machines.on_one_socket(4), 2))
     placements = [(Placement(0, (0, 1)),), (Placement(0, (2, 3)), Placement(1, (0, 1, 2, 3)))]
-    assert [(slot.count, slot.lent) for slot in slots(cluster, placements)] == [
+    assert [(slot.count, slot.lent_gpus) for slot in slots(cluster, placements)] == [
         (1, ((0, (0, 1)), (1, (2, 3)))),
         (1, ((1, (0, 1, 2, 3)),)),
     ]
@@ -171,11 +171,11 @@ def test_a_symmetric_node_is_one_class():
     assert (found.job, found.gpus, found.size, found.members) == (0, tuple(range(8)), 512, 8)
     assert found.copy == {"n0.dram0": 4.0, "n0.socket0>plx0": 2.0, "n0.plx0>gpu0": 1.0}
     assert (found.memory, found.memory_load, found.cores, found.disk) == ("n0.dram0", 4.0, "n0.cores", "n0.disk")
-    assert made.live["n0"]["plx3>gpu7"] == "n0.plx0>gpu0" and made.live["n0"]["dram1"] == "n0.dram0"
+    assert made.live_links["n0"]["plx3>gpu7"] == "n0.plx0>gpu0" and made.live_links["n0"]["dram1"] == "n0.dram0"
     assert network.capacity["n0.cores"] == 32 * 1.25  # two threads a core gain a quarter
     links = found.slot.graph.links
-    assert set(made.live["n0"]) == set(links)
-    assert all(network.capacity[live] == links[link].capacity for link, live in made.live["n0"].items())
+    assert set(made.live_links["n0"]) == set(links)
+    assert all(network.capacity[live] == links[link].capacity for link, live in made.live_links["n0"].items())
 
 
 def test_gpus_on_unlike_paths_are_classes_of_their_own():
@@ -202,9 +202,9 @@ def test_links_that_collectives_cross_unlike_stay_apart():
     cluster = hardware((machines.p3_16xlarge(), 1))
     made, _ = built(cluster, [place(cluster)], {"n0": {"plx2>gpu5": 2}})
     assert {found.gpus for found in made.classes} == {(0, 1, 2, 3), (4,), (5,), (6, 7)}
-    assert made.live["n0"]["plx2>gpu5"] == "n0.plx2>gpu5"
+    assert made.live_links["n0"]["plx2>gpu5"] == "n0.plx2>gpu5"
     made, _ = built(cluster, [place(cluster)], {"n0": {"nic0>net": 2}})
-    assert [found.members for found in made.classes] == [8] and made.live["n0"]["nic0>net"] != made.live["n0"]["net>nic0"]
+    assert [found.members for found in made.classes] == [8] and made.live_links["n0"]["nic0>net"] != made.live_links["n0"]["net>nic0"]
 
 
 def test_hyperthreads_count_only_where_there_are_some():
@@ -248,7 +248,7 @@ def test_classes_count_every_rank_once_and_load_links_as_often_as_their_members_
     assert sorted((found.job, gpu) for found in made.classes for gpu in found.gpus) == ranks
     assert sum(found.size for found in made.classes) == sum(len(part.gpus) for placement in placements for part in placement)
     for found in made.classes:
-        graph, live = found.slot.graph, made.live[found.slot.name]
+        graph, live = found.slot.graph, made.live_links[found.slot.name]
         for link in graph.links:
             crossing = sum(graph.host_to_device(gpu).links.count(link) for gpu in found.gpus)
             assert found.copy.get(live[link], 0.0) == crossing

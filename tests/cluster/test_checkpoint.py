@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sim.cluster.checkpoint import NodeReads, Parts, checkpoint
+from sim.cluster.checkpoint import CheckpointParts, NodeReads, checkpoint_times
 from sim.cluster.storage import most_bandwidth
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Node
@@ -27,52 +27,52 @@ def store(**keys: str) -> Store:
 
 def test_one_writer_copies_at_the_rate_of_its_route(node: Node) -> None:
     graph = node_graph(node)
-    found = checkpoint(node, Parts(100 * GB, 1, 1, 8), store())
-    assert found.copied == pytest.approx(100 * GB / graph.isolated_rate(graph.device_to_host(0)))
+    found = checkpoint_times(node, CheckpointParts(100 * GB, 1, 1, 8), store())
+    assert found.copy_time == pytest.approx(100 * GB / graph.isolated_rate(graph.device_to_host(0)))
     port = min(graph.links[link].capacity for link in graph.memory_to_network(0))
-    assert found.written == pytest.approx(100 * GB / port)
+    assert found.write_time == pytest.approx(100 * GB / port)
 
 
 def test_the_store_bounds_many_writers_and_the_writer_a_slow_one(node: Node) -> None:
-    many = checkpoint(node, Parts(1 * GB, 16384, 2048, 8), store(bandwidth="2 TB/s"))
-    assert many.written == pytest.approx(16384 * GB / 2e12)
-    slow = checkpoint(node, Parts(1 * GB, 16384, 2048, 8), store(bandwidth="2000 TB/s", per_writer="50 MB/s", start="3 s"))
-    assert slow.written == pytest.approx(3 + 20.0)
-    assert slow.loaded == pytest.approx(3 + 20.0 + slow.copied_back)
+    many = checkpoint_times(node, CheckpointParts(1 * GB, 16384, 2048, 8), store(bandwidth="2 TB/s"))
+    assert many.write_time == pytest.approx(16384 * GB / 2e12)
+    slow = checkpoint_times(node, CheckpointParts(1 * GB, 16384, 2048, 8), store(bandwidth="2000 TB/s", per_writer="50 MB/s", start="3 s"))
+    assert slow.write_time == pytest.approx(3 + 20.0)
+    assert slow.load_time == pytest.approx(3 + 20.0 + slow.copy_back_time)
 
 
 def test_disks_of_nodes_are_written_side_by_side(node: Node) -> None:
     assert node.storage is not None
-    found = checkpoint(node, Parts(1 * GB, 64, 8, 8), None)
-    assert found.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
+    found = checkpoint_times(node, CheckpointParts(1 * GB, 64, 8, 8), None)
+    assert found.write_time == pytest.approx(8 * GB / most_bandwidth(node.storage))
     with pytest.raises(ValueError, match="no disk"):
-        checkpoint(node.model_copy(update={"storage": None}), Parts(1 * GB, 64, 8, 8), None)
+        checkpoint_times(node.model_copy(update={"storage": None}), CheckpointParts(1 * GB, 64, 8, 8), None)
 
 
 def test_a_node_reads_what_its_gpus_need_and_its_disk_takes_what_they_write(node: Node) -> None:
     """Oracle: 16 of 64 nodes write 8 parts each; every node reads 24 GB from the store, or from its disk, and each GPU takes 5 GB."""
     assert node.storage is not None
-    parts = Parts(1 * GB, 128, 64, 8, most=8, own_reads=NodeReads(24 * GB, 8, 5 * GB))
-    shared, alone = checkpoint(node, parts, store(bandwidth="100 GB/s")), checkpoint(node, parts, None)
-    assert parts.writing_nodes == 16 and shared.written == pytest.approx(128 * GB / 100e9)
-    assert alone.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
+    parts = CheckpointParts(1 * GB, 128, 64, 8, most=8, own_reads=NodeReads(24 * GB, 8, 5 * GB))
+    shared, alone = checkpoint_times(node, parts, store(bandwidth="100 GB/s")), checkpoint_times(node, parts, None)
+    assert parts.writing_nodes == 16 and shared.write_time == pytest.approx(128 * GB / 100e9)
+    assert alone.write_time == pytest.approx(8 * GB / most_bandwidth(node.storage))
     graph = node_graph(node)
-    assert shared.copied_back == pytest.approx(5 * GB / graph.isolated_rate(graph.host_to_device(0)))
-    assert shared.loaded - shared.copied_back == pytest.approx(64 * 24 * GB / 100e9)
-    assert alone.loaded - alone.copied_back == pytest.approx(24 * GB / most_bandwidth(node.storage))
+    assert shared.copy_back_time == pytest.approx(5 * GB / graph.isolated_rate(graph.host_to_device(0)))
+    assert shared.load_time - shared.copy_back_time == pytest.approx(64 * 24 * GB / 100e9)
+    assert alone.load_time - alone.copy_back_time == pytest.approx(24 * GB / most_bandwidth(node.storage))
     nics = [graph.nearest_nic(gpu) for gpu in range(8)]
     crossed = Counter(link for nic in nics for link in (*graph.memory_to_network(nic), *graph.memory_from_network(nic)))
     slowest = max(count * 3 * GB / graph.links[link].capacity for link, count in crossed.items())
-    assert shared.from_peer - shared.copied_back == pytest.approx(slowest)
+    assert shared.from_peer_time - shared.copy_back_time == pytest.approx(slowest)
 
 
 def test_training_keeps_its_part_of_the_network(node: Node) -> None:
     """A writer and the traffic of training share a port half and half where both want all of it."""
     port = node_graph(node).links["nic0>net"].capacity
-    alone = checkpoint(node, Parts(8 * GB, 8, 1, 8), store())
-    beside = checkpoint(node, Parts(8 * GB, 8, 1, 8, traffic=8 * port), store())
-    assert beside.written == pytest.approx(2 * alone.written, rel=1e-6)
+    alone = checkpoint_times(node, CheckpointParts(8 * GB, 8, 1, 8), store())
+    beside = checkpoint_times(node, CheckpointParts(8 * GB, 8, 1, 8, traffic=8 * port), store())
+    assert beside.write_time == pytest.approx(2 * alone.write_time, rel=1e-6)
     assert beside.traffic_share == pytest.approx(0.5, rel=1e-6)
-    light = checkpoint(node, Parts(8 * GB, 8, 1, 8, traffic=0.8 * port), store())
+    light = checkpoint_times(node, CheckpointParts(8 * GB, 8, 1, 8, traffic=0.8 * port), store())
     assert light.traffic_share == pytest.approx(1.0, rel=1e-6)
     assert alone.traffic_share == 1.0

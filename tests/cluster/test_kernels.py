@@ -251,7 +251,7 @@ def test_what_is_not_described_is_refused():
     bare = gpu().model_copy(update={"kernels": None})
     shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=8, keys=8)
     for call in (lambda: kernels.product_time(bare, "bf16", 1, 1, 1), lambda: kernels.attention_time(gpu(attention=[]), "bf16", shape, 1),
-                 lambda: kernels.pass_time(1.0, bare), lambda: kernels.product_time(gpu(), "fp32", 1, 1, 1)):  # fmt: skip
+                 lambda: kernels.elementwise_time(1.0, bare), lambda: kernels.product_time(gpu(), "fp32", 1, 1, 1)):  # fmt: skip
         with pytest.raises(ValueError, match="kernels block"):
             call()
     assert kernels.product_time(gpu(), "bf16", 0, 5, 5) == 0

@@ -27,7 +27,7 @@ def network(env):
 def switch(env, live, *changes):
     """Tell *live* at each (time, active) whether a collective runs."""
     for time, active in changes:
-        env.timeout(time).callbacks.append(lambda _, active=active: live.communicating(active))
+        env.timeout(time).callbacks.append(lambda _, active=active: live.set_communicating(active))
 
 
 def ends(env, live, *durations):
@@ -70,7 +70,7 @@ def test_compute_stands_still_from_a_kernel_that_does_not_end_before_the_collect
     live = LiveGpu(network, "g", 1.0, None, patience=0.5)
     switch(env, live, (1.0, True), (3.0, False), (3.0, True), (5.0, False))
     assert ends(env, live, 5.0) == [pytest.approx(8.0)]
-    assert live.stood == [(1.5, 3.0), (3.5, 5.0)]
+    assert live.stalled_spans == [(1.5, 3.0), (3.5, 5.0)]
 
 
 def test_a_collective_that_is_over_before_holds_nothing_up(env, network):

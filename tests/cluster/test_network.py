@@ -133,14 +133,14 @@ def test_nothing_to_do_takes_no_time():
 def test_what_shares_nothing_takes_its_time():
     """Oracle: the same as an activity with a cap of 1 and no link; it is in progress until then, and logged alike."""
     logs = []
-    for begin in (lambda net: net.start_alone("x", 2.5), lambda net: net.start("x", 2.5, {}, cap=1.0)):
+    for begin in (lambda net: net.start_unshared("x", 2.5), lambda net: net.start("x", 2.5, {}, cap=1.0)):
         bench = Bench(keep_rates=True)
         ended = []
         activity = begin(bench.network)
         activity.done.callbacks.append(lambda _, bench=bench, ended=ended: ended.append(bench.env.now))
         bench.env.run(until=1.0)
         assert bench.network.state() == (("x", 1.5),)
-        assert activity.left(1.0) == 1.5
+        assert activity.volume_left(1.0) == 1.5
         bench.env.run()
         assert (ended, bench.network.state()) == ([2.5], ())
         logs.append(bench.events.rates)
@@ -165,11 +165,11 @@ def test_together_waits_for_the_last():
 def test_left_counts_down_between_changes():
     bench = Bench(a=10.0)
     activity = bench.network.start("x", 30.0, {"a": 1.0})
-    assert activity.left(0.0) == 30.0
+    assert activity.volume_left(0.0) == 30.0
     bench.env.run(until=2.0)
-    assert (activity.left(2.0), activity.left(2.5), activity.left(9.0)) == (10.0, 5.0, 0.0)
+    assert (activity.volume_left(2.0), activity.volume_left(2.5), activity.volume_left(9.0)) == (10.0, 5.0, 0.0)
     bench.env.run()
-    assert activity.left(9.0) == 0.0
+    assert activity.volume_left(9.0) == 0.0
 
 
 def test_history_tells_when_each_bottleneck_began_to_bind():
@@ -180,7 +180,7 @@ def test_history_tells_when_each_bottleneck_began_to_bind():
     bench.run()
     assert bench.activities["x"].history == [(0.0, ""), (1.0, "a"), (3.0, "")]
     assert bench.activities["y"].history == [(1.0, "a")]
-    assert list(bench.activities["x"].bound(7.0)) == [("", 0.0, 1.0), ("a", 1.0, 3.0), ("", 3.0, 7.0)]
+    assert list(bench.activities["x"].bottlenecks(7.0)) == [("", 0.0, 1.0), ("a", 1.0, 3.0), ("", 3.0, 7.0)]
 
 
 def test_state_is_what_is_in_progress_and_the_seconds_it_has_left():
@@ -219,7 +219,7 @@ def test_what_makes_no_sense_is_refused():
 
 def test_an_activity_that_shares_nothing_takes_time():
     with pytest.raises(ValueError, match="duration of x"):
-        Bench().network.start_alone("x", 0.0)
+        Bench().network.start_unshared("x", 0.0)
 
 
 def test_a_link_that_nobody_described_is_an_error_and_leaves_nothing_behind():

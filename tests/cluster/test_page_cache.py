@@ -143,7 +143,7 @@ def test_a_partitioned_cache_holds_what_all_nodes_hold(fraction, nodes):
     cache = PageCache(policy="partitioned")
     hits = page_cache.hit_ratio(cache, fraction, nodes)
     assert hits == min(1.0, nodes * fraction)
-    assert page_cache.from_others(cache, hits, nodes) == pytest.approx(hits * (nodes - 1) / nodes)
+    assert page_cache.remote_hit_ratio(cache, hits, nodes) == pytest.approx(hits * (nodes - 1) / nodes)
     assert page_cache.hit_ratio(cache, fraction) == page_cache.hit_ratio(PageCache(policy="never_evict"), fraction)
     assert page_cache.hit_ratio(cache, fraction, nodes, epoch=0) == 0
-    assert page_cache.from_others(PageCache(policy="never_evict"), hits, nodes) == 0
+    assert page_cache.remote_hit_ratio(PageCache(policy="never_evict"), hits, nodes) == 0

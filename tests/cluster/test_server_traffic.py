@@ -45,7 +45,7 @@ def test_uplinks_carry_what_is_counted(gpus: list[int], servers: int, per_leaf: 
     placement = [Placement(node, tuple(range(count))) for node, count in enumerate(gpus) if count]
     hosts = hosts_of(hardware, placement, Serving(min(servers, len(placement)), colocated, True))
     assert all(node >= len(gpus) for node in hosts.servers) or colocated
-    found = server_fabric(hardware, hosts.lists, 0, hosts, fold)
+    found = server_fabric(hardware, hosts.node_lists, 0, hosts, fold)
     for server in (-1, *range(len(hosts.servers))):
         counted: Counter[str] = Counter()
         for worker in hosts.workers:

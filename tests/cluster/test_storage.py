@@ -114,13 +114,13 @@ def test_credits_drain_and_return() -> None:
     credits.advance(1000, 0)
     assert credits.level == credits.capacity
     credits.advance(credits.time_to_empty(3000), 3000)
-    assert not credits.left
+    assert not credits.can_burst
     assert credits.level == 0.0
 
 
 def test_a_volume_that_cannot_burst_has_no_credits() -> None:
-    assert not storage.Credits(gp2(1000)).left
-    assert not storage.Credits(gp2(500, burst_iops=None)).left
+    assert not storage.Credits(gp2(1000)).can_burst
+    assert not storage.Credits(gp2(500, burst_iops=None)).can_burst
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 5000), st.floats(0, 3000)), max_size=20), size=st.integers(1, 999))
@@ -144,9 +144,9 @@ def test_the_bucket_is_empty_exactly_then(level: float, iops: float, size: int) 
         assert iops <= credits.baseline
         return
     credits.advance(until * 0.99, iops)
-    assert credits.left
+    assert credits.can_burst
     credits.advance(credits.time_to_empty(iops), iops)
-    assert not credits.left
+    assert not credits.can_burst
 
 
 @given(sample=st.floats(1, 1e8), size=st.integers(1, 16384), files=st.sampled_from(["per_sample", "packed"]))
@@ -176,5 +176,5 @@ def test_epochs_until_a_bucket_is_empty(before: float, after: float, epochs: int
 
 def test_an_emptied_bucket_leaves_the_full_one_as_it_was() -> None:
     full = storage.Credits(gp2(500))
-    assert full.emptied().level == 0
+    assert full.empty_copy().level == 0
     assert full.level == full.capacity > 0

@@ -31,7 +31,7 @@ def handed_over(model: Any, inputs: Any, cut: str) -> int:
 
 def entering(table: Model, cut: str) -> float:
     (number,) = cut_layers(table, [cut])
-    return table.layers[number].received
+    return table.layers[number].received_bytes
 
 
 CUTS = {
@@ -67,7 +67,7 @@ def test_a_stage_of_a_catalogue_model_receives_what_torchs_pipeline_hands_it(nam
 def test_views_of_a_storage_count_as_one_and_weights_not_at_all(net: Callable[[str], str]) -> None:
     """Worked out by hand: query, key and value are one storage of 5 x 96 elements, and what attention returns has 5 x 32."""
     table = {layer.name: layer for layer in extract(net("Attention"), ["5x32"], "attention").layers}
-    assert [table[name].received for name in ("project", "scaled_dot_product_efficient_attention", "out")] == [
+    assert [table[name].received_bytes for name in ("project", "scaled_dot_product_efficient_attention", "out")] == [
         4 * 5 * 32,
         4 * 5 * 96,
         4 * 5 * 32,

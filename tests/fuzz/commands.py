@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from sim.spec.library import load_hardware, load_workload
-from sim.spec.yaml import spelled
+from sim.spec.yaml import spell_key
 
 VALUES = (
     "", " ", "0", "1", "2", "8", "-1", "1e9", "nan", "inf", "1..4", "4..1", "1..", "1..1000000", "1..4:0", "1..4:log2", "x",
@@ -52,7 +52,7 @@ def _keys() -> Sequence[str]:
     """Return the dotted key of every value of two machines and two workloads, defaults included."""
     found = set()
     for loaded in (load_hardware("p3.8xlarge"), load_hardware("dgx-a100"), load_workload("alexnet"), load_workload("gpt2")):
-        found |= {spelled(key, loaded.document.implied) for key in _leaves(loaded.spec.model_dump()) if "source" not in key}
+        found |= {spell_key(key, loaded.document.implied) for key in _leaves(loaded.spec.model_dump()) if "source" not in key}
     return sorted(found)
 
 

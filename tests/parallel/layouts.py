@@ -59,8 +59,8 @@ def layout(
     held = split(model, own, regathers)
     chunks = stages_of(held, own)
     return Layout(
-        mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,
-        reduced=reduced, entering=(1.0,) * len(chunks), clips=clips, tied=tied,
+        mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered_width=gathered,
+        reduced_width=reduced, input_bytes=(1.0,) * len(chunks), clips_gradients=clips, tied_bytes=tied,
         synchronizes_each=synchronizes_each or own.shard == "gradients",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def copied(layout: Layout, stage: int = 0) -> dict[str, float]:
     for each in program(layout, stage):
         if isinstance(each, Copy):
             found[each.what] = found.get(each.what, 0.0) + each.nbytes
-        elif isinstance(each, Start) and each.copied:
+        elif isinstance(each, Start) and each.copied_bytes:
             what = "shards" if each.op == "all_gather" else "divided"
-            found[what] = found.get(what, 0.0) + each.copied
+            found[what] = found.get(what, 0.0) + each.copied_bytes
     return found

@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.kept_activations import kept_bytes
 from sim.mesh import LayoutRun, run_layout
-from sim.parallel.checkpointing import MODULES, discarded, recomputed
+from sim.parallel.checkpointing import MODULES, discarded_shares, recomputed_pieces
 from sim.parallel.split import Unit, split
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
@@ -35,7 +35,7 @@ def test_modules_are_those_of_a_block() -> None:
     dense, routed = block(trained()), block(trained("mixtral-8x7b"))
     names = {
         module: [
-            [each.piece.layer.name.split(".", 2)[2] for each in recomputed(trained(recompute_modules=f"[{module}]").training, unit)]
+            [each.piece.layer.name.split(".", 2)[2] for each in recomputed_pieces(trained(recompute_modules=f"[{module}]").training, unit)]
             for unit in (dense, routed)
         ]
         for module in MODULES
@@ -56,7 +56,7 @@ def test_an_mlp_again_keeps_its_input_alone() -> None:
     assert shape is not None
     tokens = plain.model.sequence or 0
     assert kept_bytes(block(plain), plain) - kept_bytes(block(again), again) == pytest.approx(6.0 * tokens * shape.inner)
-    assert sum(discarded(["layernorm"], block(plain))) == pytest.approx(2 * 4.0 * tokens * shape.hidden)  # in elements of 4 bytes
+    assert sum(discarded_shares(["layernorm"], block(plain))) == pytest.approx(2 * 4.0 * tokens * shape.hidden)  # in elements of 4 bytes
 
 
 def test_a_part_of_the_blocks_costs_its_part() -> None:
@@ -72,7 +72,7 @@ def test_a_part_of_the_blocks_costs_its_part() -> None:
 def test_modules_cost_their_forward_and_free_what_they_save() -> None:
     plain, again = run(), run(recompute_modules="[mlp]")
     done = [sum(piece.layer.forward for piece in unit.pieces) for unit in plain.layout.units]
-    mlp = sum(each.piece.layer.forward for unit in plain.layout.units for each in recomputed(again.workload.training, unit))
+    mlp = sum(each.piece.layer.forward for unit in plain.layout.units for each in recomputed_pieces(again.workload.training, unit))
     share = mlp / (3 * sum(done))
     assert again.step_time / plain.step_time - 1 == pytest.approx(share, rel=0.2)
     assert again.memory_peak_bytes < plain.memory_peak_bytes
@@ -83,7 +83,7 @@ GATED = ("qkv", "output", "gate_up", "down")
 
 
 def names(workload: Workload) -> list[str]:
-    return [each.piece.layer.name.split(".", 2)[2] for each in recomputed(workload.training, block(workload))]
+    return [each.piece.layer.name.split(".", 2)[2] for each in recomputed_pieces(workload.training, block(workload))]
 
 
 def test_blocks_again_but_what_they_save() -> None:
@@ -97,7 +97,7 @@ def test_blocks_again_but_what_they_save() -> None:
     assert kept_bytes(block(some), some) == stream * (1 + 1.5 + 1)
     left = set(names(again)) - set(names(some))
     assert left == {"attention.qkv", "attention.output"}
-    flop = [sum(each.piece.layer.forward for each in recomputed(one.training, block(one))) for one in (again, some)]
+    flop = [sum(each.piece.layer.forward for each in recomputed_pieces(one.training, block(one))) for one in (again, some)]
     assert flop[0] - flop[1] == 2.0 * tokens * shape.hidden * (1.5 * shape.hidden + shape.hidden)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import memory_by_stage, memory_course
+from sim.analysis.layout_memory import memory_by_stage, memory_timeline
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.program import Start
 from sim.spec.parallel import MeshOptions
@@ -176,7 +176,7 @@ def test_a_reduce_scatter_is_over_when_the_gather_behind_it_is(prefetch: str) ->
         return layout(table, RANKS, shard="parameters", stack=stack)
 
     for blocks in (4, 12):
-        course = memory_course(made(blocks), toy_workload(), toy_node(1).gpu, 0)
+        course = memory_timeline(made(blocks), toy_workload(), toy_node(1).gpu, 0)
         reduced = accumulate(isinstance(each, Start) and each.op == "reduce_scatter" for each in program(made(blocks), 0))
         shards = 4 * 1000 / RANKS
         moving = [moment.gathered + moment.gradients - done * shards for moment, done in zip(course, reduced, strict=True)]

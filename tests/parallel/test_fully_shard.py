@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import StageMemory, memory_by_stage, memory_course
+from sim.analysis.layout_memory import StageMemory, memory_by_stage, memory_timeline
 from sim.spec.workload import Model, Workload
 from tests.harness import toy_node, toy_workload
 from tests.parallel.layouts import block_model, copied, layout, sent
@@ -250,7 +250,7 @@ def _memory_compared(name: str, mesh: tuple[int, int], reshard: bool | None) -> 
     theirs = _tracked(net)
     made = layout(table, mesh[0] * mesh[1], shard="parameters", replicate=mesh[0], reshard_after_forward=reshard)
     (fullest,) = memory_by_stage(made, adam_workload(), GPU)
-    course = memory_course(made, adam_workload(), GPU, 0)
+    course = memory_timeline(made, adam_workload(), GPU, 0)
     equally = [moment for moment in course if moment.allocated == pytest.approx(fullest.allocated, rel=0.01)]
     case = f"{name} on {mesh}, reshard {reshard}"
     wrong = [[f"{case}: {text}" for text in _kinds_apart(own, theirs)] for own in equally]

@@ -36,7 +36,7 @@ def test_an_order_respects_dependencies_and_takes_the_lowest_number_first(drawn:
     assert sorted(found) == list(range(len(drawn.nodes)))
     done: set[int] = set()
     for place in found:
-        ready = [other for other, node in enumerate(drawn.nodes) if other not in done and done.issuperset(node.after)]
+        ready = [other for other, node in enumerate(drawn.nodes) if other not in done and done.issuperset(node.predecessors)]
         assert place == min(ready, key=lambda other: drawn.nodes[other].number)
         done.add(place)
 
@@ -81,7 +81,7 @@ def test_what_cannot_meet_is_refused(graphs: list[Graph], what: str) -> None:
 def test_a_send_that_waits_for_its_receiver_can_close_a_cycle() -> None:
     def both(meets: bool) -> list[Graph]:
         ends = [(GraphNode(0, "", "send", peer=1 - rank), GraphNode(1, "", "receive", (0,), peer=1 - rank)) for rank in (0, 1)]
-        return ranks(*([node._replace(meets=meets) for node in own] for own in ends))
+        return ranks(*([node._replace(has_rendezvous=meets) for node in own] for own in ends))
 
     assert len(match_messages(both(False)).messages) == 2
     with pytest.raises(SpecError, match="ranks wait for each other forever"):

@@ -111,7 +111,7 @@ def test_the_examples_are_of_the_protocol() -> None:
     """mypy checks the types; this runs them."""
     schedules: list[PipelineSchedule] = [Gpipe(), OneForwardOneBackward(), Again("zb_h1")]
     for schedule in schedules:
-        name = extensions.give(extensions.SCHEDULES, schedule, BUILT_IN)
+        name = extensions.register(extensions.SCHEDULES, schedule, BUILT_IN)
         for stages, micro_batches in ((1, 1), (1, 4), (4, 2), (4, 9)):
             made = own_passes(name, stages, 1, micro_batches)
             assert made is not None
@@ -180,7 +180,7 @@ def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch
     told = Counter[str]()
     for seed in range(count):
         try:
-            own_passes(extensions.give(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3, runs_ahead=True)
+            own_passes(extensions.register(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3, runs_ahead=True)
             refused = ""
         except SpecError as error:
             refused = str(error)

@@ -21,5 +21,5 @@ def test_only_the_stage_that_begins_the_model_loads() -> None:
 
 
 def test_an_operation_may_be_several_collectives() -> None:
-    start = Start(("bucket 0", 0, 0), "all_gather", "shard", 8.0, "gradients", more=(Message("all_gather", 4.0),))
+    start = Start(("bucket 0", 0, 0), "all_gather", "shard", 8.0, "gradients", more_messages=(Message("all_gather", 4.0),))
     assert start.messages == (Message("all_gather", 8.0), Message("all_gather", 4.0))

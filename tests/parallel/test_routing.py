@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.events import Cause
-from sim.parallel.routing import copies_between, dropped, expert_host_time, expert_load, sorted_bytes
+from sim.parallel.routing import copies_between, dropped_share, expert_host_time, expert_load, sorted_bytes
 from sim.parallel.split import split
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
@@ -52,7 +52,7 @@ def test_capacity_drops_what_counting_drops(factor: float, imbalance: float, pad
     load = expert_load(given)
     assert load.most == pytest.approx(max(map(sum, worked)) / (experts * mean), rel=1e-3)
     assert load.mean == pytest.approx(sum(map(sum, worked)) / (ranks * experts * mean), rel=1e-3)
-    assert dropped(given) == pytest.approx(1 - sum(map(sum, kept)) / (ranks * experts * mean), abs=1e-3)
+    assert dropped_share(given) == pytest.approx(1 - sum(map(sum, kept)) / (ranks * experts * mean), abs=1e-3)
 
 
 def test_experts_with_capacity_compute_and_send_as_much() -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sim.parallel.schedule import Action, actions, check, deadlock, gatherings, holder, in_flight, position
+from sim.parallel.schedule import Action, actions, check_schedule, find_deadlock, gatherings, holder, in_flight, position
 from sim.spec.parallel import SPLIT_STAGES, Schedule
 from sim.spec.yaml import SpecError
 
@@ -47,7 +47,7 @@ def combinations(fewest: int = 1) -> Iterator[Case]:
 def possible(fewest: int = 0) -> Iterator[Case]:
     for case in combinations(fewest):
         try:
-            check(*case)
+            check_schedule(*case)
         except SpecError:
             continue
         yield case
@@ -133,9 +133,9 @@ def test_chunks_are_gathered_and_freed_as_torch_does() -> None:
             read = [(kinds[action.computation_type], action.stage_index) for action in theirs]
             ours: list[tuple[str, int]] = []
             for each, action in zip_longest(gatherings(program), program):
-                ours += [("freed", chunk) for chunk in each.freed] + [("gathered", chunk) for chunk in each.gathered]
+                ours += [("freed", chunk) for chunk in each.freed_chunks] + [("gathered", chunk) for chunk in each.gathered_chunks]
                 ours += [("pass", action.chunk)] if action else []
-            evicted += sum(bool(each.freed) for each in gatherings(program)[:-1])
+            evicted += sum(bool(each.freed_chunks) for each in gatherings(program)[:-1])
             if _sorted_frees(ours) != _sorted_frees(read):
                 wrong.append(case)
     assert wrong == []
@@ -158,7 +158,7 @@ def test_every_pass_runs_once_and_every_pipeline_ends() -> None:
             once = len(program) == len(set(program)) and set(runs["F"]) == every and set(runs["I"]) == set(runs["W"])
             if not once or sorted(runs["B"] + runs["I"]) != sorted(every):
                 wrong.append(case)
-        if deadlock(case[0], ranks) is not None:
+        if find_deadlock(case[0], ranks) is not None:
             wrong.append(case)
     assert wrong == []
 
@@ -229,7 +229,7 @@ def test_refusals_say_what_would_do() -> None:
     said = {}
     for case, _ in cases:
         with pytest.raises(SpecError) as refusal:
-            check(*case)
+            check_schedule(*case)
         said[case] = str(refusal.value)
     assert said == dict(cases)
 
@@ -243,7 +243,7 @@ def test_what_refusals_advise_works() -> None:
         if schedule != "interleaved_1f1b":
             continue
         with pytest.raises(SpecError) as refusal:
-            check(*case)
+            check_schedule(*case)
         below, above = (int(word) for word in str(refusal.value).rsplit(": ", 1)[1].split(" or "))
         between = [number for number in range(below + 1, above) if (schedule, stages, chunks, number) in works]
         if not below < micro_batches < above or between or not {(schedule, stages, chunks, end) for end in (below, above)} <= works:
@@ -254,11 +254,11 @@ def test_what_refusals_advise_works() -> None:
 def test_a_cycle_of_waits_is_told() -> None:
     first = [Action("F", 0, 0), Action("B", 0, 0), Action("F", 0, 1), Action("B", 0, 1)]
     second = [Action("F", 0, 0), Action("F", 0, 1), Action("B", 0, 0), Action("B", 0, 1)]
-    assert deadlock("gpipe", [first, second]) == [
+    assert find_deadlock("gpipe", [first, second]) == [
         "stage 0 waits at backward of chunk 0, micro-batch 0 for the backward of chunk 1, micro-batch 0, which stage 1 runs later",
         "stage 1 waits at forward of chunk 1, micro-batch 1 for the forward of chunk 0, micro-batch 1, which stage 0 runs later",
     ]
-    assert deadlock("gpipe", [first[1:], second]) == [
+    assert find_deadlock("gpipe", [first[1:], second]) == [
         "stage 0 waits at backward of chunk 0, micro-batch 0 for the forward of chunk 0, micro-batch 0, which stage 0 does not run"
     ]
 
@@ -302,7 +302,7 @@ def test_deadlock_agrees_with_a_sort_of_the_graph() -> None:
         except CycleError:
             sorts = False
         ends[sorts] += 1
-        if (deadlock(schedule, ranks) is None) != sorts:
+        if (find_deadlock(schedule, ranks) is None) != sorts:
             wrong.append((schedule, stages, chunks, micro_batches))
     assert wrong == []
     assert min(ends[True], ends[False]) > 100

@@ -47,7 +47,7 @@ def test_a_block_with_sequence_parallelism_gathers_and_scatters_twice(shape: dic
         assert messages(unit, "backward") == {("tensor", "all_gather"): 4, ("tensor", "reduce_scatter"): 2}
         sizes = {each.nbytes for piece in unit.pieces for each in (*piece.forward, *piece.backward)}
         assert sizes == {STREAM}
-        assert sum(each.beside for piece in unit.pieces for each in piece.backward) == 2
+        assert sum(each.overlaps for piece in unit.pieces for each in piece.backward) == 2
 
 
 @pytest.mark.parametrize("shape", [GPT, LLAMA])

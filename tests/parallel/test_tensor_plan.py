@@ -16,7 +16,7 @@ from sim.parallel.shares import rank_share
 from sim.parallel.split import split
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
-from sim.spec.tensor_plan import planned
+from sim.spec.tensor_plan import with_tensor_plan
 from sim.spec.workload import Layer, Model, Workload
 from sim.spec.yaml import SpecError
 from tests.parallel.layouts import layout
@@ -48,7 +48,7 @@ def plan_of(name: str) -> Mapping[str, Any]:
 
 
 def with_plan(table: Model, plan: Mapping[str, Any]) -> Model:
-    return table.model_copy(update={"tensor_plan": plan, "layers": planned(table.layers, plan)})
+    return table.model_copy(update={"tensor_plan": plan, "layers": with_tensor_plan(table.layers, plan)})
 
 
 def recorded(net: Any, *inputs: Any) -> tuple[Sent, Sent]:

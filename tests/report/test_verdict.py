@@ -63,7 +63,7 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
         step = 0.15 + 0.4 + backward + exposed
         assert found.jobs[0].warm.step_time == pytest.approx(step, rel=1e-6)
         assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
-        assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
+        assert bottleneck.freed_times["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
             "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms per step, nvlink latency over 4 "
             "GPUs; turning that off (--set training.stack.broadcast_buffers=false) would save 13% of the step."
@@ -88,7 +88,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     warm = found.jobs[0].warm
     assert warm.interval is not None
     [text] = warnings(found)
-    assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
+    assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn_steps, warm.steps)} of {warm.steps} in the warm epoch")
     assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from sim.spec import fields
-from sim.spec.fields import at, blocks
+from sim.spec.fields import blocks, curve_value
 from sim.spec.hardware import NvLink
 
 
@@ -86,13 +86,13 @@ def test_sizes_of_curve_points_may_carry_units() -> None:
 def test_a_curve_is_linear_over_the_logarithm_of_size_and_flat_beyond_its_ends() -> None:
     curve = ((1e3, 0.2), (1e5, 0.6), (1e6, 0.5))
     expected = {1.0: 0.2, 1e3: 0.2, 1e4: 0.4, 1e5: 0.6, 10**5.5: 0.55, 1e6: 0.5, 1e12: 0.5}
-    assert {size: at(curve, size) for size in expected} == pytest.approx(expected)
+    assert {size: curve_value(curve, size) for size in expected} == pytest.approx(expected)
 
 
 @given(st.dictionaries(st.floats(1e-3, 1e15), st.floats(0.01, 9.9), min_size=1, max_size=6), st.floats(1e-6, 1e18))
 def test_a_curve_never_leaves_the_span_of_its_points(points: dict[float, float], size: float) -> None:
     curve = tuple(sorted(points.items()))
-    level = at(curve, size)
+    level = curve_value(curve, size)
     assert min(points.values()) * (1 - 1e-12) <= level <= max(points.values()) * (1 + 1e-12)
     assert math.isfinite(level)
 

@@ -120,7 +120,7 @@ def leaf_keys(value: Any, key: tuple[str | int, ...] = ()) -> Iterator[str]:
     """The dotted key of every single value in *value*."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if inside is None:
-        yield yaml.dotted(key)
+        yield yaml.dotted_key(key)
     for name, child in inside or ():
         yield from leaf_keys(child, (*key, name))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sim.spec.fields import Spec, at
+from sim.spec.fields import Spec, curve_value
 from sim.spec.hardware import Cpu, Gpu, Link, Volume
 from sim.spec.library import catalogue, load_hardware, load_part
 from sim.spec.yaml import SpecError
@@ -72,7 +72,7 @@ LARGE_GEMM = [
 @pytest.mark.parametrize(("name", "peak", "rate"), LARGE_GEMM)
 def test_large_gemm_runs_at_the_measured_rate(name: str, peak: Any, rate: float) -> None:
     gpu: Gpu = part("gpus", name)
-    assert gpu.peak[peak] * at(gpu.efficiency["gemm"][peak], 1.6e11 / gpu.peak[peak]) == pytest.approx(rate * 1e12, rel=0.06)
+    assert gpu.peak[peak] * curve_value(gpu.efficiency["gemm"][peak], 1.6e11 / gpu.peak[peak]) == pytest.approx(rate * 1e12, rel=0.06)
 
 
 # DeepBench's V100 sheets, forward and both backward passes together: FLOP of one pass of each layer, and seconds of all of them.
@@ -90,7 +90,7 @@ LAYERS = [
 def test_convolutions_of_known_networks_take_the_measured_time(operator: Any, peak: Any, flops: list[float], measured: float) -> None:
     gpu: Gpu = part("gpus", "v100-sxm2-16gb")
     curve = gpu.efficiency[operator][peak]
-    predicted = sum(3 * (flop / (gpu.peak[peak] * at(curve, flop / gpu.peak[peak])) + gpu.kernel_time) for flop in flops)
+    predicted = sum(3 * (flop / (gpu.peak[peak] * curve_value(curve, flop / gpu.peak[peak])) + gpu.kernel_time) for flop in flops)
     assert predicted == pytest.approx(measured, rel=0.15)
 
 

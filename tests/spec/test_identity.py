@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sim.spec.identity import IdentityKey, parts
+from sim.spec.identity import IdentityKey, field_identities
 from tests.harness import toy_node
 
 
 def test_a_copy_shares_what_it_does_not_change() -> None:
     gpu = toy_node().gpu
     slower = gpu.model_copy(update={"memory_bandwidth": gpu.memory_bandwidth / 2})
-    assert parts(gpu) == parts(gpu.model_copy())
-    assert parts(gpu) != parts(slower)
-    assert parts(gpu, {"memory_bandwidth"}) == parts(slower, {"memory_bandwidth"})
+    assert field_identities(gpu) == field_identities(gpu.model_copy())
+    assert field_identities(gpu) != field_identities(slower)
+    assert field_identities(gpu, {"memory_bandwidth"}) == field_identities(slower, {"memory_bandwidth"})
 
 
 def test_a_cache_keeps_alive_what_its_keys_name() -> None:
@@ -27,9 +27,9 @@ def test_a_cache_keeps_alive_what_its_keys_name() -> None:
 
     for bandwidth in range(1, 200):
         gpu = toy_node().gpu.model_copy(update={"memory_bandwidth": float(bandwidth)})
-        assert find(IdentityKey(parts(gpu), gpu)) == bandwidth
+        assert find(IdentityKey(field_identities(gpu), gpu)) == bandwidth
     assert len(asked) == 199
     gpu = toy_node().gpu
-    assert find(IdentityKey(parts(gpu), gpu)) == find(IdentityKey(parts(gpu.model_copy()), gpu.model_copy()))
+    assert find(IdentityKey(field_identities(gpu), gpu)) == find(IdentityKey(field_identities(gpu.model_copy()), gpu.model_copy()))
     assert len(asked) == 200
     assert IdentityKey(1) != 1

@@ -44,8 +44,8 @@ def test_a_further_folder_is_searched_before_the_catalogue(toys: Path) -> None:
 
 def test_the_document_gives_the_place_and_spelling_of_every_key(toys: Path) -> None:
     document = load_hardware("toy", ["node.gpu_count=2"]).document
-    assert document.place(("groups", 0, "node", "nic", "bandwidth")) == f"{toys}/hardware/toy.yaml:12:9: node.nic.bandwidth: "
-    assert document.place(("groups", 0, "node", "gpu_count")) == "--set node.gpu_count=2: "
+    assert document.message_start(("groups", 0, "node", "nic", "bandwidth")) == f"{toys}/hardware/toy.yaml:12:9: node.nic.bandwidth: "
+    assert document.message_start(("groups", 0, "node", "gpu_count")) == "--set node.gpu_count=2: "
 
 
 def test_fingerprints_tell_what_is_said_not_how(toys: Path) -> None:

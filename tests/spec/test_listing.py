@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.spec import catalogue, listing
-from sim.spec.listing import HARDWARE, WORKLOADS, exported, select
+from sim.spec.listing import HARDWARE, WORKLOADS, export_row, select
 from sim.spec.yaml import SpecError
 
 
@@ -58,7 +58,7 @@ def test_a_broken_file_does_not_hide_the_others(shelves: Path) -> None:
 
 def test_numbers_are_exported_with_their_unit(shelves: Path) -> None:
     [row] = select(listing.hardware_rows()[0], ["name=toy"], HARDWARE)
-    assert exported(row, HARDWARE) == {
+    assert export_row(row, HARDWARE) == {
         "name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU",
         "gpu_memory_bytes": 16.0 * 2**30, "nic_bytes_per_s": 3.125e9, "price_usd_per_h": pytest.approx(3),
         "spot_usd_per_h": None, "price_region": None, "prices_of": "2026-07-20", "spot_price_of": None,
@@ -67,9 +67,9 @@ def test_numbers_are_exported_with_their_unit(shelves: Path) -> None:
 
 def test_cells_are_written_for_people(shelves: Path) -> None:
     rows = {row["name"]: row for row in listing.hardware_rows()[0]}
-    shown = [column.shown(rows["priceless"][column.name]) for column in HARDWARE]
+    shown = [column.format(rows["priceless"][column.name]) for column in HARDWARE]
     assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-", "-", "-", "-", "-"]
-    assert WORKLOADS[2].shown(1_234_567) == "1,234,567"
+    assert WORKLOADS[2].format(1_234_567) == "1,234,567"
 
 
 FILTERS = {

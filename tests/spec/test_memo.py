@@ -8,7 +8,7 @@ import pytest
 
 from sim.check import check_hardware, require
 from sim.spec.library import load_hardware
-from sim.spec.memo import MOST, cached, caching
+from sim.spec.memo import MOST, caching, get_or_make
 from sim.spec.yaml import SpecError
 
 
@@ -24,34 +24,34 @@ class Counted:
 
 def test_outside_of_caching_nothing_is_kept() -> None:
     make = Counted()
-    assert [cached("key", make) for _ in range(3)] == [1, 2, 3]
+    assert [get_or_make("key", make) for _ in range(3)] == [1, 2, 3]
 
 
 def test_what_was_made_is_found_again_by_its_key() -> None:
     make = Counted()
     with caching("a study"):
-        assert [cached(key, make) for key in ("one", "two", "one", "two")] == [1, 2, 1, 2]
-    assert cached("one", make) == 3
+        assert [get_or_make(key, make) for key in ("one", "two", "one", "two")] == [1, 2, 1, 2]
+    assert get_or_make("one", make) == 3
     with caching("a study"):
-        assert cached("one", make) == 1
+        assert get_or_make("one", make) == 1
 
 
 def test_another_study_starts_with_an_empty_cache() -> None:
     make = Counted()
     for number, name in enumerate(("first", "second", "first"), start=1):
         with caching(name):
-            assert cached("key", make) == number
+            assert get_or_make("key", make) == number
 
 
 def test_only_so_much_is_kept_and_what_was_asked_last_stays() -> None:
     make = Counted()
     with caching("many"):
-        cached("old", make)
-        cached("often", make)
+        get_or_make("old", make)
+        get_or_make("often", make)
         for number in range(MOST - 1):
-            cached(number, make)
-            assert cached("often", make) == 2
-        assert cached("old", make) == MOST + 2
+            get_or_make(number, make)
+            assert get_or_make("often", make) == 2
+        assert get_or_make("old", make) == MOST + 2
 
 
 def test_what_is_not_worth_it_and_what_fails_is_made_again() -> None:
@@ -62,10 +62,10 @@ def test_what_is_not_worth_it_and_what_fails_is_made_again() -> None:
         raise SpecError("no")
 
     with caching("refusals"):
-        assert [cached("key", make, worth=lambda: False) for _ in range(2)] == [1, 2]
+        assert [get_or_make("key", make, should_cache=lambda: False) for _ in range(2)] == [1, 2]
         for _ in range(2):
             with pytest.raises(SpecError, match="no"):
-                cached("bad", refuse)
+                get_or_make("bad", refuse)
     assert make.made == 4
 
 

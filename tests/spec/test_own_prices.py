@@ -70,7 +70,7 @@ def test_what_the_source_does_not_know_keeps_its_price() -> None:
 
 
 def test_a_price_without_spot_leaves_no_spot_price_of_another_day() -> None:
-    extensions.give(extensions.PRICE_SOURCES, Source())
+    extensions.register(extensions.PRICE_SOURCES, Source())
     before, after = (load_hardware("p3.16xlarge", given).spec.groups[0].price for given in ([], [PriceOverride("mine")]))
     assert before is not None and before.spot is not None
     assert after is not None and after.spot is None and after.on_demand == pytest.approx(10 / 3600)

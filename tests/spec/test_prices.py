@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.documents import document
 from sim.spec import price_refresh
-from sim.spec.days import STALE, first_day
+from sim.spec.days import STALE_DAYS, first_day
 from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware
 from sim.spec.prices import named_rows, price_rows
@@ -46,7 +46,7 @@ def test_every_price_has_an_age_and_old_ones_are_marked():
     assert nebius["age"] == nebius["spot_age"] == 365 - 9 - 31  # of some day of 2026, at worst its first
     assert lambda_["gpu_price"] == pytest.approx(31.92 / 8 / 3600)
     assert aws["spot"] == pytest.approx(2.6295 / 3600) and aws["spot_age"] == 234
-    assert not [row["name"] for row in rows if bool(row["mark"]) != any((row[key] or 0) > STALE for key in ("age", "spot_age"))]
+    assert not [row["name"] for row in rows if bool(row["mark"]) != any((row[key] or 0) > STALE_DAYS for key in ("age", "spot_age"))]
     assert "gb200-nvl72" not in by_name  # nobody rents it so
 
 
@@ -64,7 +64,7 @@ def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
         "us-central1-a,a4-highgpu-8g,,,224,0,0,us-central1\nus-central1-a,,B200,8,,95,40,us-central1\n",
         azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,85.5,eastus2\n",
     )
-    found = {change.name: (change.on_demand, change.spot) for change in price_refresh.changes(folder)}
+    found = {change.name: (change.on_demand, change.spot) for change in price_refresh.price_changes(folder)}
     assert found == {
         "p5.48xlarge": (60, 23),  # the middle of the zones with a machine to spare
         "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
@@ -72,8 +72,8 @@ def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
 
 
 def test_changes_are_written_over_the_price_alone(tmp_path):
-    change = next(c for c in price_refresh.changes(checkout(tmp_path, azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,20,eastus2\n")))
-    before, after = change.path.read_text(), price_refresh.rewritten(change, "2026-11-22")
+    change = next(c for c in price_refresh.price_changes(checkout(tmp_path, azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,20,eastus2\n")))
+    before, after = change.path.read_text(), price_refresh.rewrite(change, "2026-11-22")
     assert after[: after.index("price:")] == before[: before.index("price:")]
     assert after[after.index("price:") :].splitlines() == [
         "price:", "  on_demand: 85.5 USD/h", "  spot: 20 USD/h", "  date: 2026-11-22", "  region: eastus2",
@@ -83,13 +83,13 @@ def test_changes_are_written_over_the_price_alone(tmp_path):
 
 def test_what_is_no_checkout_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(SpecError, match=r"contains no <cloud>/vms\.csv"):
-        price_refresh.changes(tmp_path)
+        price_refresh.price_changes(tmp_path)
     with pytest.raises(SpecError, match=r"vms\.csv:2: Price is 'dear'"):
-        price_refresh.changes(checkout(tmp_path / "a", aws="a,p5.48xlarge,H100,8,192,dear,,us-east-1\n"))
+        price_refresh.price_changes(checkout(tmp_path / "a", aws="a,p5.48xlarge,H100,8,192,dear,,us-east-1\n"))
     (tmp_path / "b" / "aws").mkdir(parents=True)
     (tmp_path / "b" / "aws" / "vms.csv").write_text("InstanceType,Price\n")
     with pytest.raises(SpecError, match=r"vms\.csv:1: no column AcceleratorName, AcceleratorCount, SpotPrice, Region"):
-        price_refresh.changes(tmp_path / "b")
+        price_refresh.price_changes(tmp_path / "b")
 
 
 def test_the_command_lists_filters_and_shows_changes(tmp_path):

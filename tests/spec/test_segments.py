@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.spec.library import load_workload
-from sim.spec.segments import block, recomputed, segments
+from sim.spec.segments import block, layers_to_recompute, segments
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_the_catalogue_checkpoints_nothing_by_itself(wanted: str) -> None:
 
 
 def test_a_segment_runs_again_before_its_last_layers_backward() -> None:
-    assert recomputed([0, 1, 1, 2, 2, 2, 0]) == {2: range(1, 3), 5: range(3, 6)}
+    assert layers_to_recompute([0, 1, 1, 2, 2, 2, 0]) == {2: range(1, 3), 5: range(3, 6)}

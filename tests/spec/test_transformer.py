@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sim.spec.adapters import Lora, trained_layers
-from sim.spec.decoder import attended, decoder_layers, model_flop, parameter_count
+from sim.spec.decoder import attended_pairs, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
 from sim.spec.lengths import with_lengths
 from sim.spec.transformer import Transformer
@@ -105,8 +105,8 @@ def test_windows_cut_the_square() -> None:
         span = round(window * steps)
         apart = [query - key for query in range(steps) for key in range(query + 1) if query - key <= span]
         inside = sum(0.5 if distance in (0, span) else 1.0 for distance in apart)  # edges belong half to the band
-        assert attended(1000, int(1000 * window)) == pytest.approx(1000**2 * inside / steps**2, rel=0.005), window
-    assert attended(8192) == attended(8192, 8192) == 8192**2 / 2
+        assert attended_pairs(1000, int(1000 * window)) == pytest.approx(1000**2 * inside / steps**2, rel=0.005), window
+    assert attended_pairs(8192) == attended_pairs(8192, 8192) == 8192**2 / 2
     layers = decoder_layers(shape(**LLAMA, window=512, global_every=2), 4096)
     windows = [layer.attention.window for layer in layers if layer.attention is not None]
     assert windows == [512, 0, 512, 0]
@@ -150,7 +150,7 @@ def test_sequences_of_unequal_length() -> None:
     dense = decoder_layers(shape(**LLAMA), 512)
     mean, square = (1 / 4 + 3 / 4) / 2, (1 / 16 + 9 / 16) / 2
     packed, loose = with_lengths(dense, "packed", mean, square), with_lengths(dense, "unpadded", mean, square)
-    core = attended(512) * 2 * 512 * 2
+    core = attended_pairs(512) * 2 * 512 * 2
     assert [total(layers, "forward", "layers.0.attention.core") for layers in (packed, loose)] == [core * 10 / 16, core * 10 / 32]
     rest = total(dense, "forward", ".qkv", ".output", ".gate_up", ".down", "head")
     assert [total(layers, "forward", ".qkv", ".output", ".gate_up", ".down", "head") for layers in (packed, loose)] == [rest, rest / 2]

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from sim.extract import table
-from sim.spec.catalogue import every
+from sim.spec.catalogue import all_files
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Model
@@ -229,7 +229,7 @@ def test_dataset(name: str) -> None:
     assert numbers <= found.source.keys()
 
 
-@for_each(every("workloads/stacks"))
+@for_each(all_files("workloads/stacks"))
 def test_stack(name: str) -> None:
     """Every stack resolves under its own name, with a source for each factor that is not the default of the schema."""
     found = load_part(Stack, name, "workloads/stacks")
@@ -239,7 +239,7 @@ def test_stack(name: str) -> None:
 
 def test_stacks_differ_as_the_software_does() -> None:
     """DDP: 25 MiB buckets, the first 1 MiB, overlapped. Stash: every tensor alone, three blocking scalars, no buffer broadcast."""
-    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in every("workloads/stacks")}
+    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in all_files("workloads/stacks")}
     ddp, stash, flat = stacks["torch-1.13-ddp"], stacks["apex-per-tensor"], stacks["flat"]
     assert (ddp.bucket_cap, ddp.first_bucket_cap, ddp.overlap, ddp.broadcast_buffers) == (25 * 2**20, 2**20, True, True)
     assert (stash.strategy, stash.blocking_scalar_all_reduces, stash.broadcast_buffers) == ("apex_per_tensor", 3, False)

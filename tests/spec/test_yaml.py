@@ -150,9 +150,9 @@ def test_the_head_of_a_file_is_read_without_its_rest(tmp_path: Path) -> None:
 
 def test_the_key_of_an_override_is_not_written_twice() -> None:
     document = yaml.parse("{b: 1}", "--set a={b: 1}", located=False)
-    assert document.place(()) == "--set a={b: 1}: "
-    assert yaml.place(document.root, "a") == "--set a={b: 1}: "
-    assert yaml.place(document.root, "a.b") == "--set a={b: 1}: a.b: "
+    assert document.message_start(()) == "--set a={b: 1}: "
+    assert yaml.message_start(document.root, "a") == "--set a={b: 1}: "
+    assert yaml.message_start(document.root, "a.b") == "--set a={b: 1}: a.b: "
 
 
 PLAIN: st.SearchStrategy[Any] = st.recursive(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.study.batch_search import BatchShare, Search, Sizes, every_choice, shortest
+from sim.study.batch_search import BatchShare, Search, Sizes, all_choices, find_shortest_step
 from sim.study.batches import batches, since_waits
 from sim.study.scenario import Scenario
 from sim.training.step_plan import plan_step
@@ -44,10 +44,10 @@ def test_few_steps_prove_the_shortest(falls: bool) -> None:
     """Also where work is shorter at some larger batch, which bounds by smaller steps must not be taken to."""
     draw, few = random.Random(11), 0
     for case in range(60):
-        search = shortest(drawn(draw, falls))
-        every = every_choice(search)
-        assert search.known[search.best] == min(map(search.step_time, every)), case
-        assert not search.left
+        search = find_shortest_step(drawn(draw, falls))
+        every = all_choices(search)
+        assert search.simulated_times[search.best] == min(map(search.step_time, every)), case
+        assert not search.simulations_left
         few += search.simulated < max(12, len(every) // 3)
     assert few > 40
 
@@ -55,8 +55,8 @@ def test_few_steps_prove_the_shortest(falls: bool) -> None:
 def test_a_limit_leaves_shares_open_and_says_how_many() -> None:
     search = drawn(random.Random(3), False)
     search.limit = 3
-    shortest(search)
-    assert search.known and 0 < search.left < len(every_choice(search))
+    find_shortest_step(search)
+    assert search.simulated_times and 0 < search.simulations_left < len(all_choices(search))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_three_kinds_share_a_batch_as_every_share_shows(tmp_path: Path, stack: s
     path = tmp_path / "three.yaml"
     path.write_text(THREE)
     found = batches(Scenario(str(path), "resnet50", ("input.loader=synthetic", *sets), stack=stack), 9).search
-    every = every_choice(found)
+    every = all_choices(found)
     times = {sizes: found.step_time(sizes) for sizes in every}
-    assert len(every) == 28 and not found.left
-    assert found.known[found.best] == min(times.values()), stack
-    assert bool(found.smaller) == (stack != "horovod-0.21")
-    for sizes, other in itertools.product(every, found.smaller):
+    assert len(every) == 28 and not found.simulations_left
+    assert found.simulated_times[found.best] == min(times.values()), stack
+    assert bool(found.smaller_times) == (stack != "horovod-0.21")
+    for sizes, other in itertools.product(every, found.smaller_times):
         if all(more >= less for more, less in zip(sizes, other, strict=True)):
-            assert times[sizes] >= found.smaller[other] * (1 - 1e-9), (stack, sizes, other)
+            assert times[sizes] >= found.smaller_times[other] * (1 - 1e-9), (stack, sizes, other)
 
 
 def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
@@ -87,13 +87,13 @@ def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
     path = tmp_path / "three.yaml"
     path.write_text(THREE)
     large = batches(Scenario(str(path), "resnet50"), 120).search
-    assert len(every_choice(large)) == 7021 and not large.left and large.simulated <= 20
+    assert len(all_choices(large)) == 7021 and not large.simulations_left and large.simulated <= 20
 
 
 def test_an_array_of_many_boards_needs_few_steps() -> None:
     """127 steps were simulated before; their shortest is the answer."""
     found = batches(Scenario("256x-tpu-v2-v3", "resnet50", precision="amp_bf16"), 65536).search
-    assert (found.best, found.left) == ((51, 77), 0)
+    assert (found.best, found.simulations_left) == ((51, 77), 0)
     assert found.simulated <= 12
 
 

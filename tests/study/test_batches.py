@@ -11,7 +11,7 @@ import pytest
 
 from sim.cli import main
 from sim.spec.yaml import SpecError
-from sim.study.batch_search import BatchShare, Search, shortest
+from sim.study.batch_search import BatchShare, Search, find_shortest_step
 from sim.study.batches import batches
 from sim.study.scenario import Scenario, answer
 
@@ -44,14 +44,14 @@ def test_the_search_finds_what_every_share_shows() -> None:
             return max(batch * rate for batch, rate in zip(sizes, rates, strict=True)) + extra
 
         total = sum(gpus) * 5
-        search = shortest(Search([BatchShare(count, 12) for count in gpus], total, step_time, work))
-        simulated = len(search.known)
+        search = find_shortest_step(Search([BatchShare(count, 12) for count in gpus], total, step_time, work))
+        simulated = len(search.simulated_times)
         every = [
             sizes for sizes in itertools.product(range(1, 13), repeat=len(gpus))
             if sum(count * batch for count, batch in zip(gpus, sizes, strict=True)) == total
         ]  # fmt: skip
-        assert search.known[search.best] == min(step_time(sizes) for sizes in every), case
-        assert not search.left
+        assert search.simulated_times[search.best] == min(step_time(sizes) for sizes in every), case
+        assert not search.simulations_left
         assert simulated <= len(every)
 
 
@@ -60,7 +60,7 @@ def test_batches_are_the_best_under_the_simulator(unlike: str) -> None:
     cases = (("alexnet", (SYNTHETIC,), None), ("resnet18", (SYNTHETIC, *COLOCATED), "tf-parameter-server-sync"))
     for model, sets, stack in cases:
         found = batches(Scenario(unlike, model, sets, stack=stack), 20)
-        assert not found.search.left
+        assert not found.search.simulations_left
         times = {}
         for slow in range(1, 10):
             sizes = (slow, 20 - 2 * slow)
@@ -69,7 +69,7 @@ def test_batches_are_the_best_under_the_simulator(unlike: str) -> None:
             times[sizes] = run.warm.step_time
             assert run.throughput == pytest.approx(20 / run.warm.step_time)
             assert found.search.bound(sizes) <= run.warm.step_time
-        assert found.search.known[found.search.best] == pytest.approx(min(times.values()), rel=1e-12), model
+        assert found.search.simulated_times[found.search.best] == pytest.approx(min(times.values()), rel=1e-12), model
         assert found.search.best[0] < found.search.best[1]
 
 

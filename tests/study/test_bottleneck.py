@@ -25,8 +25,8 @@ def test_the_only_slow_resource_is_the_bottleneck(name: str) -> None:
     [bottleneck] = bottlenecks(found)
     assert bottleneck.first == name
     assert bottleneck.step_time > 1.15 * COMPUTE
-    assert bottleneck.freed[bottleneck.first] == pytest.approx(COMPUTE, rel=1e-3)
-    assert all(step > COMPUTE * 1.1 for other, step in bottleneck.freed.items() if other not in (name, "pcie", "gpu"))
+    assert bottleneck.freed_times[bottleneck.first] == pytest.approx(COMPUTE, rel=1e-3)
+    assert all(step > COMPUTE * 1.1 for other, step in bottleneck.freed_times.items() if other not in (name, "pcie", "gpu"))
     sentence = verdict(found, 0, bottleneck)
     assert f"freeing it would save {100 * (1 - COMPUTE / bottleneck.step_time):.0f}% of the step" in sentence
     assert "the GPUs" in sentence
@@ -35,8 +35,8 @@ def test_the_only_slow_resource_is_the_bottleneck(name: str) -> None:
 def test_without_stalls_the_gpus_are_the_bottleneck() -> None:
     """Closed form: a job that only computes; freed GPUs leave nothing of the step."""
     [bottleneck] = bottlenecks(run(machine(1), toy_workload()))
-    assert (bottleneck.first, set(bottleneck.freed)) == (None, {"gpu"})
-    assert bottleneck.freed["gpu"] < 1e-4 * COMPUTE
+    assert (bottleneck.first, set(bottleneck.freed_times)) == (None, {"gpu"})
+    assert bottleneck.freed_times["gpu"] < 1e-4 * COMPUTE
     assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: GPUs are busy 100% of each step.")
 
 
@@ -46,10 +46,10 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs=threads)
     found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
     [bottleneck] = bottlenecks(found)
-    assert bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
-    assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
+    assert bottleneck.freed_times["disk"] == pytest.approx(1.0, rel=1e-3)
+    assert bottleneck.freed_times["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
-    assert bottleneck.doubled == pytest.approx(0.5, rel=1e-3)
+    assert bottleneck.doubled_time == pytest.approx(0.5, rel=1e-3)
     said = "bound the step together: freeing either alone saves under 4%, both 70%, doubling both 50%."
     assert verdict(found, 0, bottleneck).endswith(said)
 
@@ -60,8 +60,8 @@ def test_a_network_whose_doubling_gains_little_since_pcie_is_next_is_named_with_
     found = run(machine(1, 2, nic=1e9, pcie=1.04e9), workload)
     [bottleneck] = bottlenecks(found)
     assert bottleneck.tied == ("network", "pcie")
-    assert bottleneck.freed["network"] == pytest.approx(0.3 + 1 / 1.04, rel=1e-3)
-    assert bottleneck.doubled == pytest.approx(0.3 + 0.5, rel=1e-3)
+    assert bottleneck.freed_times["network"] == pytest.approx(0.3 + 1 / 1.04, rel=1e-3)
+    assert bottleneck.doubled_time == pytest.approx(0.3 + 0.5, rel=1e-3)
     said = "The network and PCIe bound the step together: freeing either alone saves under 4%, both 77%, doubling both 38%."
     assert verdict(found, 0, bottleneck) == said
     assert bound_by(found, 0, bottleneck) == "network"
@@ -73,7 +73,7 @@ def test_what_binds_nearly_as_much_as_the_gpus_is_named_beside_them() -> None:
     found = run(machine(1, disk=volume()), workload)
     [bottleneck] = bottlenecks(found)
     assert bottleneck.tied == ("gpu", "cpu")
-    assert bottleneck.doubled == pytest.approx(0.15, rel=1e-3)
+    assert bottleneck.doubled_time == pytest.approx(0.15, rel=1e-3)
     said = "would save less than 4%; faster GPUs alone would save at most 5%, because then the CPU limits; doubling both saves 50%."
     assert verdict(found, 0, bottleneck).endswith(said)
 
@@ -86,7 +86,7 @@ def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
     found = run(hardware, *jobs)
     assert jobs_met_by(found) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
     alone = bottlenecks(run(hardware, jobs[4]))[0]
-    assert bottlenecks(found)[4].freed == pytest.approx(alone.freed, rel=1e-9)
+    assert bottlenecks(found)[4].freed_times == pytest.approx(alone.freed_times, rel=1e-9)
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
@@ -96,7 +96,7 @@ def test_an_infinitely_fast_network_has_no_latency(protocol: str) -> None:
     workload = toy_workload([layer(0.1, 0.2, 10)], stack={"nccl_proto": protocol})
     [bottleneck] = bottlenecks(run(machine(1, 2, network_latency=0.05, network=network), workload))
     assert bottleneck.step_time > 0.3 + 2 * 0.015
-    assert bottleneck.freed["network"] == pytest.approx(0.3, rel=1e-5)
+    assert bottleneck.freed_times["network"] == pytest.approx(0.3, rel=1e-5)
 
 
 def test_gloo_waits_for_its_sockets_or_its_cores() -> None:
@@ -108,7 +108,7 @@ def test_gloo_waits_for_its_sockets_or_its_cores() -> None:
         [bottleneck] = bottlenecks(run(machine(1, 2, nic=1e15, pcie=1e15), workload))
         assert bottleneck.step_time == pytest.approx(0.3 + stall)
         assert bottleneck.first == name
-        assert bottleneck.freed[bottleneck.first] == pytest.approx(0.3, rel=1e-3)
+        assert bottleneck.freed_times[bottleneck.first] == pytest.approx(0.3, rel=1e-3)
 
 
 def test_what_is_next_at_once_is_named() -> None:
@@ -116,7 +116,7 @@ def test_what_is_next_at_once_is_named() -> None:
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.5, inputs={"num_threads": 1})
     found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
     [bottleneck] = bottlenecks(found)
-    assert (bottleneck.first, bottleneck.following) == ("cpu", "disk")
+    assert (bottleneck.first, bottleneck.next_limit) == ("cpu", "disk")
     assert "saves" not in (sentence := verdict(found, 0, bottleneck))
     assert sentence.endswith("would save 33% of the step, then the disk limits at 1 samples/s.")
 
@@ -130,9 +130,9 @@ def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:
         "cpu": answer(Scenario("p3.8xlarge", "alexnet", ("node.host.cpu.speed=9",), **asked)).run,
     }
     [bottleneck] = found.bottlenecks
-    assert (bottleneck.first, bottleneck.following) == ("cpu", "network")
-    assert better["cpu"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed["cpu"], rel=0.02)
-    assert better["network"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed["network"], rel=0.02)
+    assert (bottleneck.first, bottleneck.next_limit) == ("cpu", "network")
+    assert better["cpu"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed_times["cpu"], rel=0.02)
+    assert better["network"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed_times["network"], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_was_not_tried_would_not_have_helped(hardware: str, workload: str, 
     [bottleneck] = found.bottlenecks
     job = found.run.jobs[0].job
     for resource in RESOURCES:
-        if resource not in bottleneck.freed:
+        if resource not in bottleneck.freed_times:
             assert 1 - _freed(found.run, job, resource) / bottleneck.step_time < 0.01, resource
 
 
@@ -160,7 +160,7 @@ def test_the_document_tells_what_was_freed() -> None:
 
     found = answer(Scenario("p3.2xlarge", "alexnet"), thorough=True)
     document = run_document(found.run, found.inputs, bottlenecks=found.bottlenecks)
-    assert document["freed_step_time_s"] == dict(found.bottlenecks[0].freed)
+    assert document["freed_step_time_s"] == dict(found.bottlenecks[0].freed_times)
     assert document["verdict"] == verdict(found.run, 0, found.bottlenecks[0])
     assert run_document(found.run, found.inputs)["freed_step_time_s"] is None
 

@@ -156,7 +156,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
     told: list[SweepProgress] = []
     found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
     assert found == sweep(BASE, POINTS, row, processes=1)
-    assert told[0].kept >= 2
+    assert told[0].journaled >= 2
 
 
 @pytest.mark.slow

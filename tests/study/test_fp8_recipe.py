@@ -68,11 +68,11 @@ def test_command_line_python_and_yaml_ask_alike(capsys: pytest.CaptureFixture[st
 def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
     scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64, fp8_recipe="rowwise")
     asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"fp8"}))
-    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).ways for each in found}
+    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).layouts for each in found}
     assert {stack for stack, precision in tried if precision == "fp8"} == {"torchtitan-2.x"}
     assert {stack for stack, precision in tried if precision == "bf16"} > {"torchtitan-2.x"}
     only = prepare_plan(replace(asked, scenario=replace(scenario, precision="fp8")))
-    assert {each.stack for _, found in only.ways for each in found} == {"torchtitan-2.x"}
+    assert {each.stack for _, found in only.layouts for each in found} == {"torchtitan-2.x"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_launch_files_read_back_as_the_recipe(recipe: Fp8Recipe, machine: str, f
     plan = prepare_plan(
         PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": "optimizer" if file == "megatron.args" else "parameters"})
     )
-    setting, found = next((setting, found) for setting, found in plan.ways if found)
+    setting, found = next((setting, found) for setting, found in plan.layouts if found)
     launch = launch_of(plan, outcome_of(setting, found[0]))
     assert launch.fp8_recipe == recipe
     written = launch_files(launch, "sim run")
@@ -132,7 +132,7 @@ def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
     ):  # fmt: skip
         asked = replace(scenario, fp8_recipe=recipe, stack=stack)
         plan = prepare_plan(PlanQuestion(asked, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
-        setting, found = next((setting, found) for setting, found in plan.ways if found)
+        setting, found = next((setting, found) for setting, found in plan.layouts if found)
         left[recipe, shard] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
     assert left["delayed", "none"]["torchtitan.toml"] == "torchtitan has the fp8 recipes tensorwise, rowwise and mxfp8, not delayed"
     assert left["rowwise", "none"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"

@@ -31,8 +31,8 @@ from sim.study.layout import layout_answer
 from sim.study.saved_parts import saved_parts
 from sim.study.saving import saved_during_run
 from sim.study.scenario import Scenario, answer
-from sim.study.spot import Wanted, spot
-from sim.study.transient import SpotJob, courses, spread
+from sim.study.spot import SpotRequest, spot
+from sim.study.transient import SpotJob, draw_courses, spread
 from sim.study.weeks import Steps, Weeks, long_run, reliability_of, steps_of
 from sim.study.whole_job import plan_of
 
@@ -172,8 +172,10 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     at_once = replace(alone.run, spares=0, saving=found.run.saving, repair=[(0.0, 75.0), (1.0, 75.0)])
     at_once = replace(at_once, correlated=(*at_once.correlated[:2], Uniform(75.0, 75.0)))
     assert (found.courses.elapsed == draw(at_once, 300, asked.seed).elapsed).all()
-    waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced, 1)
-    assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced > 0]) == pytest.approx(75.0)  # faults may end a wait
+    waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced_nodes, 1)
+    assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced_nodes > 0]) == pytest.approx(
+        75.0
+    )  # faults may end a wait
     assert any("another is rented within 1.25 min" in note for note in found.notes)
     assert simulate_weeks(rented, replace(asked, spares=1), changes=False).run == alone.run
     assert simulate_weeks(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
@@ -189,13 +191,13 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     )  # fmt: skip
     work = quiet.work
     courses = draw(quiet, 4000)
-    died = courses.died[np.isfinite(courses.died)]
+    died = courses.death_times[np.isfinite(courses.death_times)]
     expected = -math.expm1(-quiet.rate[1] * work)
     assert died.size / 4000 == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 4000))
     document = goodput_document(found)
     json.dumps(document, allow_nan=False)
-    assert 0.1 < document["died"]["share"] == np.isfinite(found.courses.died).mean() < 0.5
-    alive = ~np.isfinite(found.courses.died)
+    assert 0.1 < document["died"]["share"] == np.isfinite(found.courses.death_times).mean() < 0.5
+    alive = ~np.isfinite(found.courses.death_times)
     assert document["days"] * DAY == pytest.approx(found.courses.elapsed[alive].mean())
     assert document["work_s"] == pytest.approx(work) and document["lost_s"]["spare_wait"] == 0.0
     assert f"{100 * document['died']['share']:.3g}% of 4,000 simulated runs run out of spares and die" in goodput_text(document)
@@ -250,7 +252,7 @@ def test_an_elastic_job_goes_on_with_whole_replicas(nodes: int, layout: dict[str
     asked = laid_out(nodes, layout)
     run = long_run(asked, Weeks(days=1.0, elastic=True), reliability_of("middle"))
     assert run.elastic == pytest.approx(speeds)
-    spot = long_run(asked, Weeks(days=1.0, elastic=True, mean_lifetime="9 h"), reliability_of("middle")).members
+    spot = long_run(asked, Weeks(days=1.0, elastic=True, mean_lifetime="9 h"), reliability_of("middle")).elastic_rules
     assert spot is not None and spot.speeds == pytest.approx([*[0.0] * (nodes - 1 - len(speeds)), *speeds[::-1], 1.0])
 
 
@@ -303,7 +305,7 @@ def test_copies_cross_the_network_to_peers() -> None:
     )
     assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > found.memory_blocking + 3.0
     alone = simulate_weeks(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
-    assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer == 0.0
+    assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer_time == 0.0
 
 
 def test_a_part_of_a_machine_draws_what_a_run_on_it_draws() -> None:
@@ -445,8 +447,8 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     run = answer(slow).run
     saved = saved_during_run(run, "tectonic")
     found = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
-    assert found["slowed_s"] == pytest.approx(saved.slowed) and saved.slowed > saved.blocking
-    assert found["blocking_s"] == pytest.approx(saved.costs)
+    assert found["slowed_s"] == pytest.approx(saved.slowdown_cost) and saved.slowdown_cost > saved.blocking
+    assert found["blocking_s"] == pytest.approx(saved.cost)
     waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
     slowed = {"object-store": 3.0, "memory of peers": 0.0}
@@ -505,7 +507,7 @@ def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
 def test_nodes_that_an_elastic_job_lost_draw_and_cost_nothing() -> None:
     """Oracle: without a node that returns, the speed that is left follows the nodes that are left, and so do node-seconds."""
     found = weeks(days=200.0, trials=200, spares=0, repairs=False, elastic=True)
-    alive = ~np.isfinite(found.courses.died)
+    alive = ~np.isfinite(found.courses.death_times)
     there = found.courses.node_seconds[alive] / (16 * found.courses.elapsed[alive])
     missing = found.courses.lost["degraded"][alive] / found.courses.elapsed[alive]
     assert missing.mean() > 0.1
@@ -569,7 +571,7 @@ def test_what_is_asked_for_arrives() -> None:
 def test_spot_is_a_case_of_it() -> None:
     """Oracle: `sim.study.spot`, where all wait for a replacement, with lives at random around the same mean, and no other failures."""
     scenario = Scenario("p3.2xlarge", "resnet50", nodes=4)
-    drawn = spot(scenario, Wanted(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
+    drawn = spot(scenario, SpotRequest(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
     time = spread(drawn.outcomes, lambda outcome: outcome.time).mean
     found = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
     asked = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
@@ -585,7 +587,7 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
     assert known is not None
     lives, nodes, work, saves = survival(known), 4, 40 * 3600.0, 60.0
     job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
-    drawn = courses(job, 1800.0, 400)
+    drawn = draw_courses(job, 1800.0, 400)
     rate = nodes / lives.mean
     causes = [DrawnCause("revocation", 1.0, ZERO_TIME, ZERO_TIME, 1.0, repair=Uniform(90.0, 90.0))]
     run = LongRun(nodes, 0, Saving(1800.0, saves, saves, 30.0), causes, (rate,) * 3, work=work, lives=(lives, rate))
@@ -621,7 +623,7 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
     asked = Weeks(days=10.0, trials=200, rate="0.000001 /y", mean_lifetime="8 h", elastic=True, interval="1 h", mode="sync", spares=0)
     found = simulate_weeks(volta, asked, changes=False)
     run = found.run
-    assert run.members is not None and run.lives is not None
+    assert run.elastic_rules is not None and run.lives is not None
     recovery = run.restart_in_place + run.communicators.mean + run.saving.load
     replaced = run.causes[-1].repair
     assert replaced is not None
@@ -629,7 +631,7 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
         10 * DAY, tuple((count + 1) / 4 for count in range(4)), run.lives[0], "replace", replacement=replaced.mean,
         checkpoint=run.saving.blocking, restore=recovery, in_step=True,
     )  # fmt: skip
-    slower = spread(courses(job, 3600.0, 200), attrgetter("time")).mean / (10 * DAY)
+    slower = spread(draw_courses(job, 3600.0, 200), attrgetter("time")).mean / (10 * DAY)
     assert float(found.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
     assert found.courses.interruptions.mean() == pytest.approx(10 * 24 / 8 * 4, rel=0.05)
     waiting = simulate_weeks(volta, replace(asked, elastic=False), changes=False)
@@ -721,7 +723,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     for sentence, keys in cases.items():
         asked = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
         try:
-            asked.checked()
+            asked.check()
             simulate_weeks(steps(), asked, changes=False)
         except SpecError as error:
             if sentence not in str(error) or len(error.problems) != 1:

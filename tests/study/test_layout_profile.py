@@ -51,8 +51,8 @@ def test_runs_are_those_of_the_method(staged: LayoutProfile) -> None:
 
 def test_stalls_sum_to_what_the_runs_differ_by(staged: LayoutProfile) -> None:
     assert sum(stall.time for stall in staged.stalls.values()) == pytest.approx(step(staged, RUN2) - step(staged, RUN0), rel=1e-9)
-    for name, both in staged.apart.items():
-        assert sum(staged.changed(name).values()) == pytest.approx(both.subtraction, abs=1e-9)
+    for name, both in staged.comparisons.items():
+        assert sum(staged.stall_causes(name).values()) == pytest.approx(both.subtraction, abs=1e-9)
         assert both.subtraction == pytest.approx(both.direct + sum(gap.seconds for gap in both.gaps), abs=1e-12)
     assert staged.stalls["interconnect"].share == pytest.approx(1 - step(staged, RUN0) / step(staged, RUN1), rel=1e-9)
 

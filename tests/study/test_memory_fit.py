@@ -7,7 +7,7 @@ import pytest
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.memory_fit import memory_problem, most_that_fits, shortage
+from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
 from sim.study.scenario import Scenario, answer
 
 GPU = load_hardware("p3.2xlarge").spec.groups[0].node.gpu
@@ -20,7 +20,7 @@ def with_batch(batch: int):
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
-    most = most_that_fits([GPU], VGG, ranks=8)
+    most = largest_fitting_batch([GPU], VGG, ranks=8)
     assert gpu_memory(with_batch(most), GPU, ranks=8).total <= GPU.memory < gpu_memory(with_batch(most + 1), GPU, ranks=8).total
     assert memory_problem(GPU, with_batch(most), 8) is None
     said = memory_problem(GPU, with_batch(most + 1), 8)
@@ -28,14 +28,14 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
 
 
 def test_the_smallest_gpu_decides() -> None:
-    assert most_that_fits([GPU, SMALL], VGG, 8) == min(most_that_fits([gpu], VGG, 8) for gpu in (GPU, SMALL))
+    assert largest_fitting_batch([GPU, SMALL], VGG, 8) == min(largest_fitting_batch([gpu], VGG, 8) for gpu in (GPU, SMALL))
 
 
 def test_where_nothing_fits_it_says_so() -> None:
     tiny = GPU.model_copy(update={"memory": 1e9})
     said = memory_problem(tiny, VGG, 1)
     assert said is not None and "even batch 1 needs " in said
-    assert most_that_fits([tiny], VGG, 1) == 1 and shortage(tiny, VGG, 1).startswith("does not fit: needs ")
+    assert largest_fitting_batch([tiny], VGG, 1) == 1 and brief_shortage(tiny, VGG, 1).startswith("does not fit: needs ")
 
 
 def test_the_nearest_remedy_is_named_and_helps() -> None:

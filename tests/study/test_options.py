@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import stallsim
 from sim.commands.options import takes_options
-from sim.study.options import BatchOptions, OptionTerms, keywords, part
+from sim.study.options import BatchOptions, OptionTerms, keywords, select_options
 from tests.test_package import _TOLD
 
 OWN_FORM = {
@@ -56,7 +56,7 @@ def test_an_option_more_is_one_line() -> None:
     assert function()["depth"] == 3 and "how deep to look" in (function.__doc__ or "")
     assert CliRunner().invoke(app, ["--depth", "0"]).exit_code == 2 and len(seen) == 1
     assert "how deep to look" in CliRunner().invoke(app, ["--help"]).output
-    assert part(function(batch=2), BatchOptions) == {"batch": 2, "precision": None, "fp8_recipe": None, "stack": None}
+    assert select_options(function(batch=2), BatchOptions) == {"batch": 2, "precision": None, "fp8_recipe": None, "stack": None}
     with pytest.raises(TypeError, match="unexpected keyword argument 'deep'"):
         function(deep=2)  # type: ignore[call-arg]
 

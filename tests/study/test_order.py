@@ -12,7 +12,7 @@ from sim.study.order import compute_order
 from sim.study.pool import each
 from sim.study.scenario import Scenario
 from sim.study.space import Point, axis, grid, sobol
-from sim.study.sweep import at
+from sim.study.sweep import scenario_at
 
 VARIED = ["node.nic.bandwidth=10,40 Gbps", "batch=32,64", "price.on_demand=1,2,3 USD/h", "node.host.cpu.speed=0.8,1"]
 
@@ -21,8 +21,8 @@ def order(axes: list[str], nodes: int = 1) -> tuple[list[Point], int]:
     """Return the points of a grid in the order in which they are computed, and how many in a row share their epochs."""
     points = grid([axis(text) for text in axes])
     with caching(f"order {axes} {nodes}"):
-        found = compute_order(points, partial(at, Scenario("p3.8xlarge", "resnet18", nodes=nodes)))
-    return sorted(points, key=found.place), found.together
+        found = compute_order(points, partial(scenario_at, Scenario("p3.8xlarge", "resnet18", nodes=nodes)))
+    return sorted(points, key=found.place), found.group_size
 
 
 @pytest.mark.parametrize(("nodes", "together"), [(1, 6), (2, 3)])
@@ -50,8 +50,8 @@ def test_other_points_stay_in_their_order() -> None:
 
 def test_points_of_no_grid_stay_in_their_order() -> None:
     points = sobol([axis("price.on_demand=1..2"), axis("batch=8..64")], 8, 0)
-    assert compute_order(points, partial(at, Scenario("p3.8xlarge", "resnet18"))).together == 1
-    assert compute_order([], partial(at, Scenario("p3.8xlarge", "resnet18"))).together == 1
+    assert compute_order(points, partial(scenario_at, Scenario("p3.8xlarge", "resnet18"))).group_size == 1
+    assert compute_order([], partial(scenario_at, Scenario("p3.8xlarge", "resnet18"))).group_size == 1
 
 
 def _process(_: int) -> int:
@@ -60,5 +60,5 @@ def _process(_: int) -> int:
 
 def test_what_shares_work_is_done_by_one_process() -> None:
     """Nine rows of five."""
-    found = list(each(_process, range(45), 2, together=5))
+    found = list(each(_process, range(45), 2, group_size=5))
     assert all(len(set(found[start : start + 5])) == 1 for start in range(0, 45, 5))

@@ -30,10 +30,12 @@ def test_runs_are_those_of_the_procedure(found: Profile) -> None:
 
 def test_what_changed_by_cause_sums_to_the_differential_stall(found: Profile) -> None:
     job, synthetic = found.real.jobs[0], found.synthetic.jobs[0]
-    assert sum(found.made_of["fetch"].values()) == pytest.approx(job.first.step_time - job.warm.step_time, rel=1e-9)
-    assert sum(found.made_of["prep"].values()) == pytest.approx(job.warm.step_time - synthetic.warm.step_time, rel=1e-9)
+    assert sum(found.stall_causes["fetch"].values()) == pytest.approx(job.first.step_time - job.warm.step_time, rel=1e-9)
+    assert sum(found.stall_causes["prep"].values()) == pytest.approx(job.warm.step_time - synthetic.warm.step_time, rel=1e-9)
     steps = job.warm.steps
-    assert sum(found.made_of["interconnect"].values()) * steps == pytest.approx(differential.interconnect(found.times).time, rel=0.01)
+    assert sum(found.stall_causes["interconnect"].values()) * steps == pytest.approx(
+        differential.interconnect_stall(found.times).time, rel=0.01
+    )
 
 
 def test_the_disk_it_asks_for_removes_the_fetch_stall_and_a_slower_one_does_not(found: Profile) -> None:

@@ -25,7 +25,7 @@ from sim.study.one_batch import at_global_batch, usual_global_batch
 from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
 from sim.study.scenario import Scenario
-from sim.study.transient import SpotJob, courses
+from sim.study.transient import SpotJob, draw_courses
 
 NAMES = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p3.8xlarge-two-islands", "dgx-1-v100"]
 ASKED = Scenario("", "resnet18")
@@ -74,7 +74,7 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     job = SpotJob(
         work, (1.0,) * nodes, survival(known), "wait", known.start_up.total, unpaid, known.replacement, 0.0, parameters * 8 / 57.19e6, rate
     )
-    outcomes = courses(job, math.inf, 200)
+    outcomes = draw_courses(job, math.inf, 200)
     return sum(outcome.time for outcome in outcomes) / 200, sum(outcome.cost for outcome in outcomes) / 200
 
 
@@ -149,7 +149,7 @@ def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -
         checkpoint_time(nbytes),
         restore_time(nbytes),
     )
-    times = [sum(outcome.time for outcome in courses(job, work / pieces, 200)) / 200 for pieces in (2**power for power in range(12))]
+    times = [sum(outcome.time for outcome in draw_courses(job, work / pieces, 200)) / 200 for pieces in (2**power for power in range(12))]
     assert candidate.interval is not None and candidate.interval < work
     assert candidate.job.total <= min(times) * (1 + 1e-9)
     assert candidate.job.total == pytest.approx(min(times), rel=5e-3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
-from sim.cluster.checkpoint import Outflow, Parts, outflows
+from sim.cluster.checkpoint import CheckpointParts, Outflow, outflows
 from sim.cluster.topology import node_graph
 from sim.mesh import LayoutRun, layout_scene
 from sim.simulate import Run, simulate
@@ -39,7 +39,7 @@ def laid_out(gigabits: float = 25.0) -> LayoutRun:
 
 
 def beside(found: Run, flows: list[Outflow]) -> float:
-    again = simulate(found.hardware, [found.jobs[0].job], cold=False, beside=lambda slot: flows)
+    again = simulate(found.hardware, [found.jobs[0].job], cold=False, outflows_of=lambda slot: flows)
     return again.jobs[0].warm.step_time
 
 
@@ -84,19 +84,19 @@ def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:
     alone = answer(Scenario("hgx-h100", "gpt2", nodes=1, batch=4, precision="amp_bf16")).run
     for name in ("object-store", "disk"):
         saved = saved_during_run(alone, name)
-        assert saved.beside == pytest.approx(saved.step, rel=1e-6) and saved.costs == pytest.approx(saved.blocking, rel=1e-4)
+        assert saved.step_while_saving == pytest.approx(saved.step, rel=1e-6) and saved.cost == pytest.approx(saved.blocking, rel=1e-4)
     by_disk = saved_during_run(run(), "disk")
-    assert by_disk.beside == by_disk.step and by_disk.written > 0
+    assert by_disk.step_while_saving == by_disk.step and by_disk.write_time > 0
 
 
 def test_parts_share_the_store() -> None:
     """Oracle: caps of all nodes together are the store's bandwidth, none above what a writer gets."""
     node = run().node()
     store = load_part(Store, "object-store", "hardware/parts/stores")
-    flows = outflows(node, Parts(1e9, 16, 2, 8), store)
+    flows = outflows(node, CheckpointParts(1e9, 16, 2, 8), store)
     assert len(flows) == 8
     assert 2 * sum(flow.cap for flow in flows) == pytest.approx(min(store.bandwidth, 16 * (store.per_writer or store.bandwidth)))
-    assert outflows(node, Parts(1e9, 16, 2, 8), None) == []
+    assert outflows(node, CheckpointParts(1e9, 16, 2, 8), None) == []
 
 
 def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ from sim.study.server_bound import bound_table
 def test_the_table_is_phubs() -> None:
     table = bound_table("p3.16xlarge", [10**8], "50 ms", nodes=8)
     rate = 10**8 / 0.05
-    assert dict(table.rows[0].needed) == pytest.approx({"NCS": 2 * rate, "NCC": 16 * rate, "CC": 14 * rate, "CS": 3.5 * rate})
-    assert dict(table.there) == pytest.approx(dict.fromkeys(("NCS", "NCC", "CC", "CS"), 2 * 25e9 / 8 * 0.956))
+    assert dict(table.rows[0].needed_bandwidth) == pytest.approx({"NCS": 2 * rate, "NCC": 16 * rate, "CC": 14 * rate, "CS": 3.5 * rate})
+    assert dict(table.port_bandwidth) == pytest.approx(dict.fromkeys(("NCS", "NCC", "CC", "CS"), 2 * 25e9 / 8 * 0.956))
 
 
 def test_what_the_ports_cannot_carry_is_marked() -> None:
@@ -28,7 +28,7 @@ def test_what_the_ports_cannot_carry_is_marked() -> None:
 def test_servers_have_ports_of_their_own() -> None:
     """CM-DARE's servers have half of the workers' bandwidth: 2M/T = 2.1 GB/s are more than 8 Gbps both ways."""
     table = bound_table("cm-dare-p100", [100 * 2**20], "100 ms")
-    assert table.there["NCS"] == table.there["NCC"] == pytest.approx(table.there["CC"] / 2)
+    assert table.port_bandwidth["NCS"] == table.port_bandwidth["NCC"] == pytest.approx(table.port_bandwidth["CC"] / 2)
     line = bound_text(table).splitlines()[4]
     assert line.split()[2:4] == ["2.1", "GB/s!"] and line.count("!") == 3  # CS: 4 x 7 / 8 x M/T = 3.67 GB/s fit
 

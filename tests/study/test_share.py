@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.report.share import share_document, share_text
 from sim.spec.yaml import SpecError
-from sim.study.share import LoaderHost, Need, course, even, greedy, proportional, share
+from sim.study.share import LoaderHost, Need, course, divide_evenly, divide_greedily, divide_proportionally, share
 
 needs_of = st.lists(st.builds(Need, st.floats(10, 1000), st.floats(10, 200)), min_size=1, max_size=3)
 
@@ -25,31 +25,31 @@ def divided(policy, workers, gpus, needs):
 def test_policies_divide_as_they_say():
     """Closed form: 24 workers, 6 GPUs; a GPU of the first needs 2 workers, one of the second 10."""
     gpus, needs = [2, 4], [Need(100.0, 50.0), Need(1000.0, 100.0)]
-    assert divided(even, 24, gpus, needs) == [6, 3]
-    assert divided(proportional, 24, gpus, needs) == [4, 4]
-    assert divided(greedy, 24, gpus, needs) == [2, 5]
-    assert divided(greedy, 1000, gpus, needs) == [2, 10]
+    assert divided(divide_evenly, 24, gpus, needs) == [6, 3]
+    assert divided(divide_proportionally, 24, gpus, needs) == [4, 4]
+    assert divided(divide_greedily, 24, gpus, needs) == [2, 5]
+    assert divided(divide_greedily, 1000, gpus, needs) == [2, 10]
 
 
 def test_a_job_on_several_hosts_has_what_the_least_gives():
     """Closed form: job 0 has two GPUs on each of two hosts, beside job 1 (two GPUs) on one, beside nobody on the other."""
     hosts, needs = [LoaderHost(12, {0: 2, 1: 2}), LoaderHost(30, {0: 2})], {0: Need(1000.0, 100.0), 1: Need(200.0, 100.0)}
-    assert even(hosts, needs) == proportional(hosts, needs) == {0: 3, 1: 3}
-    assert greedy(hosts, needs) == {0: 4, 1: 2}  # job 1 has enough at 2, and 12 - 4 are left for two GPUs of job 0
-    assert even(hosts, {0: needs[0]}) == {0: 6}  # while job 1 does not run
+    assert divide_evenly(hosts, needs) == divide_proportionally(hosts, needs) == {0: 3, 1: 3}
+    assert divide_greedily(hosts, needs) == {0: 4, 1: 2}  # job 1 has enough at 2, and 12 - 4 are left for two GPUs of job 0
+    assert divide_evenly(hosts, {0: needs[0]}) == {0: 6}  # while job 1 does not run
 
 
 def test_jobs_alike_get_as_many_by_need():
     """Closed form: two jobs of four GPUs that could use ten workers each share sixteen evenly, three of two GPUs as far as it goes."""
     need = Need(1000.0, 100.0)
-    assert divided(greedy, 16, [4, 4], [need] * 2) == [2, 2]
-    assert sorted(divided(greedy, 16, [2, 2, 2], [need] * 3)) == [2, 3, 3]
+    assert divided(divide_greedily, 16, [4, 4], [need] * 2) == [2, 2]
+    assert sorted(divided(divide_greedily, 16, [2, 2, 2], [need] * 3)) == [2, 3, 3]
 
 
 def test_jobs_on_other_hosts_do_not_count():
     hosts = [LoaderHost(12, {0: 2}), LoaderHost(12, {1: 4})]
     needs = {0: Need(1000.0, 100.0), 1: Need(1000.0, 100.0)}
-    for policy in (even, proportional, greedy):
+    for policy in (divide_evenly, divide_proportionally, divide_greedily):
         assert policy(hosts, needs) == {0: 6, 1: 3}
 
 
@@ -62,7 +62,7 @@ def test_greedy_keeps_the_most_gpus_busy_where_jobs_are_alike_in_size(needs, spa
         for tried in product(range(1, workers + 1), repeat=len(needs))
         if sum(tried) <= workers
     )
-    found = divided(greedy, workers, [1] * len(needs), needs)
+    found = divided(divide_greedily, workers, [1] * len(needs), needs)
     assert sum(found) <= workers
     assert sum(need.busy(given) for need, given in zip(needs, found, strict=True)) == pytest.approx(best)
 

@@ -10,7 +10,7 @@ from sim.report.layers import layers_plot, layers_text, ranges, stall_by_gradien
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.show import against_gradients, chosen, layer_document
+from sim.study.show import compare_with_gradients, layer_document, match_workloads
 from sim.training.step_plan import plan_key, timed_pass
 
 PNG = b"\x89PNG"
@@ -82,7 +82,7 @@ def test_text_names_every_block_and_with_layers_every_layer() -> None:
 
 def test_stashs_micro_study_layers_against_gradients() -> None:
     """Stash (arXiv 2208.14344): between nodes VGG's gradient volume stalls a step longer than ResNet's depth does."""
-    document = against_gradients(["vgg11", "resnet50", "resnet18"], "2x-p3.8xlarge", batch=32)
+    document = compare_with_gradients(["vgg11", "resnet50", "resnet18"], "2x-p3.8xlarge", batch=32)
     assert [row["gradient_tensors"] for row in document["rows"]] == [22, 62, 161]
     stalls = {row["workload"]: row["stall_s"] for row in document["rows"]}
     assert stalls["vgg11"] > stalls["resnet50"] > stalls["resnet18"] > 0
@@ -105,9 +105,9 @@ def test_dots_that_would_hide_each_other_share_a_label() -> None:
 
 
 def test_patterns_and_what_is_refused() -> None:
-    assert chosen(["vgg*", "vgg16", "resnet18"]) == ["vgg11", "vgg13", "vgg16", "vgg19", "resnet18"]
+    assert match_workloads(["vgg*", "vgg16", "resnet18"]) == ["vgg11", "vgg13", "vgg16", "vgg19", "resnet18"]
     with pytest.raises(SpecError, match="no catalog workload matches"):
-        chosen(["wgg*"])
+        match_workloads(["wgg*"])
     with pytest.raises(SpecError, match="write --hardware HW"):
         layer_document("vgg16", overrides=["node.gpu.memory=1 GiB"])
 

@@ -14,7 +14,7 @@ from sim.documents import document
 from sim.events import Cause
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.spot import SpotAnswer, Wanted, spot
+from sim.study.spot import SpotAnswer, SpotRequest, spot
 from sim.study.transient import spread
 
 CLUSTER = ("groups.1.count=1",)
@@ -30,7 +30,7 @@ def factor() -> float:
 def cluster(workers: int, factor: float) -> SpotAnswer:
     sets = (*CLUSTER, f"training.compute_factor={factor!r}")
     scenario = Scenario("cm-dare-k80", "resnet32-cifar", sets, nodes=workers, stack="tf-parameter-server")
-    return spot(scenario, Wanted(steps=64_000, interval="none", trials=2000), document, processes=1)
+    return spot(scenario, SpotRequest(steps=64_000, interval="none", trials=2000), document, processes=1)
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_clusters_of_transient_dl(
 
 def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_ones() -> None:
     scenario = Scenario("p4d.24xlarge", "resnet50", ("price.spot=10 USD/h",))
-    found = spot(scenario, Wanted(epochs=200, trials=200, mean_lifetime="5 h"), document, processes=1)
+    found = spot(scenario, SpotRequest(epochs=200, trials=200, mean_lifetime="5 h"), document, processes=1)
     assert found.job.price == pytest.approx(10 / 3600)
     assert found.interval < inf
     revocations = spread(found.outcomes, lambda outcome: outcome.revocations)
@@ -69,4 +69,4 @@ def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_one
 
 def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> None:
     with pytest.raises(SpecError, match="never ends"):
-        spot(Scenario("p3.2xlarge", "resnet50", ()), Wanted(epochs=500, interval="none", trials=2), document, processes=1)
+        spot(Scenario("p3.2xlarge", "resnet50", ()), SpotRequest(epochs=500, interval="none", trials=2), document, processes=1)

@@ -21,7 +21,7 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
-from sim.study.sweep import SweepProgress, at, sweep, swept
+from sim.study.sweep import SweepProgress, scenario_at, sweep, sweep_rows
 
 BASE = Scenario("p3.8xlarge", "resnet18")
 POINTS = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=32,64")])
@@ -41,7 +41,7 @@ class Counting:
 def test_rows_are_those_of_runs_one_by_one() -> None:
     found = sweep(BASE, POINTS, row)
     for point, known in zip(POINTS, found, strict=True):
-        alone = row(at(BASE, point))
+        alone = row(scenario_at(BASE, point))
         assert {key: known[key] for key in alone} == alone
         assert known["problem"] == ""
 
@@ -62,7 +62,7 @@ def test_what_a_sweep_remembers_changes_no_row(axes: list[str]) -> None:
     points = grid([axis(text) for text in axes])
     for order in (points, points[::-1]):
         for point, known in zip(order, sweep(BASE, order, row, processes=1), strict=True):
-            alone = row(at(BASE, point))
+            alone = row(scenario_at(BASE, point))
             assert {key: known[key] for key in alone} == alone
 
 
@@ -110,7 +110,7 @@ def test_a_point_that_cannot_run_keeps_its_row() -> None:
 
 def test_options_must_be_numbers_where_numbers_are_due() -> None:
     with pytest.raises(SpecError, match="whole number"):
-        at(BASE, (("nodes", "two"),))
+        scenario_at(BASE, (("nodes", "two"),))
 
 
 def test_a_journal_is_not_used_once_a_file_has_changed(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_journal_is_not_used_once_a_file_has_changed(tmp_path: Path) -> None:
 
 def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
     """Oracle: the same in memory. What Rows holds of a point is its key and its place in the journal."""
-    with swept(BASE, POINTS, Counting(), tmp_path / "sweep.journal") as rows:
+    with sweep_rows(BASE, POINTS, Counting(), tmp_path / "sweep.journal") as rows:
         assert list(rows) == list(rows) == sweep(BASE, POINTS, Counting()) and len(rows) == len(POINTS)
 
 

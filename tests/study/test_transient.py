@@ -20,7 +20,7 @@ from sim.analysis.transient import ExponentialLives, Survival, daly_time, surviv
 from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
-from sim.study.transient import DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
+from sim.study.transient import DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
 from tests.examples import examples
 from tests.study import heap_course
 
@@ -56,7 +56,7 @@ def tdl(workers: int, lives: Survival | None = None) -> SpotJob:
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(2, 7764.5, 1.4108), (4, 3764.9, 1.1567), (8, 1840.5, 1.1145)])
 def test_spot_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
     """Aim: 15%. Reached: durations 0, -1 and -2%, costs -8, -2 and -5%. (Its table charges 2 workers until the end, revoked or not.)"""
-    found = courses(tdl(workers), math.inf, 2000, seed=1)
+    found = draw_courses(tdl(workers), math.inf, 2000, seed=1)
     assert spread(found, lambda outcome: outcome.time).mean == pytest.approx(duration, rel=0.04)
     assert spread(found, lambda outcome: outcome.cost).mean == pytest.approx(cost, rel=0.10)
 
@@ -64,21 +64,21 @@ def test_spot_clusters_of_transient_dl(workers: int, duration: float, cost: floa
 @pytest.mark.parametrize(("workers", "deviation"), [(2, 1768.5), (4, 590.3), (8, 50.9)])
 def test_revocations_hurt_small_clusters_most(workers: int, deviation: float) -> None:
     """Measured standard deviations of 31 runs each; a few revocations make them, so a factor of 2.5 is all that can be asked."""
-    times = [outcome.time for outcome in courses(tdl(workers), math.inf, 2000, seed=1)]
+    times = [outcome.time for outcome in draw_courses(tdl(workers), math.inf, 2000, seed=1)]
     assert deviation / 2.5 < np.std(times) < deviation * 2.5
 
 
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(4, 3581.2, 3.0191), (8, 1829.9, 3.0126)])
 def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
-    found = courses(tdl(workers, immortal()), math.inf, 1)[0]
+    found = draw_courses(tdl(workers, immortal()), math.inf, 1)[0]
     assert found.time == pytest.approx(duration, rel=0.06)
     assert found.cost == pytest.approx(cost, rel=0.06)
 
 
 def test_eight_spot_workers_save_what_transient_dl_says() -> None:
     """Measured: 1.1145 against 3.0126 USD, 63% less (its README: up to 62.9%)."""
-    spot = spread(courses(tdl(8), math.inf, 2000), lambda outcome: outcome.cost).mean
-    on_demand = courses(tdl(8, immortal()), math.inf, 1)[0].cost
+    spot = spread(draw_courses(tdl(8), math.inf, 2000), lambda outcome: outcome.cost).mean
+    on_demand = draw_courses(tdl(8, immortal()), math.inf, 1)[0].cost
     assert 1 - spot / on_demand == pytest.approx(0.63, abs=0.02)
 
 
@@ -123,7 +123,7 @@ def chief_overheads(speed: float) -> dict[float, float]:
         job = SpotJob(24_000.0, (speed / 2, speed), ExponentialLives(1.0), "replace", replacement=away)
         found = scripted(job, [5500.0 / speed, math.inf, math.inf], 4000.0)
         assert (found.revocations, found.lost) == (1, pytest.approx(since))
-        overhead[since] = found.time - undisturbed(job, 4000.0)
+        overhead[since] = found.time - undisturbed_time(job, 4000.0)
     return overhead
 
 
@@ -131,7 +131,7 @@ def test_waiting_with_one_worker_is_what_daly_says() -> None:
     between = 3 * HOUR
     for interval in (600.0, 1500.0, 4000.0):
         job = SpotJob(20_000.0, (1.0,), ExponentialLives(between), "wait", replacement=70.0, checkpoint=30.0, restore=0.0)
-        found = spread(courses(job, interval, 1500), lambda outcome: outcome.time)
+        found = spread(draw_courses(job, interval, 1500), lambda outcome: outcome.time)
         exact = daly_time(20_000.0, interval, 30.0, 70.0, between)  # not restartable, but short beside the mean
         assert found.mean == pytest.approx(exact, abs=4 * found.error + 0.004 * exact)
 
@@ -145,9 +145,9 @@ def test_the_best_interval_is_close_to_youngs() -> None:
 
 def test_nothing_is_lost_while_servers_hold_the_state() -> None:
     job = tdl(4)
-    for outcome in courses(job, math.inf, 50):
+    for outcome in draw_courses(job, math.inf, 50):
         assert outcome.lost == 0
-        assert outcome.time >= undisturbed(job) * (1 - 1e-12)
+        assert outcome.time >= undisturbed_time(job) * (1 - 1e-12)
 
 
 @examples(
@@ -164,12 +164,12 @@ def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(
 ) -> None:
     speeds = tuple(float(count + 1) for count in range(workers))
     job = SpotJob(1000.0, speeds, ExponentialLives(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
-    (found,) = courses(job, interval, 1, seed)
-    assert [found] == courses(job, interval, 1, seed)
+    (found,) = draw_courses(job, interval, 1, seed)
+    assert [found] == draw_courses(job, interval, 1, seed)
     if not found.revocations:
-        assert found.time == pytest.approx(undisturbed(job, interval))
+        assert found.time == pytest.approx(undisturbed_time(job, interval))
         assert found.cost == pytest.approx((found.time - 5.0) * (workers + 0.5))
-    assert found.time >= undisturbed(job, interval) - 1e-6
+    assert found.time >= undisturbed_time(job, interval) - 1e-6
     # each worker that computes is paid for: linear speeds make that the work itself
     assert found.cost >= 1000.0 + 0.5 * (found.time - 5.0)
 
@@ -237,7 +237,7 @@ def test_drawn_in_arrays_is_simulated_with_a_heap(
 
 def scripted(job: SpotJob, lives: list[float], interval: float) -> DrawnCourse:
     """Return the course of *job* with *lives*: those of the start, then one for each event, whether it is used or not; then for ever."""
-    (found,) = courses(replace(job, lives=_Scripted(lives)), interval, 1)
+    (found,) = draw_courses(replace(job, lives=_Scripted(lives)), interval, 1)
     return found
 
 

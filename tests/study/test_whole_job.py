@@ -12,7 +12,7 @@ from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, filling, in_epochs, plan_due, plan_of, token_count
+from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, filling_times, in_epochs, plan_due, plan_of, token_count
 
 
 def of(hardware: str, workload: str, found: dict[str, Any], **options: Any) -> tuple[float, float]:
@@ -50,7 +50,7 @@ def test_page_caches_of_several_nodes_fill_for_epochs(monkeypatch: pytest.Monkey
     """Oracle: epochs simulated with caches that hold what four nodes have read by then, each a fresh quarter an epoch."""
     scenario = Scenario("p4d.24xlarge", "resnet50", nodes=4, precision="amp_fp16", plan=plan_of(9, None))
     found, machine = document(scenario), load_hardware("p4d.24xlarge").spec
-    took = filling(found, machine, load_workload("resnet50").spec)
+    took = filling_times(found, machine, load_workload("resnet50").spec)
     assert 2 <= len(took) < 8 and sorted(took, reverse=True) == list(took)
     warm = found["epoch_time_s"]
     assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(sum(took) + (8 - len(took)) * warm)
@@ -59,8 +59,8 @@ def test_page_caches_of_several_nodes_fill_for_epochs(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sim.simulate, "_uncached", lambda of, hits=hits: [dict.fromkeys(each, hits) for each in of])
         simulated = document(scenario)["first_epoch"]["epoch_time_s"]
         assert 0.85 * simulated < seconds < 1.001 * simulated
-    assert filling(found | {"nodes": 1}, machine, load_workload("resnet50").spec) == ()
-    assert filling(found | {"first_epoch": {"epoch_time_s": warm}}, machine, load_workload("resnet50").spec) == ()
+    assert filling_times(found | {"nodes": 1}, machine, load_workload("resnet50").spec) == ()
+    assert filling_times(found | {"first_epoch": {"epoch_time_s": warm}}, machine, load_workload("resnet50").spec) == ()
 
 
 def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:

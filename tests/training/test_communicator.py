@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, play_on_network
+from sim.training.communicator import Communicator, FluidCost, LimitPiece, Operation, play_on_network
 
 SECONDS = st.integers(0, 20).map(lambda tenths: tenths / 8)
 
@@ -38,7 +38,7 @@ def played(plan: list[Planned], streams: int) -> list[tuple[float, float]]:
     ends = [0.0] * len(plan)
 
     def play(operation: Operation, _: int):
-        yield operation.come
+        yield operation.all_ready
         operation.begin = env.now
         yield env.timeout(plan[operations.index(operation)].lasts)
         ends[operations.index(operation)] = env.now
@@ -49,13 +49,13 @@ def played(plan: list[Planned], streams: int) -> list[tuple[float, float]]:
         for operation, each in zip(operations, plan, strict=True):
             yield env.timeout(each.gaps[number])
             if operation.arrive(each.lags[number]):
-                operation.may_begin(each.delay)
+                operation.allow_begin(each.delay)
                 communicator.enter(operation)
 
     for number in range(2):
         env.process(member(number))
     env.run()
-    assert all(operation.over and not operation.missing for operation in operations)
+    assert all(operation.is_over and not operation.missing_members for operation in operations)
     return [(operation.begin, end) for operation, end in zip(operations, ends, strict=True)]
 
 
@@ -78,8 +78,8 @@ def test_an_operation_entered_before_its_members_have_come_keeps_its_turn() -> N
     begun = []
 
     def play(operation: Operation, _: int):
-        if not operation.come.processed:
-            yield operation.come
+        if not operation.all_ready.processed:
+            yield operation.all_ready
         begun.append((operations.index(operation), env.now))
         yield env.timeout(1.0)
 
@@ -91,7 +91,7 @@ def test_an_operation_entered_before_its_members_have_come_keeps_its_turn() -> N
     def comes(number: int, time: float):
         yield env.timeout(time)
         operations[number].arrive()
-        operations[number].may_begin()
+        operations[number].allow_begin()
 
     for number, time in enumerate((5.0, 1.0)):
         env.process(comes(number, time))
@@ -105,12 +105,12 @@ def test_whoever_waits_for_an_end_goes_on_at_once_where_it_has_come() -> None:
     went_on = []
 
     def play(operation: Operation, _: int):
-        yield operation.come
+        yield operation.all_ready
         yield env.timeout(1.0)
 
     operation = Operation(env, 1)
     operation.arrive()
-    operation.may_begin()
+    operation.allow_begin()
     Communicator(env, play).enter(operation)
 
     def waits(since: float):
@@ -124,9 +124,9 @@ def test_whoever_waits_for_an_end_goes_on_at_once_where_it_has_come() -> None:
     assert went_on == [1.0, 1.0, 3.0]
 
 
-def fluid(volume: float) -> Fluid:
+def fluid(volume: float) -> FluidCost:
     """Return *volume* units at 2 a second over a wire, after 1 s."""
-    return Fluid(1.0, volume, 2.0, {"wire": 1.0}, Cause.INTERCONNECT, "its own pace")
+    return FluidCost(1.0, volume, 2.0, {"wire": 1.0}, Cause.INTERCONNECT, "its own pace")
 
 
 def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
@@ -150,7 +150,7 @@ def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
     assert env.now == pytest.approx(7.0)
     assert operation.pieces[0].t0 == 0.0 and operation.pieces[-1].t1 == env.now
     assert all(before.t1 == after.t0 for before, after in zip(operation.pieces, operation.pieces[1:], strict=False))
-    assert HeldPiece(Cause.NETWORK, "the wire", 3.0, 5.0) in operation.pieces
+    assert LimitPiece(Cause.NETWORK, "the wire", 3.0, 5.0) in operation.pieces
 
 
 @pytest.mark.parametrize(("volume", "end"), [(10.0, 6.0), (0.0, 1.0)])
@@ -162,4 +162,4 @@ def test_what_nothing_holds_back_is_one_piece_of_its_own_cause(volume: float, en
     operation = Operation(env, 1)
     env.process(play_on_network(network, operation, fluid(volume), "mine", {}))
     env.run()
-    assert operation.pieces == (HeldPiece(Cause.INTERCONNECT, "its own pace", 0.0, end),)
+    assert operation.pieces == (LimitPiece(Cause.INTERCONNECT, "its own pace", 0.0, end),)

@@ -39,7 +39,7 @@ class Dealt(Queue):
     def finish(self, batch: int) -> SimProcess:
         start = self.env.now
         yield self.site.network.start("pin", self.site.cost.copy, self.site.pin, cap=PIN_BANDWIDTH).done
-        self.site.log.did(self.site.rank, "pin", "pin", sim_prep(), start, "pin thread", batch, self.site.cost.copy)
+        self.site.log.add_work(self.site.rank, "pin", "pin", sim_prep(), start, "pin thread", batch, self.site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
         return (*super().state(), self.env.now if self.started < self.workers else None)
@@ -157,6 +157,6 @@ def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> Non
 
 
 def test_layouts_refuse_it_since_they_load_nothing() -> None:
-    extensions.give(extensions.LOADERS, Own(Dealt))
+    extensions.register(extensions.LOADERS, Own(Dealt))
     with pytest.raises(SpecError, match=r"^input\.own_loader: layouts do not support mine, only torch's loader; leave it out$"):
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, overrides={"input.own_loader": "mine"})

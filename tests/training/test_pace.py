@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim.cluster.build import Placement
-from sim.epoch import ENOUGH, LEAST_DRAWN_STEPS, MOST_DRAWN_STEPS
+from sim.epoch import ENOUGH_PRECISION, LEAST_DRAWN_STEPS, MOST_DRAWN_STEPS
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware
 from sim.training.job import Job
@@ -124,10 +124,10 @@ def test_as_many_steps_are_drawn_as_the_interval_needs() -> None:
     """Little noise needs few steps, much noise the most; the rest of the epoch is extrapolated, and the interval told."""
     calm, wild = drawn(4, jitter=0.02).jobs[0].warm, drawn(4, jitter=0.9).jobs[0].warm
     assert (calm.steps, wild.steps) == (4000, 4000)
-    assert LEAST_DRAWN_STEPS <= calm.drawn < wild.drawn <= MOST_DRAWN_STEPS + 2
+    assert LEAST_DRAWN_STEPS <= calm.drawn_steps < wild.drawn_steps <= MOST_DRAWN_STEPS + 2
     assert calm.interval is not None
     assert wild.interval is not None
-    assert calm.interval <= ENOUGH * calm.step_time < wild.interval
+    assert calm.interval <= ENOUGH_PRECISION * calm.step_time < wild.interval
     assert calm.time == pytest.approx(4000 * calm.step_time, rel=0.01)
     assert sum(calm.stalls.values()) == pytest.approx(calm.step_time)
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.parallel.lower.exchange_plan import gradient_bytes
 from sim.parallel.program import Load, Start, Unpack
-from sim.training.step_plan import Segment, StepPlan, _joined, kernels, mean_time_to_norm, optimizer_work, plan_key, plan_step, timed_pass
+from sim.training.step_plan import (
+    Segment,
+    StepPlan,
+    _joined,
+    kernel_segment,
+    mean_time_to_norm,
+    optimizer_work,
+    plan_key,
+    plan_step,
+    timed_pass,
+)
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -227,9 +237,9 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
 def test_a_segment_ends_when_its_kernels_do_one_by_one(layers, launch, host, ahead):
     """Oracle: host and GPU kernel by kernel, of which all of a layer take as long, for any lead of the host."""
     cursor, gpu = host, host + ahead
-    found = _joined([kernels(seconds, float(count), launch) for seconds, count in layers])
+    found = _joined([kernel_segment(seconds, float(count), launch) for seconds, count in layers])
     wait = found.wait(cursor, gpu)
-    assert found.launched(cursor, gpu) == pytest.approx(cursor + launch * sum(count for _, count in layers))
+    assert found.launch_end(cursor, gpu) == pytest.approx(cursor + launch * sum(count for _, count in layers))
     end = gpu + found.compute + wait
     for seconds, count in layers:
         for _ in range(max(1, count)):

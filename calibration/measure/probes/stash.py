@@ -23,7 +23,7 @@ from calibration.measure.probes.pictures import EDGE, PictureFiles, jpeg
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.training import SMALL, models, step_request, step_task
 from calibration.measure.team import TeamRank
-from sim.analysis.differential import RunTimes, Stall, fetch, interconnect, prep
+from sim.analysis.differential import RunTimes, Stall, fetch_stall, interconnect_stall, prep_stall
 
 RUNS: Final = ("RUN0", "RUN1", "RUN2", "RUN3")
 STEPS, QUICK_STEPS = 10, 3
@@ -102,7 +102,7 @@ def stalls(rows: list[AnswerRow]) -> dict[str, Stall]:
     if set(step_of) != set(RUNS):
         return {}
     times = RunTimes(*(step_of[run] for run in RUNS))
-    return {"interconnect": interconnect(times), "prep": prep(times), "fetch": fetch(times)}
+    return {"interconnect": interconnect_stall(times), "prep": prep_stall(times), "fetch": fetch_stall(times)}
 
 
 STASH = Probe("stash", "Stash's RUN0 to RUN3: synthetic and real data, cold and warm", stash_questions, stash_answer, _skipped)

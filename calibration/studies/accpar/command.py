@@ -42,7 +42,7 @@ class AccPar:
         names = [name.strip() for name in models.split(",") if name.strip()] if models is not None else list(MODELS)
         if not names:
             raise SpecError(f"--models {models or repr('')}: write model names, for example alexnet,vgg16")
-        study = accpar_study(hardware or HARDWARE, names, batch or BATCH, sets, processes, messages.counting("cases"))
+        study = accpar_study(hardware or HARDWARE, names, batch or BATCH, sets, processes, messages.counter("cases"))
         messages.progress("")
         document = accpar_document(study)
         text = accpar_text(document)

@@ -21,7 +21,7 @@ class Stash2022:
         from calibration.studies.stash2022.study import read_for, stash2022
         from sim.report.figures import figures_csv
 
-        study = stash2022(processes, messages.counting("cases"))
+        study = stash2022(processes, messages.counter("cases"))
         messages.progress("")
         document, text = study_document(study), study_text(study)
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(study)}

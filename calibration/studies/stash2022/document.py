@@ -104,8 +104,8 @@ def stall_row(row: StashRow) -> dict[str, Any]:
         "interconnect_stall_percent": 100 * row.interconnect if row.nodes == 1 else None,
         "network_slowdown": row.network,
         "network_stall_percent": None if row.network is None else 100 * max(0.0, row.network - 1.0),
-        "prep_stall_percent": 100 * differential.prep(row.times).share,
-        "fetch_stall_percent": 100 * differential.fetch(row.times).share,
+        "prep_stall_percent": 100 * differential.prep_stall(row.times).share,
+        "fetch_stall_percent": 100 * differential.fetch_stall(row.times).share,
         "price_usd_per_h": 3600 * row.price,
         "cold_epoch_time_s": row.times.cold,
         "warm_epoch_time_s": row.times.warm,
@@ -175,8 +175,8 @@ def _family(study: StashStudy, family: InstanceFamily) -> list[str]:
     tables: list[tuple[str, Cell, str]] = [
         ("interconnect stall, % of RUN1", lambda row: 100 * row.interconnect if row.nodes == 1 and row.gpus > 1 else None, "{:.0f}"),
         ("time over the network, relative to one machine", lambda row: row.network, "{:.1f}"),
-        ("processor (prep) stall, % of RUN3", lambda row: 100 * differential.prep(row.times).share, "{:.0f}"),
-        ("disk (fetch) stall, % of RUN2", lambda row: 100 * differential.fetch(row.times).share, "{:.0f}"),
+        ("processor (prep) stall, % of RUN3", lambda row: 100 * differential.prep_stall(row.times).share, "{:.0f}"),
+        ("disk (fetch) stall, % of RUN2", lambda row: 100 * differential.fetch_stall(row.times).share, "{:.0f}"),
         ("cost of a warm epoch, USD", lambda row: row.cost, "{:.2f}"),
         ("cost of a cold epoch, USD", lambda row: row.price * row.times.cold, "{:.2f}"),
     ]

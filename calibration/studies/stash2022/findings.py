@@ -257,9 +257,11 @@ def _grows(study: StashStudy) -> bool:
 def observations(study: StashStudy) -> list[str]:
     """Return sentences on processor and disk stalls and on the effect of normalization and residuals, which the abstract does not cover."""
     lines = [
-        _spread("processor (prep) stalls with DALI on the GPU", study.rows, lambda row: differential.prep(row.times).share),
+        _spread("processor (prep) stalls with DALI on the GPU", study.rows, lambda row: differential.prep_stall(row.times).share),
         _spread(
-            "disk (fetch) stalls of the cold epoch, one gp2 volume per node", study.rows, lambda row: differential.fetch(row.times).share
+            "disk (fetch) stalls of the cold epoch, one gp2 volume per node",
+            study.rows,
+            lambda row: differential.fetch_stall(row.times).share,
         ),
     ]
     lines += _budget(study)

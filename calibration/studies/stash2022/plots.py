@@ -22,8 +22,8 @@ def study_plots(study: StashStudy) -> dict[str, bytes]:
     drawn = {
         "interconnect": _stalls(study, "interconnect stall, % of RUN1", _interconnect),
         "network": _stalls(study, "time over the network / time on one machine", lambda row: row.network),
-        "prep": _stalls(study, "processor stall, % of RUN3", lambda row: 100 * differential.prep(row.times).share),
-        "fetch": _stalls(study, "disk stall, % of RUN2", lambda row: 100 * differential.fetch(row.times).share),
+        "prep": _stalls(study, "processor stall, % of RUN3", lambda row: 100 * differential.prep_stall(row.times).share),
+        "fetch": _stalls(study, "disk stall, % of RUN2", lambda row: 100 * differential.fetch_stall(row.times).share),
         "cost": _stalls(study, "USD of a warm epoch", lambda row: row.cost),
         "layers": _layers(study),
     }

@@ -113,7 +113,7 @@ class StashRow:
     @property
     def interconnect(self) -> float:
         """Return the share of RUN1 that the gradient exchange adds; on two nodes this includes the network."""
-        return differential.interconnect(self.times).share
+        return differential.interconnect_stall(self.times).share
 
     @property
     def network(self) -> float | None:

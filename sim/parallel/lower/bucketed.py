@@ -86,10 +86,10 @@ class Bucketed(Lowering):
             dense, experts = self._elements(units)
             starts = []
             if dense and layout.mesh.group_size("shard") > 1:
-                starts.append(Start(("weights", units[0], 0), "all_gather", "shard", dense * layout.gathered, "shard"))
+                starts.append(Start(("weights", units[0], 0), "all_gather", "shard", dense * layout.gathered_width, "shard"))
             if experts and layout.mesh.group_size("expert_data") > 1:
                 tag = ("weights experts", units[0], 0)
-                starts.append(Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data"))
+                starts.append(Start(tag, "all_gather", "expert_data", experts * layout.gathered_width, "expert_data"))
             yield units, starts
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
@@ -125,7 +125,9 @@ class Bucketed(Lowering):
     def finish(self) -> Iterator[Instruction]:
         """Yield the reductions without overlap, then the sum over tensor ranks that Megatron-LM does in one buffer."""
         if self.layout.options.flattens:
-            gradients = sum(sum(self._elements(bucket)) for buckets in self.buckets.values() for bucket in buckets) * self.layout.reduced
+            gradients = (
+                sum(sum(self._elements(bucket)) for buckets in self.buckets.values() for bucket in buckets) * self.layout.reduced_width
+            )
             yield Copy("gradients", gradients, self.layout.micro_batches - 1)
         yield from self.late
         self.open += [start.tag for start in self.late]
@@ -135,7 +137,7 @@ class Bucketed(Lowering):
             if elements:
                 yield from map(Wait, self.open)
                 self.open = [("reduce norms", 0, 0)]
-                yield Start(self.open[0], "all_reduce", "tensor", elements * self.layout.reduced, "tensor")
+                yield Start(self.open[0], "all_reduce", "tensor", elements * self.layout.reduced_width, "tensor")
 
 
 def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:

@@ -52,14 +52,14 @@ def stack_buckets(
     ready: Sequence[float] = (),
     ranks: int = 2,
     element: float = GRADIENT_ELEMENT,
-    alone: Set[int] = frozenset(),
+    single_tensors: Set[int] = frozenset(),
 ) -> list[Bucket]:
     """Return the buckets that the strategy of *stack* forms from gradient tensors of *sizes* (bytes, in ready order), in launch order.
 
     *ready* are the times (s) at which all *ranks* have the tensors; only Horovod and a user's own exchange need them. *element* is the
-    bytes of one gradient element. Each tensor in *alone* has a bucket of its own.
+    bytes of one gradient element. Each tensor in *single_tensors* has a bucket of its own.
     """
-    shared = [index for index in range(len(sizes)) if index not in alone]
+    shared = [index for index in range(len(sizes)) if index not in single_tensors]
     together = [sizes[index] for index in shared]
     if stack.own_exchange is not None and shared:
         packed = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
@@ -68,4 +68,4 @@ def stack_buckets(
     else:
         packed = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []
     buckets = [Bucket(tuple(shared[index] for index in bucket.tensors), bucket.delay) for bucket in packed]
-    return sorted([*buckets, *(Bucket((index,)) for index in sorted(alone))], key=lambda bucket: bucket.tensors[-1])
+    return sorted([*buckets, *(Bucket((index,)) for index in sorted(single_tensors))], key=lambda bucket: bucket.tensors[-1])

@@ -31,11 +31,11 @@ _FEEDBACK_PASSES = 3.0
 
 
 class Tensor(NamedTuple):
-    """A gradient tensor as a matrix: its elements, its rows (1 for a vector), and the rows *touched* in a step if it is sparse."""
+    """A gradient tensor as a matrix: its elements, its rows (1 for a vector), and the rows *touched_rows* in a step if it is sparse."""
 
     elements: float
     rows: float = 1.0
-    touched: float | None = None
+    touched_rows: float | None = None
 
 
 class Payload(NamedTuple):
@@ -43,15 +43,15 @@ class Payload(NamedTuple):
 
     messages: tuple[Message, ...]
     values: float
-    before: float = 0.0
-    after: float = 0.0
+    bytes_before: float = 0.0
+    bytes_after: float = 0.0
     flop: float = 0.0
     kernels: float = 0.0
 
 
 def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stack, ranks: int) -> Payload:
     """Return the payload of a bucket of *tensors* between *ranks*: *element* bytes per gradient in memory, *width* bytes when sent."""
-    if tensors[0].touched is not None:
+    if tensors[0].touched_rows is not None:
         sent = _rows(tensors[0], width, ranks)
     elif stack.compression is None:
         elements = sum(tensor.elements for tensor in tensors)
@@ -61,14 +61,14 @@ def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stac
     else:
         sent = _power_sgd(tensors, element, width, stack.compression.rank or 1)
     cast = sent.values * (element + width) if width != element else 0.0
-    return sent._replace(before=sent.before + cast, after=sent.after + cast)
+    return sent._replace(bytes_before=sent.bytes_before + cast, bytes_after=sent.bytes_after + cast)
 
 
 def _rows(tensor: Tensor, width: float, ranks: int) -> Payload:
-    touched = tensor.touched or 0.0
+    touched = tensor.touched_rows or 0.0
     values = touched * tensor.elements / tensor.rows
     messages = (Message("all_gather", ranks * values * width), Message("all_gather", ranks * touched * _ROW_NUMBER))
-    return Payload(messages, values, after=3.0 * ranks * values * width)  # each row is read and added to the existing value
+    return Payload(messages, values, bytes_after=3.0 * ranks * values * width)  # each row is read and added to the existing value
 
 
 def _top_k(elements: float, element: float, width: float, density: float, ranks: int) -> Payload:

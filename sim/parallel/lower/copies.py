@@ -17,30 +17,30 @@ from sim.parallel.lower.lowering import Layout
 from sim.spec.layer import WIDTHS
 
 
-def shard_copied(layout: Layout, ranks: int, again: bool) -> float:
+def shard_copy_bytes(layout: Layout, ranks: int, from_forward: bool) -> float:
     """Return the bytes that another stream copies of a rank's shard before its gather, per element that *ranks* hold together.
 
-    *again*: the shards were left by forward in the communicated data type (``reshard_after_forward`` with a number).
+    *from_forward*: the shards were left by forward in the communicated data type (``reshard_after_forward`` with a number).
     """
-    travels, held = layout.gathered, layout.gathered if again else WIDTHS[layout.options.weights]
+    travels, held = layout.gathered_width, layout.gathered_width if from_forward else WIDTHS[layout.options.weights]
     casts = WIDTHS[layout.options.weights] != travels  # a parameter dtype is set, to which FSDP2 copies shards of any type
     if _copies(layout) == "fsdp2":
         return ((held + travels if casts else 0.0) + 2.0 * travels) / ranks
     return (held + travels) / ranks if casts and _copies(layout) == "fsdp1" else 0.0
 
 
-def weights_copied(layout: Layout) -> float:
+def weight_copy_bytes(layout: Layout) -> float:
     """Return the bytes that the compute stream copies per element after a gather."""
-    return 2.0 * layout.gathered if _copies(layout) == "fsdp2" else 0.0
+    return 2.0 * layout.gathered_width if _copies(layout) == "fsdp2" else 0.0
 
 
-def gradients_copied(layout: Layout, reduces: bool) -> float:
+def gradient_copy_bytes(layout: Layout, reduces: bool) -> float:
     """Return the bytes that the compute stream copies per gradient element after backward; *reduces*: whether it is reduced then."""
     match _copies(layout):
         case "fsdp2":
-            return unreduced_width(layout) + layout.reduced if reduces else 0.0
+            return unreduced_width(layout) + layout.reduced_width if reduces else 0.0
         case "fsdp1":
-            return 2.0 * layout.gathered
+            return 2.0 * layout.gathered_width
         case _:
             return 0.0
 
@@ -48,15 +48,15 @@ def gradients_copied(layout: Layout, reduces: bool) -> float:
 def unreduced_width(layout: Layout) -> float:
     """Return the bytes of a gradient before it is reduced: as made by autograd, or summed over micro-batches in the communicated type."""
     adds = layout.micro_batches > 1 and not layout.reduces_each
-    return layout.reduced if adds else layout.gathered
+    return layout.reduced_width if adds else layout.gathered_width
 
 
-def gradients_divided(layout: Layout) -> float:
+def gradient_division_bytes(layout: Layout) -> float:
     """Return the bytes per gradient element that another stream moves before FSDP1 reduces it: a cast, and a division in place."""
     if _copies(layout) != "fsdp1":
         return 0.0
-    cast = layout.gathered + layout.reduced if layout.reduced != layout.gathered else 0.0
-    return cast + 2.0 * layout.reduced
+    cast = layout.gathered_width + layout.reduced_width if layout.reduced_width != layout.gathered_width else 0.0
+    return cast + 2.0 * layout.reduced_width
 
 
 def _copies(layout: Layout) -> Literal["fsdp2", "fsdp1", ""]:

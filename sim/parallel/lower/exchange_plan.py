@@ -16,7 +16,7 @@ from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
 from sim.parallel.lower.compression import Payload, Tensor, payload
 from sim.parallel.lower.fusion import Bucket
 from sim.parallel.program import Message, Start
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
 
@@ -28,7 +28,7 @@ class BucketPlan(NamedTuple):
     """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and its ``Start``."""
 
     last: int
-    copied: float
+    copied_bytes: float
     payload: Payload
     start: Start
 
@@ -45,12 +45,12 @@ class ExchangePlan(NamedTuple):
 def start_of(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
     """Return the ``Start`` of the operation *name* among all ranks, for *bucket* (-1: none), in the first micro-batch."""
     (op, nbytes), *more = messages
-    return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more=tuple(more), delay=delay)
+    return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more_messages=tuple(more), delay=delay)
 
 
 def gradient_bytes(workload: Workload) -> float:
     """Return the bytes of one gradient element of *workload* for tensors that the model's code declares as FP32."""
-    return MEANING[workload.training.precision].gradient
+    return PRECISION_TRAITS[workload.training.precision].gradient
 
 
 def gradient_volume(workload: Workload) -> float:
@@ -63,7 +63,7 @@ def wire_bytes(workload: Workload, element: float | None = None) -> float:
     """Return the bytes that are sent for a gradient element of *element* bytes (default: an FP32 tensor's element)."""
     wire = workload.training.stack.wire_dtype
     element = gradient_bytes(workload) if element is None else element
-    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and MEANING[workload.training.precision].autocast)
+    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and PRECISION_TRAITS[workload.training.precision].autocast)
     return min(element, 2.0) if narrow else element
 
 
@@ -106,13 +106,13 @@ def _tensors(layer: Layer, touched: int) -> list[Tensor]:
     """Return the gradient tensors of *layer*; *touched*: rows of its table that are sent if the table is sent as rows, else 0."""
     rows = layer.rows or (layer.channels[-1] if layer.channels else 1)
     tensors = [Tensor(elements, rows if elements % rows == 0 and elements > rows else 1.0) for elements in layer.gradients]
-    return [tensors[0]._replace(touched=float(min(touched, layer.rows))), *tensors[1:]] if touched and tensors else tensors
+    return [tensors[0]._replace(touched_rows=float(min(touched, layer.rows))), *tensors[1:]] if touched and tensors else tensors
 
 
 def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[BucketPlan, ...]:
     stack, tensors, widths = workload.training.stack, gradient_tensors(workload), gradient_widths(workload)
     sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
-    sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
+    sparse = {index for index, tensor in enumerate(tensors) if tensor.touched_rows is not None}
     plans = []
     for index, bucket in enumerate(_buckets_by_type(sizes, widths, sparse, stack, ready, ranks)):
         element = widths[bucket.tensors[0]]

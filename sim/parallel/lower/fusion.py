@@ -28,22 +28,22 @@ class Bucket(NamedTuple):
 def fused_buckets(ready: Sequence[float], sizes: Sequence[float], fusion: Fusion, ranks: int) -> list[Bucket]:
     """Return the fused messages of tensors of *sizes* (bytes) that all *ranks* have at times *ready* (s, increasing)."""
     cached = len(sizes) <= fusion.response_cache
-    period = max(fusion.cycle_time, negotiation(fusion, ranks, 0))
+    period = max(fusion.cycle_time, negotiation_time(fusion, ranks, 0))
     ticks = [_tick(time, ready[0], period) for time in ready]
     buckets: list[Bucket] = []
     for tick, group in groupby(range(len(sizes)), key=lambda index: ticks[index]):
         tensors = list(group)
-        launch = tick + negotiation(fusion, ranks, 0 if cached else len(tensors))
-        buckets += [Bucket(together, launch - ready[together[-1]]) for together in fill(tensors, sizes, fusion.threshold)]
+        launch = tick + negotiation_time(fusion, ranks, 0 if cached else len(tensors))
+        buckets += [Bucket(together, launch - ready[together[-1]]) for together in fill_buffers(tensors, sizes, fusion.threshold)]
     return buckets
 
 
-def negotiation(fusion: Fusion, ranks: int, requests: int) -> float:
+def negotiation_time(fusion: Fusion, ranks: int, requests: int) -> float:
     """Return the time (s) for *ranks* to agree on ready tensors, each with *requests* tensors that are not in the response cache."""
     return 2 * math.ceil(math.log2(ranks)) * fusion.control_latency + requests * ranks * fusion.request_time
 
 
-def fill(tensors: Sequence[int], sizes: Sequence[float], threshold: float) -> list[tuple[int, ...]]:
+def fill_buffers(tensors: Sequence[int], sizes: Sequence[float], threshold: float) -> list[tuple[int, ...]]:
     """Return *tensors* in consecutive runs of at most *threshold* bytes each, except for single tensors above it."""
     runs: list[tuple[int, ...]] = []
     room = -1.0

@@ -11,6 +11,6 @@ from sim.parallel.program import HOST_WAITS, Program, merge_work, with_host_wait
 def program(layout: Layout, stage: int) -> Program:
     """Return the program of each rank of *stage* for one step, memoized in *layout*."""
     if stage not in layout.programs:
-        lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
+        lowering = Sharded(layout, stage) if layout.shards_parameters else Bucketed(layout, stage)
         layout.programs[stage] = merge_work(with_loads(with_host_waits(lowering.step(), HOST_WAITS[layout.options.host_waits])))
     return layout.programs[stage]

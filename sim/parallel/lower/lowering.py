@@ -28,30 +28,30 @@ class Layout:
     """Units of each chunk, in the order of the model."""
     schedule: str
     micro_batches: int
-    gathered: float
+    gathered_width: float
     """Bytes per element of weights when they are gathered."""
-    reduced: float
+    reduced_width: float
     """Bytes per element of gradients when they are reduced."""
-    entering: tuple[float, ...]
+    input_bytes: tuple[float, ...]
     """Bytes of activations that enter each chunk for one micro-batch; their gradients, which it sends back, have the same size."""
-    clips: bool
+    clips_gradients: bool
     """Whether the optimizer waits for the norm of all gradients."""
-    tied: float
+    tied_bytes: float
     """Bytes of a gradient that the first and the last stage share; 0 for none."""
     synchronizes_each: bool
     """Whether the stack lets every micro-batch reduce its gradients, not just the last one (`Stack.synchronizes_each`)."""
-    own: OwnPasses | None = None
+    own_passes: OwnPasses | None = None
     """The passes of the schedule if it is supplied by the user."""
     programs: dict[int, tuple[Instruction, ...]] = field(init=False, default_factory=dict, repr=False, compare=False)
     """Programs lowered so far, by stage (`sim.parallel.lower.layouts.program`)."""
 
     @property
-    def meets(self) -> bool:
+    def has_rendezvous(self) -> bool:
         """Whether a message between stages begins when its receiver requests it, and the sender's compute waits until it is sent."""
-        return self.own.waits_for_sends if self.own else self.schedule in RENDEZVOUS_SCHEDULES
+        return self.own_passes.waits_for_sends if self.own_passes else self.schedule in RENDEZVOUS_SCHEDULES
 
     @property
-    def sharded_parameters(self) -> bool:
+    def shards_parameters(self) -> bool:
         """Whether weights are sharded (FSDP, ZeRO-3)."""
         return self.mesh.parallel.shard == "parameters" and self.mesh.group_size("shard") > 1
 
@@ -67,12 +67,12 @@ class Layout:
         return sharded and self.reduces_each
 
     @property
-    def rooted(self) -> bool:
+    def has_root(self) -> bool:
         """Whether the ends of the model belong to FSDP's root: the stack wraps only blocks, or both ends use one table."""
-        return self.options.root or bool(self.tied and self.mesh.stages == 1)
+        return self.options.root or bool(self.tied_bytes and self.mesh.stages == 1)
 
     @property
-    def frees(self) -> bool:
+    def frees_weights(self) -> bool:
         """Whether gathered weights are freed after forward."""
         wanted = self.mesh.parallel.reshard_after_forward
         return self.mesh.stages == 1 if wanted is None else bool(wanted)
@@ -80,7 +80,7 @@ class Layout:
     @property
     def gathers_chunks(self) -> bool:
         """Whether torch's pipelining gathers and frees whole chunks of FSDP2 between passes: not with GPipe and 1F1B."""
-        return self.mesh.stages > 1 and self.options.framework == "fsdp2" and not self.meets
+        return self.mesh.stages > 1 and self.options.framework == "fsdp2" and not self.has_rendezvous
 
     @property
     def loses_gradients(self) -> bool:
@@ -89,14 +89,14 @@ class Layout:
         This affects all stages except the first: the first half of backward looks for the weights before FSDP has gathered them (torch 2.13
         pipelining/_backward.py, ``stage_backward_input``).
         """
-        if not (self.sharded_parameters and self.frees and self.mesh.stages > 1 and self.options.framework == "fsdp2"):
+        if not (self.shards_parameters and self.frees_weights and self.mesh.stages > 1 and self.options.framework == "fsdp2"):
             return False
         return any(action.kind == "I" for stage in range(self.mesh.stages) for action in self.stage_actions(stage))
 
     def stage_actions(self, stage: int) -> tuple[Action, ...]:
         """Return the schedule's actions on one rank of *stage*."""
-        if self.own is not None:
-            return self.own.programs[stage]
+        if self.own_passes is not None:
+            return self.own_passes.programs[stage]
         return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
 
     def chunk_of(self, stage: int, local: int) -> int:
@@ -153,7 +153,7 @@ class Lowering:
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
-        if self.layout.clips and self.layout.mesh.divides:
+        if self.layout.clips_gradients and self.layout.mesh.divides:
             yield Start(("norm", 0, 0), "all_reduce", "everyone", 4.0, "everyone")
             yield Wait(("norm", 0, 0))
         yield Update()
@@ -202,7 +202,7 @@ class Lowering:
     def _receive(self, what: str, chunk: int, action: Action, source: int) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, source)
         if stage != self.stage:
-            yield Receive((what, chunk, action.micro_batch), stage, self.layout.entering[max(chunk, source)])
+            yield Receive((what, chunk, action.micro_batch), stage, self.layout.input_bytes[max(chunk, source)])
 
     def _sent(self, action: Action, chunk: int, held: bool) -> Iterator[Instruction]:
         if action.kind == "F" and chunk < self.many - 1:
@@ -213,13 +213,13 @@ class Lowering:
     def _send(self, what: str, chunk: int, to: int, action: Action, held: bool) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
         if stage != self.stage:
-            yield Send((what, to, action.micro_batch), stage, self.layout.entering[max(chunk, to)], held)
+            yield Send((what, to, action.micro_batch), stage, self.layout.input_bytes[max(chunk, to)], held)
 
     def _tied(self) -> Iterator[Instruction]:
         """Sum the gradient of a table that the first and the last stage both hold."""
         ends = {0, holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, self.many - 1)[0]}
-        if self.layout.tied and len(ends) > 1 and self.stage in ends:
-            yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied, "ends")
+        if self.layout.tied_bytes and len(ends) > 1 and self.stage in ends:
+            yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied_bytes, "ends")
             yield Wait(("tied", 0, 0))
 
     @property
@@ -230,7 +230,7 @@ class Lowering:
 
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
         """Reduce the gradients of *dense* elements over shards, then over replicas, and of *experts* over ranks with the same experts."""
-        mesh, width = self.layout.mesh, self.layout.reduced
+        mesh, width = self.layout.mesh, self.layout.reduced_width
         what, unit, micro_batch = tag
         first = None
         if dense and self._sums_whole:
@@ -243,6 +243,6 @@ class Lowering:
         if dense and mesh.group_size("replicate") > 1:
             share = mesh.group_size("shard") if op == "reduce_scatter" else 1
             among = (f"{what} replicas", unit, micro_batch)
-            yield Start(among, "all_reduce", "replicate", dense * width / share, "replicate", after=first)
+            yield Start(among, "all_reduce", "replicate", dense * width / share, "replicate", predecessor=first)
         if experts and mesh.group_size("expert_data") > 1:
             yield Start((f"{what} experts", unit, micro_batch), op, "expert_data", experts * width, "expert_data")

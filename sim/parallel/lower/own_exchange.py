@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
 from sim.parallel.lower.fusion import Bucket
-from sim.spec.extensions import EXCHANGES, called, extension, is_place
+from sim.spec.extensions import EXCHANGES, call_extension, extension, is_place
 from sim.spec.yaml import SpecError
 
 
@@ -40,7 +40,7 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     def requested_buckets() -> list[Bucket]:
         return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
 
-    buckets = cast("list[Bucket]", called(EXCHANGES, name, requested_buckets))
+    buckets = cast("list[Bucket]", call_extension(EXCHANGES, name, requested_buckets))
     for bucket in buckets:
         if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")

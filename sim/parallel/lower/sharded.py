@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Literal
 
-from sim.parallel.lower.copies import gradients_copied, gradients_divided, shard_copied, weights_copied
+from sim.parallel.lower.copies import gradient_copy_bytes, gradient_division_bytes, shard_copy_bytes, weight_copy_bytes
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Wrap, WrapSequence
 from sim.parallel.mesh import GroupAxis
@@ -79,16 +79,16 @@ class Sharded(Lowering):
         for place, unit in enumerate(units):
             for wrap, inside in zip_longest(course.entered[place], course.entered[place][1:]):
                 yield from gathers.needed(wrap)
-                yield from self._ahead(course.entered_behind(place), gathers) if inside is None else gathers.started(inside)
+                yield from self._ahead(course.entered_after(place), gathers) if inside is None else gathers.started(inside)
                 yield from gathers.copied(wrap)  # overlaps with the next gather
             yield Work("F", unit, unit, action.micro_batch)
             for wrap in course.left[place]:
-                if self.layout.frees and not course.stays(wrap):
+                if self.layout.frees_weights and not course.keeps_gathered(wrap):
                     gathers.held.discard(wrap)
                     yield Free(wrap)
         self.held |= set(course.wraps)
-        if self.layout.frees:
-            self.held -= {wrap for wrap in course.wraps if not course.stays(wrap)}
+        if self.layout.frees_weights:
+            self.held -= {wrap for wrap in course.wraps if not course.keeps_gathered(wrap)}
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         """Yield one backward; while one wrap computes, the wrap that forward left before it is gathered."""
@@ -105,7 +105,7 @@ class Sharded(Lowering):
             if place < lowest:
                 break  # frozen from here on, but its weights were gathered nevertheless
             if action.kind != "W":  # gradients of weights need no weights
-                for wrap, following in course.turned(place):
+                for wrap, following in course.backward_entries(place):
                     yield from gathers.needed(wrap)
                     yield from gathers.copied(wrap)
                     if following is not None and when != "none":  # post: after the host has launched this unit
@@ -185,7 +185,7 @@ class Sharded(Lowering):
         """Free *wrap* after its backward and, if it *reduces*, reduce its gradients."""
         yield Free(wrap)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
-        copy = Copy("gradients", (dense + experts) * gradients_copied(self.layout, reduces), micro_batch)
+        copy = Copy("gradients", (dense + experts) * gradient_copy_bytes(self.layout, reduces), micro_batch)
         if not reduces:
             yield from (copy,) if copy.nbytes else ()
             return
@@ -197,7 +197,11 @@ class Sharded(Lowering):
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             scatters = start.op == "reduce_scatter"
             (self.scatters if scatters else self.pending).append(start.tag)
-            yield start._replace(copied=start.nbytes / self.layout.reduced * gradients_divided(self.layout)) if scatters else start
+            yield (
+                start._replace(copied_bytes=start.nbytes / self.layout.reduced_width * gradient_division_bytes(self.layout))
+                if scatters
+                else start
+            )
 
     def _sum_partial(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
         """Sum gradients that are partial on tensor ranks, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
@@ -205,8 +209,8 @@ class Sharded(Lowering):
         parallel = layout.mesh.parallel
         tensors = [size for unit in wrap for size in layout.units[unit].summed(parallel.sequence_parallel)]
         if parallel.tensor > 1 and tensors:
-            first, *more = (Message("all_reduce", size * layout.gathered) for size in tensors)
-            yield Start(("partial", wrap[0], micro_batch), first.op, "tensor", first.nbytes, "tensor", more=tuple(more))
+            first, *more = (Message("all_reduce", size * layout.gathered_width) for size in tensors)
+            yield Start(("partial", wrap[0], micro_batch), first.op, "tensor", first.nbytes, "tensor", more_messages=tuple(more))
             yield Wait(("partial", wrap[0], micro_batch))
 
 
@@ -226,7 +230,7 @@ class _Gathers:
         if wrap in self.held:
             return
         self.held.add(wrap)
-        self.open[wrap] = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
+        self.open[wrap] = [start._replace(prefetch=prefetch, is_limited=limited) for start in self._starts(wrap)]
         yield from self.open[wrap]
 
     def needed(self, wrap: Wrap) -> Iterator[Instruction]:
@@ -236,7 +240,7 @@ class _Gathers:
 
     def copied(self, wrap: Wrap) -> Iterator[Copy]:
         """Copy the parameters of *wrap* out of the gathered buffer."""
-        if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered * weights_copied(self.layout):
+        if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered_width * weight_copy_bytes(self.layout):
             yield Copy("weights", nbytes, self.micro_batch)
 
     def unused(self, wraps: Sequence[Wrap]) -> list[Tag]:
@@ -247,10 +251,10 @@ class _Gathers:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
         if dense:
-            copied = dense * shard_copied(layout, mesh.group_size(self.axis), self.axis == "reshard")
+            copied = dense * shard_copy_bytes(layout, mesh.group_size(self.axis), self.axis == "reshard")
             tag = (self.direction, wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, copied=copied)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered_width, self.axis, copied_bytes=copied)
         if experts and mesh.group_size("expert_data") > 1:
-            copied = experts * shard_copied(layout, mesh.group_size("expert_data"), False)
+            copied = experts * shard_copy_bytes(layout, mesh.group_size("expert_data"), False)
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", copied=copied)
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered_width, "expert_data", copied_bytes=copied)

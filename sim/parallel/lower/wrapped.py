@@ -46,21 +46,21 @@ class WrapSequence:
         layout, own = self.layout, self.layout.units[unit]
         if own.wraps is not None:
             return (_ROOT, *own.wraps)
-        if not layout.rooted:
+        if not layout.has_root:
             return (str(unit),)
         return (_ROOT,) if own.kind != "block" else (_ROOT, str(unit))
 
-    def stays(self, wrap: Wrap) -> bool:
+    def keeps_gathered(self, wrap: Wrap) -> bool:
         """Return whether forward leaves *wrap* gathered because backward begins with it; never if the layout frees all wraps."""
         layout = self.layout
         last = wrap == self._root or (layout.units[wrap[-1]].wraps is None and layout.units[wrap[-1]].kind == "last")
         return last and layout.mesh.parallel.reshard_after_forward is not True
 
-    def entered_behind(self, place: int) -> list[Wrap]:
+    def entered_after(self, place: int) -> list[Wrap]:
         """Return the wraps that are entered after *place*, in order."""
         return [wrap for wraps in self.entered[place + 1 :] for wrap in wraps]
 
-    def turned(self, place: int) -> list[tuple[Wrap, Wrap | None]]:
+    def backward_entries(self, place: int) -> list[tuple[Wrap, Wrap | None]]:
         """Return the wraps that backward enters with the unit at *place*, each with the wrap that forward left before it.
 
         Hooks on one tensor run in the order in which forward left their modules, so the inner wrap comes first here, too.

@@ -12,8 +12,8 @@ from sim.analysis.cost import Market, job_price
 from sim.analysis.whole_job import MachinePace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
-from sim.parallel.checkpointing import checkpointed_share, recomputed
-from sim.parallel.routing import dropped
+from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
+from sim.parallel.routing import dropped_share
 from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layouts.layout_error import expected_layout_error
@@ -30,7 +30,7 @@ from sim.spec.decoder import model_flop
 from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
-from sim.training.layouts.loader import loading, readers_of
+from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import pluralized, show
 
@@ -155,7 +155,7 @@ def _hardware_utilization(run: LayoutRun) -> float | None:
     if run.model_flops_utilization is None:
         return None
     training, units = run.workload.training, run.layout.units
-    share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
+    share = sum(sum(piece.layer.forward * part for piece, part in recomputed_pieces(training, unit)) for unit in units)
     share *= checkpointed_share(training, units, run.mesh.stages)
     layers = [piece.layer for unit in units for piece in unit.pieces]
     done, required = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
@@ -216,11 +216,11 @@ def _assumptions(run: LayoutRun) -> list[str]:
     if run.half_width is not None:
         percent = 100 * run.half_width / run.step_time
         sentences.append(
-            f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}); the 95% interval of their mean is +-{percent:.2g}%"
+            f"{len(run.played.drawn_times)} steps are drawn at random (seed {run.seed}); the 95% interval of their mean is +-{percent:.2g}%"
         )
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
-    if (share := dropped(run.mesh.parallel)) > 0:
+    if (share := dropped_share(run.mesh.parallel)) > 0:
         sentences.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
     return sentences
 
@@ -241,7 +241,7 @@ def _recomputing(run: LayoutRun) -> str:
         return f"activations of {blocks} recomputed{saves}"
     if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
         return words
-    again = any(recomputed(training, unit) for unit in run.layout.units)
+    again = any(recomputed_pieces(training, unit) for unit in run.layout.units)
     return "activations recomputed as set by the model's code or its stack" if again else "no activations recomputed"
 
 
@@ -274,7 +274,7 @@ def first_batch(run: LayoutRun) -> float:
     """Return the seconds until the first streamed micro-batch has arrived."""
     stream, workers, readers = run.workload.input.stream, run.workload.input.num_workers, readers_of(run.mesh)
     assert stream is not None
-    nodes, ranks = loading(run.mesh)
+    nodes, ranks = count_loading(run.mesh)
     return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
 
 

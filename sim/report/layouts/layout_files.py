@@ -14,17 +14,17 @@ from sim.spec.foreign.layout_files import LayoutText, launch_files
 from sim.spec.foreign.layout_launch import Launch
 from sim.spec.parallel import Parallel
 from sim.study.plan.question import LayoutPlan
-from sim.study.plan.refine import LayoutWay
+from sim.study.plan.refine import PlacedLayout
 from sim.study.plan.search import Outcome
 
 _DECIDED: Final = frozenset(f"training.{name}" for name in ("batch", "gradient_accumulation_steps", "precision", "stack"))
 """Fields that a plan decides and that options of the command set."""
 
 
-def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
-    """Return the `sim run` command of *way*; a field that both an override and the plan set appears once, with the plan's value."""
-    scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
-    own = setting.laid(candidate).training.parallel
+def run_command(plan: LayoutPlan, placed_layout: PlacedLayout) -> str:
+    """Return the `sim run` command of *placed_layout*; if an override and the plan set the same field, with the plan's value."""
+    scenario, candidate, setting = plan.question.scenario, placed_layout.candidate, placed_layout.setting
+    own = setting.workload_in(candidate).training.parallel
     words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
     if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:
         words += ["--gpus", str(setting.nodes * setting.gpus_per_node)]
@@ -69,7 +69,7 @@ def _axes(own: Parallel) -> list[str]:
 
 def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
     """Return the values of *outcome* that launch files contain."""
-    candidate, setting = outcome.way.candidate, outcome.way.setting
+    candidate, setting = outcome.placed_layout.candidate, outcome.placed_layout.setting
     model = setting.workload.model
     return Launch(
         name=setting.workload.name,
@@ -77,7 +77,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         shape=model.transformer,
         adapters=model.lora is not None or bool(model.frozen),
         sequence=plan.sequence,
-        parallel=setting.laid(candidate).training.parallel,
+        parallel=setting.workload_in(candidate).training.parallel,
         data=candidate.data,
         batch=candidate.batch,
         micro_batches=candidate.micro_batches,
@@ -99,4 +99,4 @@ def _accelerator(name: str) -> str:
 def export_files(plan: LayoutPlan, place: int = 0) -> LayoutText:
     """Return the launch files of the layout at *place* in the table."""
     outcome = plan.tally.outcomes[place]
-    return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))
+    return launch_files(launch_of(plan, outcome), run_command(plan, outcome.placed_layout))

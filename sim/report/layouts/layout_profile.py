@@ -35,8 +35,8 @@ def layout_profile_document(profile: LayoutProfile) -> dict[str, Any]:
             "time_s": stall.time,
             "percent": 100 * stall.share,
             "of": DIFFERENCES[name].share_of,
-            "direct_s": profile.apart[name].direct,
-            "made_of_s": {cause.value: seconds for cause, seconds in profile.changed(name).items()},
+            "direct_s": profile.comparisons[name].direct,
+            "made_of_s": {cause.value: seconds for cause, seconds in profile.stall_causes(name).items()},
         }
         for name, stall in profile.stalls.items()
     }

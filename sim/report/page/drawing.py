@@ -35,7 +35,11 @@ class JobBound:
 
 def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: JobBound) -> Html:
     """Return a drawing of each kind of node that job *number* of *run* uses."""
-    slots = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent) or any(job == number for job, _ in slot.serves)]
+    slots = [
+        slot
+        for slot in run.cluster
+        if any(job == number for job, _ in slot.lent_gpus) or any(job == number for job, _ in slot.server_numbers)
+    ]
     return joined(*(_Drawing(run, slot, number, uses, bound).figure() for slot in slots))
 
 
@@ -66,7 +70,7 @@ class _Drawing:
 
     @property
     def _mine(self) -> set[int]:
-        return {gpu for job, gpus in self.slot.lent if job == self.number for gpu in gpus}
+        return {gpu for job, gpus in self.slot.lent_gpus if job == self.number for gpu in gpus}
 
     def figure(self) -> Html:
         """Return the drawing with its caption."""
@@ -76,7 +80,7 @@ class _Drawing:
         parts = [*self._wires(layout), *self._nvlinks(layout), *self._network(layout), *self._boxes(layout), *self._disk(layout)]
         if self.slot.count > 1:
             parts.append(_text(layout.boxes["socket0"].x, 12, f"one of {self.slot.count} identical nodes", "small"))
-        elif not self.slot.lent:
+        elif not self.slot.lent_gpus:
             parts.append(_text(layout.boxes["socket0"].x, 56, "parameter server", "small"))
         words = self._in_words()
         picture = tag(
@@ -121,7 +125,7 @@ class _Drawing:
     @property
     def _servers(self) -> set[str]:
         """Return the parameter servers of the job on this node, by their names in the exchange."""
-        numbers = {number for job, number in self.slot.serves if job == self.number}
+        numbers = {number for job, number in self.slot.server_numbers if job == self.number}
         return {"parameter server" if number < 0 else f"parameter server {number}" for number in numbers}
 
     def _labels(self, device: str) -> tuple[str, str, str]:

@@ -37,7 +37,7 @@ _SHADES: Final = {
 _OTHER: Final = "#bbbb99"
 """Shade of work that is not in `_SHADES`."""
 _SENT: Final = " between stages"
-"""The end of the names of pipeline messages (`sim.training.layouts.scene.words`)."""
+"""The end of the names of pipeline messages (`sim.training.layouts.scene.describe_tag`)."""
 _SHOWN_USES: Final = (
     "weights",
     "gradients",

@@ -14,7 +14,7 @@ from sim.events import Cause
 from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, write_traces
 from sim.report.trace.layout_trace import COMPUTE, WAITS
 from sim.study.graph import GraphRun
-from sim.training.graphs.run import Done, named
+from sim.training.graphs.run import CompletedOperation, operation_name
 from sim.units import pluralized
 
 _TRACKS: Final = {"gpu": (COMPUTE, "stream 7: compute", "kernel"), "host": (1, "host", "cpu_op"), "memory": (14, "memory", "gpu_memcpy")}
@@ -41,7 +41,7 @@ def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
             events.append(span(category, work.name, work.rank, track, work.t0, work.t1, {"stream": track, "resource": work.resource}))
     tracks: dict[str, int] = {}
     for done in run.played.done:
-        track = tracks.setdefault(named(done.node), _COMM + len(tracks))
+        track = tracks.setdefault(operation_name(done.node), _COMM + len(tracks))
         events += [_operation(done, rank, track) for rank in done.ranks if rank in shown and done.end > done.begin]
     for rank in ranks:
         for wait in run.ranks[rank].waits:
@@ -56,7 +56,7 @@ def _names(rank: int) -> list[TraceEvent]:
     return own + [{"ph": "M", "name": "thread_name", "pid": rank, "tid": track, "args": {"name": name}} for track, name in tracks.items()]
 
 
-def _operation(done: Done, rank: int, track: int) -> TraceEvent:
-    details = {"stream": track, "operation": named(done.node), "bytes": round(done.node.nbytes), "ranks": list(done.ranks)}
+def _operation(done: CompletedOperation, rank: int, track: int) -> TraceEvent:
+    details = {"stream": track, "operation": operation_name(done.node), "bytes": round(done.node.nbytes), "ranks": list(done.ranks)}
     resource = done.pieces[-1].resource if done.pieces else ""
-    return span("kernel", done.node.name or named(done.node), rank, track, done.begin, done.end, details | {"resource": resource})
+    return span("kernel", done.node.name or operation_name(done.node), rank, track, done.begin, done.end, details | {"resource": resource})

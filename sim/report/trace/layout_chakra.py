@@ -20,8 +20,8 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Copy, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.report.trace.chakra import Communicators, Recording, as_bytes, write_ranks
 from sim.spec.foreign.chakra_wire import TraceNode, node_bytes
-from sim.training.layouts.scene import COPIES, PASSES, LayoutScene, words
-from sim.training.layouts.times import Exposed, UnitTime, copied
+from sim.training.layouts.scene import COPIES, PASSES, LayoutScene, describe_tag
+from sim.training.layouts.times import ExposedWait, UnitTime, copy_time
 
 
 class _Among(NamedTuple):
@@ -106,7 +106,7 @@ class _Stage:
 
     def _time(self, work: Work | Copy) -> UnitTime:
         if isinstance(work, Copy):
-            return copied(work, self.scene.node.gpu)
+            return copy_time(work, self.scene.node.gpu)
         return self.scene.times[self.stage].span(work.first, work.last, work.part)
 
     def _lasted(self, name: str, ident: int) -> float:
@@ -119,12 +119,12 @@ class _Stage:
     def _work(self, work: Work) -> None:
         self._sent()
         time, name = self._time(work), f"{PASSES[work.part]} {work.micro_batch}"
-        lasted = self._lasted(PASSES[work.part], work.micro_batch) if time.compute or time.launching(1.0) else 0.0
+        lasted = self._lasted(PASSES[work.part], work.micro_batch) if time.compute or time.launch_time(1.0) else 0.0
         scale = lasted / time.compute if time.compute else 0.0
         rest = lasted if not time.compute else 0.0
         for layer in self._layers(work):
             rest += layer.compute * scale
-            rest = self._inside(name, rest, layer.exposed)
+            rest = self._inside(name, rest, layer.exposed_waits)
         self._compute(name, rest)
         late = self.scene.noise.mean.inside * time.compute
         if late:
@@ -140,14 +140,14 @@ class _Stage:
         for number in units if work.part == "F" else reversed(units):
             yield from times.in_turn(times.units[number], work.part)
 
-    def _inside(self, name: str, compute: float, messages: Sequence[Exposed]) -> float:
+    def _inside(self, name: str, compute: float, messages: Sequence[ExposedWait]) -> float:
         """Record *compute* seconds, and *messages* that overlap with their end and with later compute; return what is not recorded."""
         sent = [message for message in messages if message.op is not None and self.run.mesh.group_size(message.axis) > 1]
         if not sent:
             return compute
         beside = []
         for message in sent:
-            beside.append(min(compute, message.alone - message.seconds))
+            beside.append(min(compute, message.uncontended_time - message.seconds))
             compute -= beside[-1]
         self._compute(name, compute)
         for message, own in zip(sent, beside, strict=True):
@@ -156,7 +156,7 @@ class _Stage:
             number = self.made.collective(f"{message.axis} {op}", op, message.nbytes, message.axis, size, self.stream)
             self.among[number] = _Among(message.axis, message.axis)
             self._run(name, own)
-            self.open = (number, message.alone - message.seconds - own)
+            self.open = (number, message.uncontended_time - message.seconds - own)
         return 0.0
 
     def _compute(self, name: str, seconds: float) -> None:
@@ -177,15 +177,15 @@ class _Stage:
     def _start(self, start: Start) -> None:
         spread, size = self.scene.noise.mean, self.run.mesh.group_size(start.axis)
         late = spread.all * self.worked_in_step if start.axis == "everyone" else spread.data * self.worked
-        after = [*self.stream, *(self.ended[start.after] if start.after is not None else ())]
+        after = [*self.stream, *(self.ended[start.predecessor] if start.predecessor is not None else ())]
         if size == 1:
             self.ended[start.tag] = after
             return
         if late:
             after = [self.made.late(late, self.stream), *after]
-        if start.copied:  # on a separate stream, so it is recorded as host work
-            after = [self.made.compute("copies during compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
-        sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
+        if start.copied_bytes:  # on a separate stream, so it is recorded as host work
+            after = [self.made.compute("copies during compute", memory_time(start.copied_bytes, self.scene.node.gpu), after, host=True)]
+        sent = self.made.collective(describe_tag(start.tag), start.op, start.nbytes, start.communicator, size, after)
         self.among[sent] = _Among(start.axis, start.communicator)
         self.ended[start.tag] = [sent]
 
@@ -193,15 +193,17 @@ class _Stage:
         self.stream, self.sending = [*self.stream, *self.sending], []
 
     def _send(self, send: Send) -> None:
-        meets = self.scene.layout.meets
-        sent = self.made.message(words(send.tag), send.nbytes, (self.stage, send.stage), True, self._tag(send.tag), self.stream, meets)
+        meets = self.scene.layout.has_rendezvous
+        sent = self.made.message(
+            describe_tag(send.tag), send.nbytes, (self.stage, send.stage), True, self._tag(send.tag), self.stream, meets
+        )
         if meets or not self.scene.layout.options.pipeline_overlap:
             self.sending.append(sent)
 
     def _receive(self, receive: Receive) -> None:
-        ends, meets = (receive.stage, self.stage), self.scene.layout.meets
+        ends, meets = (receive.stage, self.stage), self.scene.layout.has_rendezvous
         after = self.stream if meets else []  # otherwise the receive was posted earlier
-        got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), after, meets)
+        got = self.made.message(describe_tag(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), after, meets)
         self.stream = [*self.stream, got]
 
     def _tag(self, tag: Tag) -> int:

@@ -12,7 +12,7 @@ from sim.mesh import LayoutRun
 from sim.parallel.lower.layouts import program
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Receive, Send, Start, Tag
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 
 _NAMES: Final = {
     "all_gather": "_allgather_base",
@@ -111,5 +111,5 @@ def _width(run: LayoutRun, tag: Tag, sent: SentMessage) -> float:
     if sent.axis == "everyone":
         return 4.0
     if sent.op == "send_recv":
-        return MEANING[run.workload.training.precision].activation
-    return run.layout.gathered if sent.op == "all_gather" or tag[0] == "partial" else run.layout.reduced
+        return PRECISION_TRAITS[run.workload.training.precision].activation
+    return run.layout.gathered_width if sent.op == "all_gather" or tag[0] == "partial" else run.layout.reduced_width

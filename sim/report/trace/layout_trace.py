@@ -18,7 +18,7 @@ from sim.parallel.program import Tag
 from sim.report.trace.chrome_trace import TraceEvent, kineto_document, span, write_traces
 from sim.report.trace.layout_groups import arguments, groups, sent_by
 from sim.study.not_validated import not_validated
-from sim.training.layouts.scene import words
+from sim.training.layouts.scene import describe_tag
 from sim.units import pluralized
 
 COMPUTE, WAITS = 7, 2
@@ -84,7 +84,7 @@ def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:
         sent = sent_of.get(tag := tags.pop(0)) if tags else None
         details = arguments(run, rank, tag, sent) if sent is not None else {}
         # if the ranks of a stage are simulated separately, the run lists no operations: find the kind of operation by its name
-        similar = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)
+        similar = sent or next((each for tag, each in sent_of.items() if describe_tag(tag) == work.name), None)
         name = _NCCL.get(similar.op if similar else "", "ncclDevKernel_Generic").format(type=_TYPES[details.get("dtype", "Float")])
         events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | details))
     for wait in run.played.log.waits:
@@ -102,5 +102,5 @@ def _operations(run: LayoutRun, stage: int) -> dict[tuple[str, float, str], list
     tags_of: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
     for each in run.played.operations:
         if stage in each.stages:
-            tags_of[words(each.tag), each.begin, each.resource].append(each.tag)
+            tags_of[describe_tag(each.tag), each.begin, each.resource].append(each.tag)
     return tags_of

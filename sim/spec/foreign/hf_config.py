@@ -23,27 +23,27 @@ _USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3"
 
 
 @dataclass(frozen=True)
-class Described:
+class DecoderDescription:
     """A decoder: fields of a Transformer, and notes for the user on how its file was read."""
 
     shape: Shape
     notes: tuple[str, ...] = ()
 
 
-def decoder_of(said: Mapping[str, Any], place: str) -> Described:
+def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
     """Return the decoder that a configuration describes; *place* is the name of its file in messages.
 
     Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
-    inside = said.get("text_config")
+    inside = config.get("text_config")
     if isinstance(inside, Mapping):
-        tied = {"tie_word_embeddings": said["tie_word_embeddings"]} if "tie_word_embeddings" in said else {}
-        kind = str(inside.get("model_type") or f"{said.get('model_type', '')}_text")
-        return _described(kind, tied | dict(inside), place, said)
-    return _described(str(said.get("model_type", "")), said, place, None)
+        tied = {"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {}
+        kind = str(inside.get("model_type") or f"{config.get('model_type', '')}_text")
+        return _described(kind, tied | dict(inside), place, config)
+    return _described(str(config.get("model_type", "")), config, place, None)
 
 
-def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> Described:
+def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> DecoderDescription:
     """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
     if kind not in FAMILIES:
         raise SpecError(f"{place}: {_unknown(kind, said)}")
@@ -68,7 +68,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
     towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
-    return Described(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
+    return DecoderDescription(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:

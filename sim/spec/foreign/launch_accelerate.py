@@ -27,16 +27,16 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 (accelerate/utils/transformer_engine.py, ao.py)."""
 
 
-def accelerate(said: Mapping[str, Any], place: str) -> LaunchSettings:
+def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in Accelerate's YAML file."""
     told = LaunchSettings()
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
-    precision = precisions.get(kind := str(said.get("mixed_precision", "")).lower())
+    precision = precisions.get(kind := str(config.get("mixed_precision", "")).lower())
     if kind and not precision:
         raise SpecError(f"{place}: mixed_precision {shorten(kind)}: write no, fp16, bf16 or fp8")
     told.training |= {"precision": precision} if precision else {}
-    told.training |= _recipe(said, place) if precision == "fp8" else {}
-    zero, sharded, mesh = (block_of(said, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
+    told.training |= _recipe(config, place) if precision == "fp8" else {}
+    zero, sharded, mesh = (block_of(config, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
     if zero:
         stage = str(zero.get("zero_stage", 0))
         if stage not in ("0", "1", "2", "3"):
@@ -64,13 +64,13 @@ def accelerate(said: Mapping[str, Any], place: str) -> LaunchSettings:
     if "context" in told.parallel:
         key = "parallelism_config_cp_comm_strategy"
         told.parallel |= exchange_of(mesh, key if key in mesh else "cp_comm_strategy", place)
-    megatron_block = block_of(said, "megatron_lm_config", place)
+    megatron_block = block_of(config, "megatron_lm_config", place)
     for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
         size = whole_number(str(megatron_block.get(option, 1))) or 1
         told.parallel |= {name: size} if size > 1 else {}
-    processes = _number(said, "num_processes", place)
+    processes = _number(config, "num_processes", place)
     told.gpus = processes if processes > 1 else None
-    if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
+    if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in config:
         raise SpecError(f"{place}: is not a configuration of Accelerate: distributed_type is missing")
     return told
 

@@ -24,25 +24,25 @@ _OPTIMIZERS: Final[Mapping[str, str]] = {
 }
 
 
-def deepspeed(said: Mapping[str, Any], place: str) -> LaunchSettings:
+def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults."""
     told = LaunchSettings()
-    stage = block_of(said, "zero_optimization", place).get("stage", 0)
+    stage = block_of(config, "zero_optimization", place).get("stage", 0)
     if type(stage) is not int or stage not in range(4):
         raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
     if stage:
         told.parallel["shard"] = ZERO_STAGES[stage]
     for option, name in (("train_micro_batch_size_per_gpu", "batch"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
-        if isinstance(said.get(option), int):
-            told.training[name] = said[option]
-    if isinstance(said.get("train_batch_size"), int):
-        told.global_batch = said["train_batch_size"]
-    widths = [width for width in ("bf16", "fp16") if block_of(said, width, place).get("enabled") is True]
+        if isinstance(config.get(option), int):
+            told.training[name] = config[option]
+    if isinstance(config.get("train_batch_size"), int):
+        told.global_batch = config["train_batch_size"]
+    widths = [width for width in ("bf16", "fp16") if block_of(config, width, place).get("enabled") is True]
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
     told.training |= {"precision": widths[0]} if widths else {}
-    _optimizer(block_of(said, "optimizer", place), told)
-    zero = block_of(said, "zero_optimization", place)
+    _optimizer(block_of(config, "optimizer", place), told)
+    zero = block_of(config, "zero_optimization", place)
     for option in ("offload_optimizer", "offload_param"):
         note_offloading(f"zero_optimization.{option}", block_of(zero, option, place).get("device", "none"), told)
     note_offloading("zero_optimization.cpu_offload", zero.get("cpu_offload"), told)

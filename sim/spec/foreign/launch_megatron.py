@@ -49,44 +49,44 @@ def megatron(text: str, place: str) -> LaunchSettings:
     """
     options = Arguments(arguments(text, place, NUMERIC), place)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
-    sized = any(option in options.said for option in sizes)
+    sized = any(option in options.values for option in sizes)
     for option in sizes if sized else ():
-        if option not in options.said:
+        if option not in options.values:
             raise SpecError(f"{place}: --{option} is missing; the arguments of Megatron-LM are incomplete")
     told = LaunchSettings(
         shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"), global_batch=options.number("global-batch-size")
     )
     told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
-    if "sequence-parallel" not in options.said and "tensor" in told.parallel:
+    if "sequence-parallel" not in options.values and "tensor" in told.parallel:
         told.parallel["sequence"] = False
     told.parallel |= _shards(options)
-    if "use-tp-pp-dp-mapping" in options.said:
+    if "use-tp-pp-dp-mapping" in options.values:
         told.parallel["order"] = list(NEAR_PIPELINE)
-    if "moe-expert-capacity-factor" in options.said:
-        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in options.said else {}
-        told.parallel |= {"capacity_factor": options.said["moe-expert-capacity-factor"], **padded}
+    if "moe-expert-capacity-factor" in options.values:
+        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in options.values else {}
+        told.parallel |= {"capacity_factor": options.values["moe-expert-capacity-factor"], **padded}
     layout = re.search(r"--pipeline-model-parallel-layout[ =]+[\"']?([^\s\"']+)", text)
     told.parallel |= _stages(options, told, None if layout is None else layout[1])
     _exchanges(options, told)
     told.training = _training(options)
-    told.training |= _optimizer(options.said.get("optimizer", "adam"), told)
-    told.training |= _modules(text, options.said, told)
+    told.training |= _optimizer(options.values.get("optimizer", "adam"), told)
+    told.training |= _modules(text, options.values, told)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
-        note_offloading(f"--{option}", option in options.said, told)
-    told.notes += unread(text, options.said, _READ, told.sequence)
+        note_offloading(f"--{option}", option in options.values, told)
+    told.notes += unread(text, options.values, _READ, told.sequence)
     return told
 
 
 def _shards(options: Arguments) -> dict[str, Any]:
     """Return what data-parallel ranks shard: optimizer states, or with a kind of FSDP what its strategy specifies."""
-    if "use-torch-fsdp2" in options.said:
+    if "use-torch-fsdp2" in options.values:
         return {"shard": "parameters"}
-    if "use-megatron-fsdp" in options.said or "use-custom-fsdp" in options.said:
-        strategy = options.said.get("data-parallel-sharding-strategy", "no_shard")
+    if "use-megatron-fsdp" in options.values or "use-custom-fsdp" in options.values:
+        strategy = options.values.get("data-parallel-sharding-strategy", "no_shard")
         if strategy not in _FSDP:
             raise SpecError(f"{options.place}: unknown --data-parallel-sharding-strategy {strategy}; supported: {', '.join(_FSDP)}")
         return {"shard": _FSDP[strategy]} if strategy != "no_shard" else {}
-    return {"shard": "optimizer"} if "use-distributed-optimizer" in options.said else {}
+    return {"shard": "optimizer"} if "use-distributed-optimizer" in options.values else {}
 
 
 def _optimizer(name: str, told: LaunchSettings) -> dict[str, Any]:
@@ -115,13 +115,13 @@ def _modules(text: str, said: Mapping[str, str], told: LaunchSettings) -> dict[s
 
 def _exchanges(options: Arguments, told: LaunchSettings) -> None:
     """Set in *told* how context ranks exchange keys and values, and add notes on exchanges that are not modeled."""
-    kind = options.said.get("cp-comm-type", "p2p")
+    kind = options.values.get("cp-comm-type", "p2p")
     if "context" in told.parallel and kind != "p2p":
         told.parallel |= {"context_exchange": "all_gather"} if kind == "all_gather" else {}
         told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values are exchanged in a ring"]
     tensor, expert = told.parallel.get("tensor", 1), told.parallel.get("expert", 1)
     modeled = 1 if expert > 1 else tensor
-    if "num-experts" in options.said and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
+    if "num-experts" in options.values and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
         told.notes.append(
             f"experts split over {own} tensor ranks (--expert-tensor-parallel-size) are not modeled: "
             + ("each expert is placed whole on its expert rank" if expert > 1 else f"experts are split over {tensor}")
@@ -173,7 +173,7 @@ def _letters(layout: str, place: str) -> list[int]:
 def _uneven_ends(options: Arguments, layers: int, stages: int, virtual: int) -> list[int]:
     """Return the number of blocks in each chunk if the first or last stage differs from the rest; empty if none does."""
     first, last = options.number("decoder-first-pipeline-num-layers"), options.number("decoder-last-pipeline-num-layers")
-    less = ["account-for-embedding-in-pipeline-split" in options.said, "account-for-loss-in-pipeline-split" in options.said]
+    less = ["account-for-embedding-in-pipeline-split" in options.values, "account-for-loss-in-pipeline-split" in options.values]
     if any(less):
         return even_blocks(layers, stages * virtual, *map(int, less))
     if first is None and last is None:
@@ -190,7 +190,7 @@ def _uneven_ends(options: Arguments, layers: int, stages: int, virtual: int) -> 
 
 
 def _training(options: Arguments) -> dict[str, Any]:
-    said = options.said
+    said = options.values
     narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))

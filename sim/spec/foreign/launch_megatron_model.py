@@ -40,7 +40,7 @@ LATENT: Final[Mapping[str, tuple[str, int]]] = {
 
 def model_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
-    if other := next((option for option in OTHER_LAYERS if option in given.said), None):
+    if other := next((option for option in OTHER_LAYERS if option in given.values), None):
         raise SpecError(
             f"{given.place}: --{other} selects layers that are not supported; only decoders of attention and feed-forward blocks are"
         )
@@ -53,15 +53,15 @@ def model_shape(given: Arguments) -> dict[str, Any]:
         )
     if shape["positions"] == "rope":
         shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
-    if "group-query-attention" in given.said:
+    if "group-query-attention" in given.values:
         shape["kv_heads"] = given.number("num-query-groups", 1)
     if "experts" in shape:
         shape["experts_per_token"] = given.number("moe-router-topk", 2)
         shape |= {"shared_experts": 1} if "shared_expert_ffn" in shape else {}
-        shape |= _expert_layers(given.said.get("moe-layer-freq", "1"), given.place)
+        shape |= _expert_layers(given.values.get("moe-layer-freq", "1"), given.place)
     else:
         shape.pop("experts_per_token", None)
-    if "multi-latent-attention" in given.said:
+    if "multi-latent-attention" in given.values:
         shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
         shape.pop("head_dim", None)
     return shape
@@ -71,7 +71,7 @@ def _vocabulary(given: Arguments) -> int:
     """Return the padded vocabulary size: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
     if (padded := given.number("padded-vocab-size")) is not None:
         return padded
-    size = given.number("vocab-size") or (50257 if given.said.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
+    size = given.number("vocab-size") or (50257 if given.values.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
     if size is None:
         raise SpecError(
             f"{given.place}: the vocabulary size depends on the tokenizer, which is not read; add --padded-vocab-size, for example 128256"
@@ -81,7 +81,7 @@ def _vocabulary(given: Arguments) -> int:
 
 
 def _kind(arguments: Arguments) -> dict[str, Any]:
-    given = arguments.said
+    given = arguments.values
     bias = "none" if "disable-bias-linear" in given else "all"
     return {
         "activation": "swiglu" if "swiglu" in given else "relu2" if "squared-relu" in given else "gelu",
@@ -99,7 +99,7 @@ def _kind(arguments: Arguments) -> dict[str, Any]:
 
 def _window(given: Arguments) -> dict[str, Any]:
     """Return the attention window (``--window-size LEFT,RIGHT``), and n if every n-th layer attends to all tokens."""
-    said = given.said.get("window-size")
+    said = given.values.get("window-size")
     if said is None:
         return {}
     match = re.match(r"\s*(-1|\d{1,9})\s*(?:,|$)", said)

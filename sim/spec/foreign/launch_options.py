@@ -22,12 +22,12 @@ _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 class Arguments:
     """Options by name, without leading dashes; *place* is the name of their file in messages."""
 
-    said: Mapping[str, str]
+    values: Mapping[str, str]
     place: str
 
     def number(self, name: str, default: int | None = None) -> int | None:
         """Return a whole number, or *default* if the option is missing."""
-        value = self.said.get(name)
+        value = self.values.get(name)
         if value is None:
             return default
         number = whole_number(value)
@@ -37,7 +37,7 @@ class Arguments:
 
     def figure(self, name: str, default: float, least: float | None = None) -> float:
         """Return a number of *least* or more (None: above zero), or *default*, which is Megatron-LM's, if the option is missing."""
-        value = self.said.get(name, str(default))
+        value = self.values.get(name, str(default))
         try:
             number = float(value)
         except ValueError:

@@ -61,7 +61,7 @@ def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
 def _first_number(options: Arguments, names: tuple[str, ...]) -> int | None:
     """Return the first of the options *names* with a number of 1 or more; for ``2:4`` of an elastic torchrun, the minimum."""
     for name in names:
-        if (match := re.match(r"[1-9]\d*(?=:|$)", options.said.get(name, ""))) is not None:
+        if (match := re.match(r"[1-9]\d*(?=:|$)", options.values.get(name, ""))) is not None:
             return _count(match[0], options.place)
     return None
 
@@ -92,7 +92,7 @@ _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-len
 
 def _trainer(options: Arguments) -> LaunchSettings:
     """Return the settings of a Trainer, if the script has any."""
-    said, told = options.said, LaunchSettings()
+    said, told = options.values, LaunchSettings()
     if _BATCH not in said and "gradient-accumulation-steps" not in said:
         return told
     told.training["batch"] = options.number(_BATCH, 8)

@@ -40,9 +40,9 @@ class LaunchSettings:
         )
 
 
-def block_of(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:
+def block_of(config: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:
     """Return the block *name* of a file; empty if it is left out. Raise SpecError for a single value."""
-    value = said.get(name) or {}
+    value = config.get(name) or {}
     if not isinstance(value, Mapping):
         raise SpecError(f"{place}: {name} is a single value; expected a block of keys")
     return value

@@ -38,9 +38,9 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 }
 
 
-def torchtitan(said: Mapping[str, Any], place: str) -> LaunchSettings:
+def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
     """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalogue."""
-    model, training, layout = (block_of(said, name, place) for name in ("model", "training", "parallelism"))
+    model, training, layout = (block_of(config, name, place) for name in ("model", "training", "parallelism"))
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
@@ -66,11 +66,11 @@ def torchtitan(said: Mapping[str, Any], place: str) -> LaunchSettings:
     wide = str(training.get("mixed_precision_param", "bfloat16")) == "float32"
     told.training = {
         "batch": _batch(training, layout, place),
-        **(_quantized(said, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
-        "activation_checkpointing": _recomputes(block_of(said, "activation_checkpoint", place), place, told),
+        **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
+        "activation_checkpointing": _recomputes(block_of(config, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
     }
-    optimizer = str(block_of(said, "optimizer", place).get("name", "AdamW"))
+    optimizer = str(block_of(config, "optimizer", place).get("name", "AdamW"))
     told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload uses adam"]
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     global_batch = training.get("global_batch_size", -1)

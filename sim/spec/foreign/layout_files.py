@@ -14,7 +14,7 @@ from sim.spec.foreign.layout_deepspeed import deepspeed_json
 from sim.spec.foreign.layout_launch import Launch
 from sim.spec.foreign.layout_megatron import megatron_arguments
 from sim.spec.foreign.layout_megatron_model import megatron_notes
-from sim.spec.foreign.layout_torchtitan import torchtitan_toml, unmixed
+from sim.spec.foreign.layout_torchtitan import is_unmixed, torchtitan_toml
 from sim.spec.yaml import SpecError
 
 
@@ -56,7 +56,7 @@ def launch_files(launch: Launch, command: str) -> LayoutText:
 def _omission_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
     """Return notes on parts of the layout that *files* cannot express and the training program must set itself."""
     notes = []
-    if "torchtitan.toml" in files and unmixed(launch) and launch.precision not in ("fp32", "tf32"):
+    if "torchtitan.toml" in files and is_unmixed(launch) and launch.precision not in ("fp32", "tf32"):
         notes.append(
             "torchtitan.toml: weights and optimizer states are in 16 bits as well (dtype), which takes less memory than predicted here"
         )

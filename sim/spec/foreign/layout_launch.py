@@ -71,7 +71,7 @@ def blocks_of(launch: Launch, less: int) -> list[int]:
     )
 
 
-def in_full(shape: Transformer) -> dict[str, Any]:
+def fields_with_defaults(shape: Transformer) -> dict[str, Any]:
     """Return the fields of *shape* with defaults filled in, without ``max_seq``, which follows from the job."""
     full = shape.model_dump(exclude={"max_seq", "shared_experts"})
     full["kv_heads"] = shape.kv_heads or shape.heads

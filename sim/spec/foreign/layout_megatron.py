@@ -7,7 +7,7 @@ from typing import Any
 from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_unread import FP8_RECIPES
 from sim.spec.foreign.layout_launch import Launch, blocks_of, require_shape
-from sim.spec.foreign.layout_megatron_model import inexpressible_fields, lines, model_arguments
+from sim.spec.foreign.layout_megatron_model import inexpressible_fields, model_arguments, option_lines
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 
@@ -41,7 +41,7 @@ def megatron_arguments(launch: Launch) -> str:
         options |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     if launch.checkpointing == "selective":
         options["recompute-granularity"] = "selective"
-    return lines(options | _precision(launch.precision, launch.fp8_recipe))
+    return option_lines(options | _precision(launch.precision, launch.fp8_recipe))
 
 
 def _stages(launch: Launch) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_megatron_model import LATENT
-from sim.spec.foreign.layout_launch import in_full
+from sim.spec.foreign.layout_launch import fields_with_defaults
 from sim.spec.transformer import Transformer
 
 _UNSPECIFIED: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
@@ -60,23 +60,23 @@ def _experts(shape: Transformer) -> dict[str, Any]:
     dense, every = shape.first_dense_layers, shape.moe_every if shape.moe_every > 1 else None
     return {
         "num-experts": shape.experts, "moe-router-topk": shape.experts_per_token, "moe-ffn-hidden-size": shape.expert_ffn,
-        "moe-shared-expert-intermediate-size": in_full(shape)["shared_expert_ffn"] or None,
+        "moe-shared-expert-intermediate-size": fields_with_defaults(shape)["shared_expert_ffn"] or None,
         "moe-layer-freq": f"([0]*{dense}+[1]*{shape.layers - dense})" if dense else every,
     }  # fmt: skip
 
 
-def inexpressible_fields(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
-    """Return the fields of *shape* that the arguments *said* do not express correctly, for samples of *sequence* tokens."""
+def inexpressible_fields(shape: Transformer, sequence: int | None, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the fields of *shape* that the arguments *arguments* do not express correctly, for samples of *sequence* tokens."""
     if sequence and shape.window >= sequence:
         shape = shape.model_copy(update={"window": 0, "global_every": 0})
-    read, meant = in_full(Transformer(**megatron(lines(said), "arguments").shape)), in_full(shape)
+    read, meant = fields_with_defaults(Transformer(**megatron(option_lines(arguments), "arguments").shape)), fields_with_defaults(shape)
     unspecified = {name for name in _UNSPECIFIED if meant[name] is None}
     return [name for name, value in meant.items() if read[name] != value and name not in unspecified]
 
 
-def lines(said: Mapping[str, Any]) -> str:
-    """Return the options *said*, one per line."""
-    return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in said.items())
+def option_lines(options: Mapping[str, Any]) -> str:
+    """Return the options *options*, one per line."""
+    return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in options.items())
 
 
 def megatron_notes(shape: Transformer) -> list[str]:

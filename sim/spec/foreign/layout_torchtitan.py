@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Final
 
 from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
-from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, in_full, refuse_four_bits, require_shape
+from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, fields_with_defaults, refuse_four_bits, require_shape
 from sim.spec.library import load_part
 from sim.spec.parallel import even_blocks
 from sim.spec.workload import Model
@@ -64,7 +64,7 @@ def torchtitan_toml(launch: Launch) -> str:
         "global_batch_size": launch.global_batch,
         "seq_len": launch.sequence,
         "mixed_precision_param": _PRECISIONS[launch.precision],
-    } | ({"dtype": _PRECISIONS[launch.precision]} if unmixed(launch) else {})
+    } | ({"dtype": _PRECISIONS[launch.precision]} if is_unmixed(launch) else {})
     model = {"name": name[0], "flavor": name[1]}
     quantized = _quantized(launch)
     blocks: dict[str, dict[str, Any]] = {
@@ -108,7 +108,7 @@ def _check_supported(launch: Launch, name: tuple[str, str]) -> None:
         raise SpecError("torchtitan's stages begin at block boundaries, not at training.parallel.cuts")
 
 
-def unmixed(launch: Launch) -> bool:
+def is_unmixed(launch: Launch) -> bool:
     """Return whether torchtitan uses no mixed precision: if it neither shards parameters nor replicates (``mixed_precision_param``)."""
     return launch.parallel.shard == "none" and launch.parallel.model_ranks > 1
 
@@ -135,8 +135,8 @@ def _name(launch: Launch) -> tuple[str, str]:
     shape, name = require_shape(launch, "torchtitan"), _NAMES.get(launch.model)
     if name is None:
         raise SpecError(f"torchtitan has no configuration for {launch.model}")
-    meant, own = in_full(shape), load_part(Model, launch.model, "workloads/models").transformer
+    meant, own = fields_with_defaults(shape), load_part(Model, launch.model, "workloads/models").transformer
     assert own is not None
-    if unlike := [field for field, value in in_full(own).items() if meant[field] != value]:
+    if unlike := [field for field, value in fields_with_defaults(own).items() if meant[field] != value]:
         raise SpecError(f"torchtitan's {' '.join(name)} differs from this {launch.model} in {', '.join(unlike)}")
     return name

@@ -13,7 +13,7 @@ from typing import Final
 from sim.spec.foreign.topo_matrix import read_matrix
 from sim.spec.foreign.topo_xml import read_xml
 from sim.spec.wiring import Wiring
-from sim.spec.yaml import SpecError, unreadable
+from sim.spec.yaml import SpecError, read_error_text
 
 MAX_BYTES: Final = 4 * 2**20
 
@@ -29,7 +29,7 @@ def read_topology(path: Path) -> Wiring:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: {unreadable(error)}") from None
+        raise SpecError(f"{path}: {read_error_text(error)}") from None
     if len(content) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes, which is too large for the topology of one machine")
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from sim.spec.whole_file import replacing
+from sim.spec.whole_file import replacement_file
 from sim.spec.yaml import SpecError
 
 Loaded = TypeVar("Loaded")
@@ -23,7 +23,7 @@ def for_editors(kind: str) -> list[str]:
 
 def write_new(output: Path, text: str, load: Callable[[str], Loaded]) -> Loaded:
     """Write *text* to *output* and return the result of *load* for its path. Raise SpecError, and write nothing, if it does not load."""
-    with replacing(output) as temporary:
+    with replacement_file(output) as temporary:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         try:

@@ -19,7 +19,7 @@ from sim.mesh import worker_node
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.layout import sized
+from sim.study.layout import with_micro_batches
 from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
 
 MACHINE: Final = "hgx-h100"
@@ -57,7 +57,7 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     *gpus* is the minimum number of GPUs.
     """
     workload = load_workload(path).spec
-    may_grow = not workload.training.parallel.trivial or global_batch is not None
+    may_grow = not workload.training.parallel.is_trivial or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
     for change, nodes in _candidates(workload, may_grow, least_nodes):
         scenario = Scenario(
@@ -91,7 +91,7 @@ def _fits(scenario: Scenario) -> bool:
         machine, loaded = loaded_hardware(scenario), load_workload(scenario.workload, sorted_overrides(scenario)[1])
         check_run(machine, loaded)
         gpus = sum(group.count * group.node.gpu_count for group in machine.spec.groups)
-        workload = sized(loaded.spec, scenario, gpus)
+        workload = with_micro_batches(loaded.spec, scenario, gpus)
         stages = memory_by_stage(laid_out(machine.spec, workload), workload, worker_node(machine.spec).gpu)
     except SpecError:
         return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
-from sim.spec.catalogue import every, is_file, is_folder
+from sim.spec.catalogue import all_files, is_file, is_folder
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_accelerate import accelerate
@@ -174,7 +174,7 @@ def _read(source: str) -> tuple[str, LaunchSettings]:
     if not is_file(path):
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
-        if source in every("workloads"):
+        if source in all_files("workloads"):
             return source, LaunchSettings(model=_decoder_model(source))
         named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no catalog model"
         raise SpecError(f"{source[:80]}: no such file or folder{named}")

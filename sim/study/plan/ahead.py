@@ -16,12 +16,12 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from sim.analysis.layout_memory import StageMemory
-from sim.spec.extensions import any_given
+from sim.spec.extensions import has_registered
 from sim.study.cluster import on_cluster, task_files
 from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LEAST, LayoutWay, Level, LocalRefiner, LookAhead, Refine, RefineResult, RefineTask, Step
+from sim.study.plan.refine import LEAST, Level, LocalRefiner, LookAhead, PlacedLayout, Refine, RefinedStep, RefineResult, RefineTask
 from sim.study.plan.space import LayoutCandidate
 from sim.study.plan.step_cache import figures_of, played_of
 from sim.study.pool import each, process_count
@@ -50,7 +50,7 @@ def workers(processes: int | None, cluster: str | None, notice: Callable[[str], 
             yield Workers(count, run, remote=True)
         return
     count = process_count(processes)
-    yield None if count == 1 or any_given() else Workers(count, partial(_on_processes, count), remote=False)
+    yield None if count == 1 or has_registered() else Workers(count, partial(_on_processes, count), remote=False)
 
 
 def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
@@ -58,7 +58,7 @@ def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequenc
 
 
 def refiner(alone: LocalRefiner, crew: Workers | None) -> Refine:
-    """Return a function that refines with *crew* in the way that *alone* does."""
+    """Return a function that refines with *crew* in the placed_layout that *alone* does."""
     return alone if crew is None else _Waves(alone, crew)
 
 
@@ -100,20 +100,20 @@ class _Waves:
         return self._results.pop(_name(task))
 
     def _is_kept(self, task: RefineTask) -> bool:
-        return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
+        return task.level == LEAST and self._alone.cache is not None and self._alone.cache.has(*task.placed_layout)
 
     def _compute(self, task: RefineTask, ahead: LookAhead) -> None:
         """Compute a wave that includes *task*, and keep its answers."""
         new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._results and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
-        items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
+        items = [_Item(name, self._packed(each.placed_layout.setting), each.placed_layout.candidate) for name, each in wave.items()]
         for name, answer in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
             if isinstance(answer, _Sent):
                 played = played_of(answer.figures)
-                answer = Step(answer.memory, played)
-                if self._alone.kept is not None:
-                    self._alone.kept.keep(*wave[name].way, played)
+                answer = RefinedStep(answer.memory, played)
+                if self._alone.cache is not None:
+                    self._alone.cache.keep(*wave[name].placed_layout, played)
             self._results[name] = answer
 
     def _packed(self, setting: Setting) -> bytes:
@@ -128,9 +128,9 @@ def _name(task: RefineTask) -> _Name:
 
 def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, RefineResult | _Sent]:
     """Answer *item* in another process: the step of a layout is sent back as its figures, without the event log."""
-    way = LayoutWay(_setting(item.setting), item.candidate)
-    answer = LocalRefiner(objective, memory)(RefineTask(*item.name, way), lambda most: [])
-    if isinstance(answer, Step) and answer.played is not None:
+    placed_layout = PlacedLayout(_setting(item.setting), item.candidate)
+    answer = LocalRefiner(objective, memory)(RefineTask(*item.name, placed_layout), lambda most: [])
+    if isinstance(answer, RefinedStep) and answer.played is not None:
         return item.name, _Sent(answer.memory, figures_of(answer.played))
     return item.name, answer
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
-from sim.study.plan.refine import simulated
+from sim.study.plan.refine import simulate_step
 from sim.study.plan.search import Limits, best_by_recurrence, outcome_of
 from sim.study.plan.space import LayoutCandidate
 
@@ -28,46 +28,47 @@ OCTAVES: Final = 2
 CHALLENGERS: Final = 3
 """Maximum number of layouts that are compared with the plan's between two values, in sequence."""
 
-Ways = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+LayoutsBySetting = Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+"""The candidate layouts of each setting."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A value that may vary: *own* is its value in the plan; *ways* returns the layouts at another value, or raises SpecError."""
+    """A value that may vary: *planned_value* is the plan's; *layouts_at* returns the layouts at another value, or raises SpecError."""
 
-    own: float
+    planned_value: float
     steps: int
     """Values per octave, evenly spaced."""
-    ways: Callable[[float], Ways]
-    whole: bool = True
+    layouts_at: Callable[[float], LayoutsBySetting]
+    is_integer: bool = True
 
     def values(self, up: bool, octaves: int) -> list[float]:
         """Return the values from its own up or down to that many *octaves* away."""
-        values = [self.own]
+        values = [self.planned_value]
         for octave in range(octaves):
-            low = self.own * 2.0**octave if up else self.own / 2.0 ** (octave + 1)
+            low = self.planned_value * 2.0**octave if up else self.planned_value / 2.0 ** (octave + 1)
             shares = range(1, self.steps + 1) if up else range(self.steps - 1, -1, -1)
             values += [low * (1.0 + share / self.steps) for share in shares]
-        return [value for value in values if not self.whole or value == int(value)]
+        return [value for value in values if not self.is_integer or value == int(value)]
 
 
 class Flip(NamedTuple):
     """Two neighboring values of a knob between which another layout takes the lead."""
 
-    holds: float
+    holding_value: float
     """The value at which the plan's layout still leads *winner*."""
-    lost: float
+    losing_value: float
     winner: LayoutCandidate
     end: float
     """The value farther away at which both were compared by simulation."""
-    behind: float | None
+    deficit: float | None
     """How much higher the objective of the plan's layout is at *end*, relative to *winner*'s; None if it does not run there."""
 
 
 class Flips(NamedTuple):
     """Where the lead changes, among values from *least* to *most* at which layouts run."""
 
-    own: float
+    planned_value: float
     least: float
     most: float
     flips: Sequence[Flip]
@@ -78,9 +79,9 @@ def same_but_micro_batches(one: LayoutCandidate, other: LayoutCandidate) -> bool
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
-def filter_layouts(ways: Ways, candidate: LayoutCandidate) -> Ways:
-    """Return the layouts in *ways* that differ from *candidate* at most in their micro-batches."""
-    matching = [(setting, [each for each in every if same_but_micro_batches(candidate, each)]) for setting, every in ways]
+def filter_layouts(layouts: LayoutsBySetting, candidate: LayoutCandidate) -> LayoutsBySetting:
+    """Return the layouts in *layouts* that differ from *candidate* at most in their micro-batches."""
+    matching = [(setting, [each for each in every if same_but_micro_batches(candidate, each)]) for setting, every in layouts]
     return [(setting, every) for setting, every in matching if every]
 
 
@@ -89,7 +90,7 @@ def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[fl
 
     *leaders* are the layouts already found to lead at some values; None: no layout fits.
     """
-    views, changes, ends = _Views(knob, limits), [], {False: knob.own, True: knob.own}
+    views, changes, ends = _Views(knob, limits), [], {False: knob.planned_value, True: knob.planned_value}
     for up in ends:
         for octave in range(1, OCTAVES + 1):
             values = knob.values(up, octave)
@@ -104,7 +105,7 @@ def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[fl
             if flip is not None:
                 changes.append(flip)
                 break
-    return Flips(knob.own, ends[False], ends[True], tuple(changes))
+    return Flips(knob.planned_value, ends[False], ends[True], tuple(changes))
 
 
 class _Views:
@@ -112,30 +113,30 @@ class _Views:
 
     def __init__(self, knob: Knob, limits: Limits) -> None:
         self._knob, self._limits = knob, limits
-        self.ways = cache(self._ways)
+        self.layouts = cache(self._layouts)
         self.leader = cache(self._leader)
         self.least = cache(self._least)
         self.simulated = cache(self._simulated)
 
-    def _ways(self, value: float) -> Ways:
+    def _layouts(self, value: float) -> LayoutsBySetting:
         try:
-            return self._knob.ways(value)
+            return self._knob.layouts_at(value)
         except SpecError:
             return []
 
     def _leader(self, value: float) -> LayoutCandidate | None:
-        first = best_by_recurrence(self.ways(value), self._limits)
+        first = best_by_recurrence(self.layouts(value), self._limits)
         return None if first is None else first[1].candidate
 
     def _least(self, candidate: LayoutCandidate, value: float) -> float:
-        first = best_by_recurrence(filter_layouts(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(filter_layouts(self.layouts(value), candidate), self._limits)
         return inf if first is None else first[0]
 
     def _simulated(self, candidate: LayoutCandidate, value: float) -> float:
-        first = best_by_recurrence(filter_layouts(self.ways(value), candidate), self._limits)
+        first = best_by_recurrence(filter_layouts(self.layouts(value), candidate), self._limits)
         if first is None:
             return inf
-        step = simulated(first[1], self._limits.memory)
+        step = simulate_step(first[1], self._limits.memory)
         return outcome_of(first[1], step, first[0], self._limits).value
 
 
@@ -150,8 +151,8 @@ def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, valu
         nearer = _crossing(views, best, challenger, _comparable(views, best, challenger, values[: values.index(end) + 1]))
         if nearer is None:
             break
-        flip = nearer if flip is None else nearer._replace(end=flip.end, behind=flip.behind)
-        end = flip.lost
+        flip = nearer if flip is None else nearer._replace(end=flip.end, deficit=flip.deficit)
+        end = flip.losing_value
         third = views.leader(end)
         if third is None or same_but_micro_batches(third, best) or same_but_micro_batches(third, challenger):
             break
@@ -161,12 +162,12 @@ def _nearest(views: _Views, best: LayoutCandidate, leader: LayoutCandidate, valu
 
 def _comparable(views: _Views, best: LayoutCandidate, other: LayoutCandidate, values: Sequence[float]) -> list[float]:
     """Return the *values* at which *other* runs and *best* either runs or never runs again, and the last value."""
-    runs = [bool(filter_layouts(views.ways(value), best)) for value in values]
+    runs = [bool(filter_layouts(views.layouts(value), best)) for value in values]
     beyond = len(runs) - runs[::-1].index(True)
     return [
         value
         for place, value in enumerate(values)
-        if place == len(values) - 1 or ((runs[place] or place >= beyond) and filter_layouts(views.ways(value), other))
+        if place == len(values) - 1 or ((runs[place] or place >= beyond) and filter_layouts(views.layouts(value), other))
     ]
 
 

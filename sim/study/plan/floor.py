@@ -30,7 +30,7 @@ from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.space import LayoutCandidate, cut_parts
@@ -72,18 +72,18 @@ class Setting:
         """Return the number of nodes."""
         return sum(group.count for group in self.hardware.groups if group.role == "worker")
 
-    def cuts_alike(self, candidate: LayoutCandidate) -> bool:
+    def has_own_cuts(self, candidate: LayoutCandidate) -> bool:
         """Return whether *candidate* has as many chunks as the workload's own layout cuts its model into."""
         return candidate.parts == cut_parts(self.workload.training.parallel)
 
-    def laid(self, candidate: LayoutCandidate) -> Workload:
+    def workload_in(self, candidate: LayoutCandidate) -> Workload:
         """Return the workload in the layout of *candidate*, with the fields of its own layout that are not searched."""
         training = self.workload.training
         own = training.parallel
         kept: dict[str, object] = {name: getattr(own, name) for name in _NOT_SEARCHED}
         kept |= {"wrap": own.wrap if candidate.shard == "parameters" else None}
         kept |= {"expert_imbalance": min(own.expert_imbalance, float(candidate.expert))}
-        if self.cuts_alike(candidate):
+        if self.has_own_cuts(candidate):
             kept |= {"cuts": own.cuts, "layers_per_stage": own.layers_per_stage}
         update = {
             "parallel": candidate.parallel.model_copy(update=kept), "batch": candidate.batch,
@@ -233,7 +233,9 @@ def _gather(
     if only the last micro-batch reduces.
     """
     options = mesh_options(setting.workload)
-    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[:, None]
+    element = numpy.array([min(PRECISION_TRAITS[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[
+        :, None
+    ]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
     of_stage = _staged(geometry, _chunked(geometry, list(elements)))
@@ -277,7 +279,7 @@ class _Shapes:
         self.shape = setting.workload.model.transformer
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
-        self.structured = setting.hardware.fabric.structured
+        self.structured = setting.hardware.fabric.has_structure
         self._laid: dict[object, tuple[Workload, Layout, _Rows] | None] = {}
         self._rows: dict[tuple[object, ...], _Rows] = {}
         self._passes: dict[object, PassRows] = {}
@@ -287,7 +289,7 @@ class _Shapes:
     def geometry(self, candidate: LayoutCandidate) -> _Geometry:
         """Return where the chunks of *candidate* begin, as specified in the workload's own layout or as the stack cuts."""
         own = self.setting.workload.training.parallel
-        alike = self.setting.cuts_alike(candidate)
+        alike = self.setting.has_own_cuts(candidate)
         if alike and own.cuts:
             stage = numpy.array(
                 [holder(candidate.schedule, candidate.pipeline, candidate.chunks, part)[0] for part in range(candidate.parts)]
@@ -322,14 +324,14 @@ class _Shapes:
         return self._passes[key]
 
     def _key(self, candidate: LayoutCandidate) -> object:
-        cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
+        cut = self.setting.has_own_cuts(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
         return (*_unit_fields(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
 
     def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _Rows]:
-        if not self.setting.cuts_alike(candidate):
+        if not self.setting.has_own_cuts(candidate):
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # no share of a layer depends on these
-        workload = self.setting.laid(candidate)
-        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
+        workload = self.setting.workload_in(candidate)
+        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, check_deadlock=False)
         key = (id(layout.units), *_unit_fields(candidate))  # the rows keep the units alive, so that their id is not reused
         if key not in self._rows:
             self._rows[key] = _rows_of(layout, workload)

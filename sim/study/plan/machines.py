@@ -91,18 +91,18 @@ def planned_rows(
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     power_cap: str | None = None,
-    by: Computing = ALL_CORES,
+    computing: Computing = ALL_CORES,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
-    *document_of* must be picklable if *by* is several processes.
+    *document_of* must be picklable if *computing* is several processes.
     """
     _, unused = _without_unused_recipe(scenario)
     if unused:
         raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: has no effect in {unused}; add --precision fp8, or leave it out")
     job = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, fixed_fields = [(name, count) for name in names for count in (nodes or (None,))], specified_layout(scenario)
-    return _planned(job, fixed_fields, document_of, power_cap, points, progress, by)
+    return _planned(job, fixed_fields, document_of, power_cap, points, progress, computing)
 
 
 def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
@@ -120,22 +120,22 @@ def _planned(
     power_cap: str | None,
     points: Sequence[_Point],
     progress: Callable[[int, int], None] | None,
-    by: Computing,
+    computing: Computing,
 ) -> list[ComparedMachine]:
     """Return the row of each of *points*, in order."""
-    keys = [fingerprint([by.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in points]
+    keys = [fingerprint([computing.question, "planned", asdict(job), fixed_fields, power_cap, point]) for point in points]
     tasks = list(zip(keys, points, strict=True))
-    return machine_rows(partial(_row, job, fixed_fields, document_of, power_cap), tasks, by, progress)
+    return machine_rows(partial(_row, job, fixed_fields, document_of, power_cap), tasks, computing, progress)
 
 
-def laid_out(
+def with_planned_layouts(
     scenario: Scenario,
     rows: Sequence[ComparedMachine],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     but: Collection[str] = (),
     power_cap: str | None = None,
-    by: Computing = ALL_CORES,
+    computing: Computing = ALL_CORES,
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
@@ -149,7 +149,7 @@ def laid_out(
     if workload.model.transformer is None or workload.pretraining is not None or specified_layout(scenario):
         return list(rows)
     points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
-    planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, by), strict=True))
+    planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, computing), strict=True))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 
 
@@ -171,4 +171,4 @@ def _row(
     run: LayoutRun = best.run
     inputs = {**best_plan.inputs, "stack": "", "records": ""}
     document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": best_plan.tally.gap}
-    return ComparedMachine(scenario.hardware, count, document, provider=best_plan.ways[0][0].hardware.provider)
+    return ComparedMachine(scenario.hardware, count, document, provider=best_plan.layouts[0][0].hardware.provider)

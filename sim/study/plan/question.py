@@ -26,9 +26,9 @@ from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LayoutWay, LocalRefiner, fits, needed_bytes, usable
+from sim.study.plan.refine import LocalRefiner, PlacedLayout, fits, needed_bytes, usable_memory
 from sim.study.plan.search import Limits, Outcome, Tally, search
-from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking, precisions
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, parse_fixed, precisions, unsupported_option
 from sim.study.plan.step_cache import StepCache
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
@@ -61,7 +61,7 @@ class LayoutPlan:
     """The search's outcome on every cluster."""
 
     question: PlanQuestion
-    ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
+    layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
     tally: Tally
     global_batch: int
     tokens: float | None
@@ -70,7 +70,7 @@ class LayoutPlan:
     @property
     def sequence(self) -> int | None:
         """Return the tokens of a sample."""
-        return self.ways[0][0].workload.model.sequence
+        return self.layouts[0][0].workload.model.sequence
 
     @property
     def steps(self) -> float | None:
@@ -78,18 +78,18 @@ class LayoutPlan:
         return None if self.tokens is None or self.sequence is None else self.tokens / (self.global_batch * self.sequence)
 
     @property
-    def rated(self) -> bool:
+    def has_prices(self) -> bool:
         """Return whether every cluster has a price."""
-        return all(setting.rate is not None for setting, _ in self.ways)
+        return all(setting.rate is not None for setting, _ in self.layouts)
 
     @property
-    def refused(self) -> list[LayoutWay]:
+    def refused_schedules(self) -> list[PlacedLayout]:
         """Return a pipeline with each of the user's own schedules that runs on no pipeline, if such schedules were to take part."""
-        piped = [LayoutWay(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
+        piped = [PlacedLayout(setting, each) for setting, every in self.layouts for each in every if each.pipeline > 1]
         if not piped or "schedule" in self.question.fixed or "own_schedule" not in allowances(self.question.allowed):
             return []
-        tried = {way.candidate.schedule for way in piped}
-        first = min(piped, key=lambda way: way.candidate.virtual_stages)
+        tried = {placed_layout.candidate.schedule for placed_layout in piped}
+        first = min(piped, key=lambda placed_layout: placed_layout.candidate.virtual_stages)
         return [first._replace(candidate=first.candidate._replace(schedule=name)) for name in names(SCHEDULES) if name not in tried]
 
     def front(self) -> list[bool]:
@@ -109,7 +109,7 @@ def headroom(outcome: Outcome) -> float:
 
 def cost_of_step(outcome: Outcome) -> float | None:
     """Return the USD of one step; None without a price."""
-    rate = outcome.way.setting.rate
+    rate = outcome.placed_layout.setting.rate
     return None if rate is None else rate * outcome.time
 
 
@@ -130,7 +130,7 @@ def plan(
     limits = question.limits
     with Journal(journal) as steps:
         kept = StepCache(steps) if journal is not None else None
-        tally = search(layout_plan.ways, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
+        tally = search(layout_plan.layouts, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
     layout_plan = replace(layout_plan, tally=tally)
     if tally.best is None:
         raise _no_fit_error(layout_plan, trying)
@@ -151,26 +151,26 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
-    space = Space(batch, allowed, question.fixed, machine.spec.fabric.structured)
-    lacks = [lacking(one.spec, space) for one in loaded]
+    space = Space(batch, allowed, question.fixed, machine.spec.fabric.has_structure)
+    lacks = [unsupported_option(one.spec, space) for one in loaded]
     if all(lacks):
         raise SpecError(lacks[0])
     _require_able(machine.spec, [one.spec for one in loaded], space)
     _require_eight_bits(question, [one.spec for one in loaded], space)
-    ways = []
+    layouts = []
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)
         rate = price(hardware, question.scenario.market)
         share = each / worker_node(hardware).gpu_count
         for one in loaded:
             setting = Setting(hardware, each, one.spec, PriceBook(), None if rate is None else rate * share)
-            ways.append((setting, candidates(one.spec, nodes, each, space)))
-    if not any(each for _, each in ways):
-        raise SpecError(_contradiction(question, ways, space))
+            layouts.append((setting, candidates(one.spec, nodes, each, space)))
+    if not any(each for _, each in layouts):
+        raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None and loaded[0].spec.model.sequence is None:
         raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
-    return LayoutPlan(question, ways, Tally(), batch, tokens, inputs)
+    return LayoutPlan(question, layouts, Tally(), batch, tokens, inputs)
 
 
 def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
@@ -219,12 +219,12 @@ def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], s
     raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan uses fp8; {change}")
 
 
-def allowances(asked_for: Set[str]) -> frozenset[str]:
+def allowances(names: Set[str]) -> frozenset[str]:
     """Return the features that may take part. Raise SpecError for names that do not exist."""
     allowed = set(DEFAULT)
-    for name in asked_for:
+    for name in names:
         bare = name.removeprefix("no-").replace("-", "_")
-        if name == f"no-{bare}" and bare in asked_for:
+        if name == f"no-{bare}" and bare in names:
             raise SpecError(f"--allow {name}: contradicts {bare}; write one of the two")
         if bare not in ALLOWED:
             raise SpecError(
@@ -250,7 +250,7 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
         runs = scenario.stack or stack != "megatron-core" or is_transformer(one.spec.model)
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
-    return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.has_recipe] or loaded
+    return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded
 
 
 def is_transformer(model: Model) -> bool:
@@ -282,21 +282,21 @@ def _default_batch(workload: Workload, gpus: int) -> int:
     return workload.training.batch * workload.training.gradient_accumulation_steps * gpus
 
 
-def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> str:
+def _contradiction(question: PlanQuestion, layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> str:
     """Return why there is no layout at all, and the nearest change after which there is one."""
-    gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in ways})
+    gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in layouts})
     on = f"{any_of(gpus)} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
-    fields = fixed_of(question.fixed)
+    fields = parse_fixed(question.fixed)
     left_out = [
-        name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(ways, replace(space, allowed=space.allowed | {name}))
+        name for name in sorted(ALLOWED.keys() - space.allowed) if _has_layouts(layouts, replace(space, allowed=space.allowed | {name}))
     ]
     if fields and left_out:
         return f"--fix {stated}: needs to be allowed; add --allow {left_out[0]}"
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         values: set[object] = set()
-        for setting, _ in ways:
+        for setting, _ in layouts:
             free = candidates(setting.workload, setting.nodes, setting.gpus_per_node, replace(space, fixed=rest))
             values |= {getattr(each, FIXED.get(key, key)) for each in free}
         if values:
@@ -308,14 +308,14 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
     return f"--global-batch {space.global_batch}: does not divide evenly over the data ranks of any layout of {on}; {least} would"
 
 
-def _has_layouts(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
+def _has_layouts(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
     """Return whether *space* has a layout on any cluster."""
-    return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
+    return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in layouts)
 
 
 def _no_fit_error(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
     """Return the error that no layout fits, with the excess of the nearest one, and the smallest change that would help."""
-    tally, setting = layout_plan.tally, layout_plan.ways[-1][0]
+    tally, setting = layout_plan.tally, layout_plan.layouts[-1][0]
     node = worker_node(setting.hardware)
     limit = layout_plan.question.limits.memory
     memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
@@ -340,9 +340,9 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
-    nodes = layout_plan.ways[-1][0].nodes
+    nodes = layout_plan.layouts[-1][0].nodes
     for times in (2, 4, 8, 16, 32):
-        batch = max(layout_plan.global_batch, nodes * times * layout_plan.ways[-1][0].gpus_per_node)
+        batch = max(layout_plan.global_batch, nodes * times * layout_plan.layouts[-1][0].gpus_per_node)
         grown = replace(base.scenario, global_batch=batch)
         trials.append((f"--nodes {nodes * times}", replace(base, scenario=grown, nodes=[nodes * times], gpus=None)))
     for text, trial in trials:
@@ -358,10 +358,12 @@ def _helpful_change(layout_plan: LayoutPlan, trying: Callable[[str], None]) -> s
 def _any_fits(layout_plan: LayoutPlan) -> bool:
     """Return whether a layout of *layout_plan* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
     memory = layout_plan.question.limits.memory
-    near: list[tuple[float, LayoutWay]] = []
-    for setting, every in layout_plan.ways:
+    near: list[tuple[float, PlacedLayout]] = []
+    for setting, every in layout_plan.layouts:
         least = floors(setting, every, most=0.0).memory
         near += [
-            (float(need), LayoutWay(setting, each)) for need, each in zip(least, every, strict=True) if need <= usable(setting, memory)
+            (float(need), PlacedLayout(setting, each))
+            for need, each in zip(least, every, strict=True)
+            if need <= usable_memory(setting, memory)
         ]
-    return any(fits(way, memory) for _, way in sorted(near, key=lambda each: each[0]))
+    return any(fits(placed_layout, memory) for _, placed_layout in sorted(near, key=lambda each: each[0]))

@@ -29,14 +29,14 @@ LEAST: Final[Level] = 1
 """Level of a layout with a recurrence: the simulation is next."""
 
 
-class LayoutWay(NamedTuple):
+class PlacedLayout(NamedTuple):
     """A layout and the cluster it is placed on."""
 
     setting: Setting
     candidate: LayoutCandidate
 
 
-class Bound(NamedTuple):
+class StepBound(NamedTuple):
     """Lower bound of a step."""
 
     time: float
@@ -45,20 +45,20 @@ class Bound(NamedTuple):
     """The objective."""
 
 
-class Step(NamedTuple):
+class RefinedStep(NamedTuple):
     """A layout's memory, and its simulated step if the memory fits."""
 
     memory: tuple[StageMemory, ...]
     played: PlayedLayout | None
 
     @property
-    def needed(self) -> float:
+    def needed_bytes(self) -> float:
         """Return the bytes that its fullest rank takes from the GPU."""
         return max(map(needed_bytes, self.memory))
 
-    def thrashes(self, way: LayoutWay) -> bool:
-        """Return whether the memory of a GPU of *way* is so full that its allocator frees and retries."""
-        return any(stage.verdict(worker_node(way.setting.hardware).gpu) == "thrashes" for stage in self.memory)
+    def thrashes(self, placed_layout: PlacedLayout) -> bool:
+        """Return whether the memory of a GPU of *placed_layout* is so full that its allocator frees and retries."""
+        return any(stage.verdict(worker_node(placed_layout.setting.hardware).gpu) == "thrashes" for stage in self.memory)
 
 
 class RefineTask(NamedTuple):
@@ -66,10 +66,10 @@ class RefineTask(NamedTuple):
 
     number: int
     level: Level
-    way: LayoutWay
+    placed_layout: PlacedLayout
 
 
-RefineResult = Bound | Step | None
+RefineResult = StepBound | RefinedStep | None
 """The result of a task; None if the engine refuses the layout."""
 LookAhead = Callable[[int], list[RefineTask]]
 """Returns up to that many tasks that may be requested next, the likeliest first."""
@@ -89,73 +89,77 @@ class LocalRefiner:
     objective: Objective
     memory: float | None
     """Maximum bytes of each GPU that a layout may need; None: all."""
-    kept: StepCache | None = None
+    cache: StepCache | None = None
 
     def __call__(self, task: RefineTask, ahead: LookAhead) -> RefineResult:
         """Return the result of *task*."""
         try:
-            return least(task.way, self.objective) if task.level == FLOOR else simulated(task.way, self.memory, self.kept)
+            return (
+                least_step(task.placed_layout, self.objective)
+                if task.level == FLOOR
+                else simulate_step(task.placed_layout, self.memory, self.cache)
+            )
         except JournalError:
             raise
         except SpecError:
             return None
 
 
-def usable(setting: Setting, memory: float | None) -> float:
+def usable_memory(setting: Setting, memory: float | None) -> float:
     """Return the bytes of each GPU that a layout may need: *memory*, or all of the GPU's if that is less."""
     own = worker_node(setting.hardware).gpu.memory
     return own if memory is None else min(own, memory)
 
 
-def least(way: LayoutWay, objective: Objective) -> Bound:
-    """Return a lower bound of a step of *way*, by its recurrence."""
-    workload, layout = laid_out(way)
-    setting = way.setting
+def least_step(placed_layout: PlacedLayout, objective: Objective) -> StepBound:
+    """Return a lower bound of a step of *placed_layout*, by its recurrence."""
+    workload, layout = workload_and_layout(placed_layout)
+    setting = placed_layout.setting
     scene = layout_scene(setting.hardware, workload, layout, setting.book)
     seconds = least_time(scene)
     if objective != "energy":
-        return Bound(seconds, scale(setting, objective) * seconds)
+        return StepBound(seconds, scale(setting, objective) * seconds)
     share = min(1.0, least_work(scene) / seconds)  # computing draws the most power: less of it, in a shorter step, uses less energy
     power = min(site_power(setting, shares, workload) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
-    return Bound(seconds, power * seconds)
+    return StepBound(seconds, power * seconds)
 
 
-def laid_out(way: LayoutWay) -> tuple[Workload, Layout]:
-    """Return the workload of *way*, and its layout."""
-    workload = way.setting.laid(way.candidate)
-    return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
+def workload_and_layout(placed_layout: PlacedLayout) -> tuple[Workload, Layout]:
+    """Return the workload of *placed_layout*, and its layout."""
+    workload = placed_layout.setting.workload_in(placed_layout.candidate)
+    return workload, prepare(placed_layout.setting.hardware, workload, placed_layout.setting.gpus_per_node, check_deadlock=False)
 
 
-def memory_of(way: LayoutWay) -> Step:
-    """Return the memory of *way*, without simulating it. Raise SpecError if the engine refuses it."""
-    workload, layout = laid_out(way)
-    return Step(memory_by_stage(layout, workload, worker_node(way.setting.hardware).gpu), None)
+def memory_of(placed_layout: PlacedLayout) -> RefinedStep:
+    """Return the memory of *placed_layout*, without simulating it. Raise SpecError if the engine refuses it."""
+    workload, layout = workload_and_layout(placed_layout)
+    return RefinedStep(memory_by_stage(layout, workload, worker_node(placed_layout.setting.hardware).gpu), None)
 
 
-def fits(way: LayoutWay, memory: float | None) -> bool:
-    """Return whether *way* runs and needs at most *memory* bytes of each GPU, without simulating it."""
+def fits(placed_layout: PlacedLayout, memory: float | None) -> bool:
+    """Return whether *placed_layout* runs and needs at most *memory* bytes of each GPU, without simulating it."""
     try:
-        if memory_of(way).needed > usable(way.setting, memory):
+        if memory_of(placed_layout).needed_bytes > usable_memory(placed_layout.setting, memory):
             return False
-        workload, layout = laid_out(way)
-        layout_scene(way.setting.hardware, workload, layout, way.setting.book)
+        workload, layout = workload_and_layout(placed_layout)
+        layout_scene(placed_layout.setting.hardware, workload, layout, placed_layout.setting.book)
     except SpecError:
         return False
     return True
 
 
-def simulated(way: LayoutWay, memory: float | None, kept: StepCache | None = None) -> Step:
-    """Return the step of *way*, read from *kept* or simulated; only its memory if that exceeds *memory* bytes of a GPU."""
-    setting = way.setting
-    workload, layout = laid_out(way)
+def simulate_step(placed_layout: PlacedLayout, memory: float | None, cache: StepCache | None = None) -> RefinedStep:
+    """Return the step of *placed_layout*, read from *cache* or simulated; only its memory if that exceeds *memory* bytes of a GPU."""
+    setting = placed_layout.setting
+    workload, layout = workload_and_layout(placed_layout)
     held = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
-    if Step(held, None).needed > usable(setting, memory):
-        return Step(held, None)
+    if RefinedStep(held, None).needed_bytes > usable_memory(setting, memory):
+        return RefinedStep(held, None)
 
     def played() -> PlayedLayout:
         return play_steadily(layout_scene(setting.hardware, workload, layout, setting.book))
 
-    return Step(held, played() if kept is None else kept.played(setting, way.candidate, played))
+    return RefinedStep(held, played() if cache is None else cache.get_or_play(setting, placed_layout.candidate, played))
 
 
 def needed_bytes(stage: StageMemory) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from sim.study.plan.refine import FLOOR, LEAST, Bound, Level, LookAhead, Refine, RefineResult, RefineTask
+from sim.study.plan.refine import FLOOR, LEAST, Level, LookAhead, Refine, RefineResult, RefineTask, StepBound
 
 RECENT: Final = 16
 """Number of answers of each kind over which times are averaged: about those of one wave of two processes (`sim.study.plan.ahead`)."""
 
 
-class Left(NamedTuple):
+class RemainingWork(NamedTuple):
     """The expected remaining work of a search."""
 
     bounds: float
@@ -43,17 +43,17 @@ class Outlook:
         answer = self._refine(task, ahead)
         self._seconds[task.level].append(self._clock() - begin)
         self._simulations += task.level == LEAST
-        if isinstance(answer, Bound) and value > 0.0:
+        if isinstance(answer, StepBound) and value > 0.0:
             self._rises[FLOOR].append(max(1.0, answer.value / value))
         return answer
 
-    def note(self, value: float, least: float, penalty: float) -> None:
+    def record(self, value: float, least: float, penalty: float) -> None:
         """Record a simulated layout of *value*, which is *penalty* times its value without thrashing, and of the bound *least*."""
         self._values.append(value)
         self._rises[LEAST].append(value / penalty / least if least > 0.0 else 1.0)
         self._good += penalty == 1.0
 
-    def left(self, queue: Sequence[tuple[float, int, Level]], shown: int, most: int) -> Left:
+    def remaining_work(self, queue: Sequence[tuple[float, int, Level]], shown: int, most: int) -> RemainingWork:
         """Return the remaining work of a search for *shown* rows; *queue* holds (value, number, level); at most *most* are simulated."""
         rise, above = (median(self._rises[level] or [1.0]) for level in (LEAST, FLOOR))
         good = (self._good + 1) / (self._simulations + 1)  # layouts that did not fit after all are not good either
@@ -61,7 +61,7 @@ class Outlook:
         last = _last(sorted([(value, 1.0) for value in self._values] + [(value * rise, good) for value in bounded]), shown)
         bounds = sum(level == FLOOR and value < last for value, _, level in queue)
         simulations = min(most - len(self._values), sum(value < last for value in bounded))
-        return Left(bounds, simulations, bounds * self._mean(FLOOR) + simulations * self._mean(LEAST))
+        return RemainingWork(bounds, simulations, bounds * self._mean(FLOOR) + simulations * self._mean(LEAST))
 
     def _mean(self, level: Level) -> float:
         return fmean(self._seconds[level]) if self._seconds[level] else 0.0

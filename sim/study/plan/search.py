@@ -21,11 +21,24 @@ from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
-from sim.study.plan.refine import FLOOR, LEAST, Bound, LayoutWay, Level, LocalRefiner, Refine, RefineTask, Step, laid_out, memory_of, usable
-from sim.study.plan.refine import least as least_of
-from sim.study.plan.remaining import Left, Outlook
+from sim.study.plan.refine import (
+    FLOOR,
+    LEAST,
+    Level,
+    LocalRefiner,
+    PlacedLayout,
+    Refine,
+    RefinedStep,
+    RefineTask,
+    StepBound,
+    memory_of,
+    usable_memory,
+    workload_and_layout,
+)
+from sim.study.plan.refine import least_step as least_of
+from sim.study.plan.remaining import Outlook, RemainingWork
 from sim.study.plan.space import LayoutCandidate
-from sim.study.power_cap import Limited, least_share, limited_run
+from sim.study.power_cap import LimitedSteps, least_share, limit_run
 
 THRASH: Final = 3.0
 """Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
@@ -43,13 +56,13 @@ _Entry = tuple[float, int, Level]
 class Outcome:
     """A simulated layout."""
 
-    way: LayoutWay
+    placed_layout: PlacedLayout
     run: LayoutRun
     bound: float
     """Seconds of a step by the recurrence."""
     value: float
     """The objective per step: seconds, USD (node-seconds without a price), or joules of the site."""
-    limit: Limited | None = None
+    limit: LimitedSteps | None = None
     """Its steps with a power limit on GPUs, if there is one."""
 
     @property
@@ -70,7 +83,7 @@ class Outcome:
     @property
     def joules(self) -> float:
         """Return the joules of a step. Raise SpecError if the power of the GPU is not specified."""
-        return joules_of_step(self.way.setting, self.run) if self.limit is None else self.limit.joules * self.run.global_batch
+        return joules_of_step(self.placed_layout.setting, self.run) if self.limit is None else self.limit.joules * self.run.global_batch
 
 
 @dataclass
@@ -89,9 +102,9 @@ class Tally:
     interrupted: bool = False
     needs: list[float] = field(default_factory=list)
     """Lower bound of the bytes of each layout that may fit."""
-    left: Left | None = None
+    remaining_work: RemainingWork | None = None
     """The expected remaining work of the search, if progress is reported."""
-    tightest: tuple[float, LayoutWay] | None = None
+    tightest: tuple[float, PlacedLayout] | None = None
     """The least excess over the memory (bytes) of any layout that does not fit, and that layout; None if there is none."""
 
     @property
@@ -124,35 +137,35 @@ class Limits:
     power_cap: str | None = None
     """Power limit of each GPU, such as ``500 W``: longer steps, which the bounds ignore, at less power."""
 
-    def share(self, way: LayoutWay) -> float:
-        """Return the factor by which the power cap may reduce the bound of *way*: only energy falls."""
+    def share(self, placed_layout: PlacedLayout) -> float:
+        """Return the factor by which the power cap may reduce the bound of *placed_layout*: only energy falls."""
         if self.power_cap is None or self.objective != "energy":
             return 1.0
-        return least_share(worker_node(way.setting.hardware), way.setting.workload, self.power_cap)
+        return least_share(worker_node(placed_layout.setting.hardware), placed_layout.setting.workload, self.power_cap)
 
 
 def search(
-    ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]],
+    layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]],
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tally:
-    """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends the search with the results so far.
+    """Return the best of *layouts* by simulation, best first, and what is proven. Ctrl-C ends the search with the results so far.
 
     *refine* refines each layout, by default in this process; *progress* gets the tally, with remaining time by *clock* (s). Raise
     JournalError if the journal of *refine* fails.
     """
-    tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
+    tally = Tally(candidates=sum(len(candidates) for _, candidates in layouts))
     queue: list[_Entry] = []
-    every: list[LayoutWay] = []
+    every: list[PlacedLayout] = []
     try:
-        for setting, candidates in ways:
+        for setting, candidates in layouts:
             _bounded(setting, candidates, limits, tally, queue, every)
         outlook = Outlook(refine or LocalRefiner(limits.objective, limits.memory), clock)
         for _ in _refined(tally, queue, every, limits, outlook):
             if progress is not None:
-                tally.left = outlook.left(queue, limits.shown, limits.simulations)
+                tally.remaining_work = outlook.remaining_work(queue, limits.shown, limits.simulations)
                 progress(tally)
     except KeyboardInterrupt:
         tally.interrupted = True
@@ -163,67 +176,67 @@ def search(
     return tally
 
 
-def best_by_recurrence(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, LayoutWay] | None:
+def best_by_recurrence(layouts: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, PlacedLayout] | None:
     """Return the least value of a step by its recurrence, and its layout; None if no layout fits. Nothing is simulated.
 
     A layout that thrashes counts `THRASH` times its time, as in `search`.
     """
     queue: list[_Entry] = []
-    every: list[LayoutWay] = []
-    for setting, candidates in ways:
+    every: list[PlacedLayout] = []
+    for setting, candidates in layouts:
         with suppress(SpecError):
             _bounded(setting, candidates, limits, Tally(), queue, every)
     while queue:
         value, number, level = queue[0]
-        way = every[number]
+        placed_layout = every[number]
         if level == LEAST:
-            return value, way
+            return value, placed_layout
         with suppress(SpecError):
-            held = memory_of(way)
-            if held.needed <= usable(way.setting, limits.memory):
-                bound = limits.share(way) * least_of(way, limits.objective).value
-                heapq.heapreplace(queue, (max(value, bound * (THRASH if held.thrashes(way) else 1.0)), number, LEAST))
+            held = memory_of(placed_layout)
+            if held.needed_bytes <= usable_memory(placed_layout.setting, limits.memory):
+                bound = limits.share(placed_layout) * least_of(placed_layout, limits.objective).value
+                heapq.heapreplace(queue, (max(value, bound * (THRASH if held.thrashes(placed_layout) else 1.0)), number, LEAST))
                 continue
         heapq.heappop(queue)
     return None
 
 
 def _bounded(
-    setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[LayoutWay]
+    setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[PlacedLayout]
 ) -> None:
     """Put every layout that may fit into *queue*, with its bound."""
     if not candidates:
         return
-    memory = usable(setting, limits.memory)
+    memory = usable_memory(setting, limits.memory)
     each = floors(setting, candidates, memory)
-    weight = scale(setting, limits.objective) * limits.share(LayoutWay(setting, candidates[0]))
+    weight = scale(setting, limits.objective) * limits.share(PlacedLayout(setting, candidates[0]))
     for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
         if needed > memory:
             tally.infeasible += 1
-            _note_tightest(tally, float(needed) - memory, LayoutWay(setting, candidate))
+            _note_tightest(tally, float(needed) - memory, PlacedLayout(setting, candidate))
         else:
             tally.needs.append(float(needed))
             heapq.heappush(queue, (weight * float(least), len(every), FLOOR))
-            every.append(LayoutWay(setting, candidate))
+            every.append(PlacedLayout(setting, candidate))
 
 
-def _note_tightest(tally: Tally, excess: float, way: LayoutWay) -> None:
+def _note_tightest(tally: Tally, excess: float, placed_layout: PlacedLayout) -> None:
     if excess < (math.inf if tally.tightest is None else tally.tightest[0]):  # infinite if the engine refuses the layout
-        tally.tightest = (excess, way)
+        tally.tightest = (excess, placed_layout)
 
 
-def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
+def _refined(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Refine the layout with the least value until the table is proven, or the limit of simulations is reached."""
     bounds: dict[int, float] = {}
     yield from _first(tally, queue, every, limits, outlook)
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
-        way = every[number]
-        refined = outlook.answer(RefineTask(number, level, way), lambda most: _next(tally, queue, every, limits, most), value)
-        if isinstance(refined, Bound):
+        placed_layout = every[number]
+        refined = outlook.answer(RefineTask(number, level, placed_layout), lambda most: _next(tally, queue, every, limits, most), value)
+        if isinstance(refined, StepBound):
             bounds[number] = refined.time
             tally.bounded += 1
-            heapq.heapreplace(queue, (max(value, limits.share(way) * refined.value), number, LEAST))
+            heapq.heapreplace(queue, (max(value, limits.share(placed_layout) * refined.value), number, LEAST))
             continue
         heapq.heappop(queue)
         if refined is None:  # a combination that the engine refuses
@@ -231,15 +244,15 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
             continue
         if refined.played is None:
             tally.infeasible += 1
-            _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
+            _note_tightest(tally, refined.needed_bytes - usable_memory(placed_layout.setting, limits.memory), placed_layout)
         else:
-            tally.outcomes.append(outcome_of(way, refined, bounds[number], limits))
-            outlook.note(tally.outcomes[-1].value, value, tally.outcomes[-1].penalty)
+            tally.outcomes.append(outcome_of(placed_layout, refined, bounds[number], limits))
+            outlook.record(tally.outcomes[-1].value, value, tally.outcomes[-1].penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 
 
-def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, most: int) -> list[RefineTask]:
+def _next(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, most: int) -> list[RefineTask]:
     """Return up to *most* tasks that the search comes to next, unless earlier results exclude them."""
     worst = tally.outcomes[limits.shown - 1].value if len(tally.outcomes) >= limits.shown else math.inf
     tasks = [RefineTask(number, level, every[number]) for value, number, level in heapq.nsmallest(most, queue) if value < worst]
@@ -248,7 +261,7 @@ def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits:
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
+def _first(tally: Tally, queue: list[_Entry], every: Sequence[PlacedLayout], limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Simulate one layout that surely fits, so that there is an early result: with less and less memory until one fits.
 
     The bound knows little of the memory of a user's own schedule, so a built-in schedule comes first.
@@ -258,26 +271,28 @@ def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits
     built_in = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
     quick = [entry for entry in built_in if _passes(every[entry[1]]) <= FEW] or built_in
     for share in ROOMY:
-        roomy = [entry for entry in quick if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        roomy = [entry for entry in quick if tally.needs[entry[1]] <= share * usable_memory(every[entry[1]].setting, limits.memory)]
         if not roomy:
             return
         entry = min(roomy)
-        way = every[entry[1]]
-        bound = outlook.answer(RefineTask(entry[1], FLOOR, way), lambda most: [], entry[0])
-        step = outlook.answer(RefineTask(entry[1], LEAST, way), lambda most: [], entry[0]) if isinstance(bound, Bound) else None
-        if isinstance(bound, Bound) and isinstance(step, Step) and step.played is not None:
+        placed_layout = every[entry[1]]
+        bound = outlook.answer(RefineTask(entry[1], FLOOR, placed_layout), lambda most: [], entry[0])
+        step = (
+            outlook.answer(RefineTask(entry[1], LEAST, placed_layout), lambda most: [], entry[0]) if isinstance(bound, StepBound) else None
+        )
+        if isinstance(bound, StepBound) and isinstance(step, RefinedStep) and step.played is not None:
             queue.remove(entry)
             heapq.heapify(queue)
             tally.bounded += 1
-            tally.outcomes.append(outcome_of(way, step, bound.time, limits))
-            outlook.note(tally.outcomes[-1].value, max(entry[0], limits.share(way) * bound.value), tally.outcomes[-1].penalty)
+            tally.outcomes.append(outcome_of(placed_layout, step, bound.time, limits))
+            outlook.record(tally.outcomes[-1].value, max(entry[0], limits.share(placed_layout) * bound.value), tally.outcomes[-1].penalty)
             yield
             return
 
 
-def _passes(way: LayoutWay) -> int:
-    """Return how many passes a simulation of *way* plays: of each chunk, or of each block that gathers its weights."""
-    own, model = way.candidate, way.setting.workload.model
+def _passes(placed_layout: PlacedLayout) -> int:
+    """Return how many passes a simulation of *placed_layout* plays: of each chunk, or of each block that gathers its weights."""
+    own, model = placed_layout.candidate, placed_layout.setting.workload.model
     blocks = len(model.layers) if model.transformer is None else model.transformer.layers
     return own.micro_batches * (blocks if own.shard == "parameters" else own.parts)
 
@@ -289,11 +304,11 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
-def outcome_of(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcome:
-    """Return the outcome of the simulated *step* of *way*."""
+def outcome_of(placed_layout: PlacedLayout, step: RefinedStep, bound: float, limits: Limits) -> Outcome:
+    """Return the outcome of the simulated *step* of *placed_layout*."""
     assert step.played is not None
-    run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)
-    limit = None if limits.power_cap is None else limited_run(run, limits.power_cap)
-    outcome = Outcome(way, run, bound, 0.0, limit)
-    each = outcome.joules if limits.objective == "energy" else scale(way.setting, limits.objective) * outcome.step_time
+    run = LayoutRun(placed_layout.setting.hardware, *workload_and_layout(placed_layout), step.played, step.memory)
+    limit = None if limits.power_cap is None else limit_run(run, limits.power_cap)
+    outcome = Outcome(placed_layout, run, bound, 0.0, limit)
+    each = outcome.joules if limits.objective == "energy" else scale(placed_layout.setting, limits.objective) * outcome.step_time
     return replace(outcome, value=each * outcome.penalty)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.flips import Flips, Knob, Ways, filter_layouts, flips, same_but_micro_batches
+from sim.study.plan.flips import Flips, Knob, LayoutsBySetting, filter_layouts, flips, same_but_micro_batches
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, prepare_plan
 from sim.study.plan.refine import LocalRefiner
@@ -52,7 +52,7 @@ class ChangeEffect:
         if self.flips is None:
             return None
         up = self.change == DOUBLED
-        middles = [(flip.holds + flip.lost) / 2 / self.flips.own for flip in self.flips.flips]
+        middles = [(flip.holding_value + flip.losing_value) / 2 / self.flips.planned_value for flip in self.flips.flips]
         return next((middle for middle in middles if (middle > 1) == up), None)
 
 
@@ -65,16 +65,18 @@ class _Change(NamedTuple):
     knob: Knob
 
 
-def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[ChangeEffect]:
-    """Return the effect of each change on the best layout of *made*. After Ctrl-C, the remaining changes are marked as interrupted."""
-    best = made.tally.best
+def sensitivity(
+    layout_plan: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None
+) -> list[ChangeEffect]:
+    """Return the effect of each change on the best layout of *layout_plan*. After Ctrl-C, changes not searched are marked so."""
+    best = layout_plan.tally.best
     if best is None:
         return []
     turns: list[ChangeEffect] = []
-    changes = _changes(made)
+    changes = _changes(layout_plan)
     try:
         for change in changes:
-            turns.append(_turn(made, best, change, crew))
+            turns.append(_turn(layout_plan, best, change, crew))
             if progress is not None:
                 progress(len(turns), len(changes))
     except KeyboardInterrupt:
@@ -85,15 +87,15 @@ def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = 
 def _changes(made: LayoutPlan) -> list[_Change]:
     scenario = replace(made.question.scenario, global_batch=made.global_batch)
 
-    def ways_of(changed: Scenario) -> Ways:
-        return prepare_plan(replace(made.question, scenario=changed)).ways
+    def ways_of(changed: Scenario) -> LayoutsBySetting:
+        return prepare_plan(replace(made.question, scenario=changed)).layouts
 
-    def slower(speed: float) -> Ways:
-        return [(_slower(setting, speed), every) for setting, every in made.ways]
+    def slower(speed: float) -> LayoutsBySetting:
+        return [(_slower(setting, speed), every) for setting, every in made.layouts]
 
     changes = []
-    if max(setting.nodes for setting, _ in made.ways) > 1:
-        changes.append(_Change(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, whole=False)))
+    if max(setting.nodes for setting, _ in made.layouts) > 1:
+        changes.append(_Change(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, is_integer=False)))
     if made.sequence is not None:
         knob = Knob(made.sequence, STEPS, lambda tokens: ways_of(replace(scenario, sequence=int(tokens))))
         changes.append(_Change(DOUBLED, "tokens", 2.0, knob))
@@ -104,32 +106,32 @@ def _changes(made: LayoutPlan) -> list[_Change]:
 
 
 def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None) -> ChangeEffect:
-    limits, own, value = replace(made.question.limits, shown=1), best.way.candidate, _changed(change)
+    limits, own, value = replace(made.question.limits, shown=1), best.placed_layout.candidate, _changed(change)
 
-    def searched(ways: Ways) -> Outcome | None:
-        tally = search(ways, limits, refine=refiner(LocalRefiner(limits.objective, limits.memory), crew))
+    def searched(layouts: LayoutsBySetting) -> Outcome | None:
+        tally = search(layouts, limits, refine=refiner(LocalRefiner(limits.objective, limits.memory), crew))
         if tally.interrupted:
             raise KeyboardInterrupt
         return tally.best
 
-    ways: Ways = []
+    layouts: LayoutsBySetting = []
     problem, winner = "no layout fits", None
     try:
-        ways = change.knob.ways(value)
-        winner = searched(ways)
+        layouts = change.knob.layouts_at(value)
+        winner = searched(layouts)
     except SpecError as error:
         problem = error.problems[0]
-    leaders = {value: None if winner is None else winner.way.candidate}
+    leaders = {value: None if winner is None else winner.placed_layout.candidate}
     where = flips(change.knob, own, limits, leaders)
     if winner is None:
         return ChangeEffect(change.name, None, False, None, change.unit, where, problem)
-    same = same_but_micro_batches(own, winner.way.candidate)
-    return ChangeEffect(change.name, winner, same, winner if same else searched(filter_layouts(ways, own)), change.unit, where)
+    same = same_but_micro_batches(own, winner.placed_layout.candidate)
+    return ChangeEffect(change.name, winner, same, winner if same else searched(filter_layouts(layouts, own)), change.unit, where)
 
 
 def _changed(change: _Change) -> float:
-    value = change.factor * change.knob.own
-    return float(int(value)) if change.knob.whole else value
+    value = change.factor * change.knob.planned_value
+    return float(int(value)) if change.knob.is_integer else value
 
 
 def _slower(setting: Setting, factor: float) -> Setting:

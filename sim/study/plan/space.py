@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
-from sim.parallel.schedule import check
+from sim.parallel.schedule import check_schedule
 from sim.parallel.split import split, split_block
 from sim.spec.extensions import SCHEDULES as OWN
-from sim.spec.extensions import extension, names, turn
+from sim.spec.extensions import extension, names, registration_count
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
@@ -124,16 +124,18 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     options = workload.training.stack.mesh
     if options is None:
         raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
-    return [each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, fixed_of(space.fixed or {}))]
+    return [
+        each for each in _all_candidates(workload, options, nodes, gpus_per_node, space) if _matches(each, parse_fixed(space.fixed or {}))
+    ]
 
 
-def lacking(workload: Workload, space: Space) -> str:
+def unsupported_option(workload: Workload, space: Space) -> str:
     """Return a sentence on the first option of *space* that the workload's stack does not support; empty if there is none."""
     stack, options, fixed = workload.training.stack.name, workload.training.stack.mesh, space.fixed or {}
     if options is None:
         return ""
     has = f"{stack} has the schedules {', '.join(options.schedules)}"
-    for key, value in fixed_of(fixed).items():
+    for key, value in parse_fixed(fixed).items():
         option = next(f"--fix {name}={fixed[name]}" for name in fixed if FIXED.get(name, name) == key)
         if key in SPLIT_AXES and key not in options.axes and value != 1:
             return f"{option}: {stack} does not support {key} parallelism; leave it out, or name another --stack"
@@ -155,10 +157,10 @@ def lacking(workload: Workload, space: Space) -> str:
     return ""
 
 
-def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the *given* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
+def parse_fixed(texts: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the *texts* fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
     fields: dict[str, object] = {}
-    for key, text in given.items():
+    for key, text in texts.items():
         name = FIXED.get(key, key)
         if name not in LayoutCandidate._fields or name in ("nodes", "data"):
             names = ", ".join(sorted({*FIXED, *LayoutCandidate._fields} - {"nodes", "data"}))
@@ -193,7 +195,7 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 def precisions(workload: Workload, space: Space) -> list[str]:
     """Return the precisions to try, the workload's own first: only Megatron's stacks multiply in NVFP4, and FP8 depends on the recipe."""
     options = workload.training.stack.mesh
-    more = {"fp8": workload.training.has_recipe, "nvfp4": options is not None and options.framework == "megatron"}
+    more = {"fp8": workload.training.supports_recipe, "nvfp4": options is not None and options.framework == "megatron"}
     return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
@@ -327,7 +329,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
         ):
             continue
         try:
-            check(schedule, stages, virtual, micro_batches)
+            check_schedule(schedule, stages, virtual, micro_batches)
         except SpecError:
             continue
         yield schedule, virtual
@@ -336,7 +338,7 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
         for name in names(OWN):
             few = _few(micro_batches, stages)
             able = (size for size in chunks if stages * size <= blocks or stages * size == cut)
-            runs = (size for size in able if _runs(name, turn(OWN, name), stages, size, few, options.sends_ahead))
+            runs = (size for size in able if _runs(name, registration_count(OWN, name), stages, size, few, options.sends_ahead))
             yield from ((name, size) for size in runs)
 
 

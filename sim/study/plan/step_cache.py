@@ -38,7 +38,7 @@ class StepCache:
         """Return whether the step of *candidate* is in the journal."""
         return self._key(setting, candidate) in self._journal
 
-    def played(self, setting: Setting, candidate: LayoutCandidate, play: Callable[[], PlayedLayout]) -> PlayedLayout:
+    def get_or_play(self, setting: Setting, candidate: LayoutCandidate, play: Callable[[], PlayedLayout]) -> PlayedLayout:
         """Return the step of *candidate*, from the journal or simulated by *play*. Raise JournalError if the journal fails."""
         try:
             if self.has(setting, candidate):

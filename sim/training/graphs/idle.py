@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
-from sim.training.graphs.run import Done, GraphPlayed, named
+from sim.training.graphs.run import CompletedOperation, PlayedGraphs, operation_name
 
 _COMPUTES, _MOVES, _HOST, _MEMORY, _MEETS = range(5)
 _RANKED: Final = {"gpu": _COMPUTES, "host": _HOST, "memory": _MEMORY}
@@ -46,15 +46,15 @@ class RankStep:
     """What the rank does and waits for, in chronological order."""
 
 
-def rank_steps(played: GraphPlayed) -> tuple[RankStep, ...]:
+def rank_steps(played: PlayedGraphs) -> tuple[RankStep, ...]:
     """Return the step of each rank of *played*."""
     claims: list[list[_Claim]] = [[] for _ in played.ends]
     for work in played.log.work:
         if work.stream in _RANKED:
             claims[work.rank].append(_of_work(work))
     for done in played.done:
-        ready = done.begin if done.node.kind == "send" else max(done.came)
-        for rank, came in zip(done.ranks, done.came, strict=True):
+        ready = done.begin if done.node.kind == "send" else max(done.arrivals)
+        for rank, came in zip(done.ranks, done.arrivals, strict=True):
             claims[rank] += _of_operation(done, came, ready)
     return tuple(_rank_step(rank, own, played.time) for rank, own in enumerate(claims))
 
@@ -63,11 +63,11 @@ def _of_work(work: WorkSpan) -> _Claim:
     return _Claim(_RANKED[work.stream], work.t0, work.t1, work.cause, work.resource)
 
 
-def _of_operation(done: Done, came: float, ready: float) -> Iterator[_Claim]:
+def _of_operation(done: CompletedOperation, came: float, ready: float) -> Iterator[_Claim]:
     """Yield the claims of *done* for a member that arrived at *came*: waiting for others until *ready*, queueing, and the transfer."""
-    group, message = named(done.node), done.node.kind == "send"
+    group, message = operation_name(done.node), done.node.kind == "send"
     if ready > came:
-        last = done.ranks[0 if message else done.came.index(ready)]
+        last = done.ranks[0 if message else done.arrivals.index(ready)]
         cause, whom = (Cause.PIPELINE, "to send") if message else (Cause.STRAGGLER, f"the last to arrive at {group}")
         yield _Claim(_MEETS, came, ready, cause, f"rank {last}, {whom}", group)
     if done.begin > ready and done.pieces:

@@ -20,7 +20,7 @@ from sim.training.collectives.price.links import limited_rate, link_of
 from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, message_price
 from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC
-from sim.training.communicator import Fluid
+from sim.training.communicator import FluidCost
 from sim.training.job import job_slots
 
 
@@ -36,7 +36,7 @@ class GraphPrices:
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """The cause and description to report when a live link limits an operation."""
     _plans: dict[object, CollectivePlan] = field(default_factory=dict)
-    _prices: dict[object, Fluid] = field(default_factory=dict)
+    _prices: dict[object, FluidCost] = field(default_factory=dict)
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -52,21 +52,21 @@ class GraphPrices:
         """Return the node that *rank* is on."""
         return self.slots[self.places[rank][0]].node
 
-    def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
+    def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> FluidCost:
         """Return the price of *op* on *nbytes* among *ranks*, which are two or more."""
         key = (ranks, op, nbytes)
         if key not in self._prices:
             self._prices[key] = self._collective(ranks, op, nbytes)
         return self._prices[key]
 
-    def message(self, source: int, target: int, nbytes: float) -> Fluid:
+    def message(self, source: int, target: int, nbytes: float) -> FluidCost:
         """Return the price of a message of *nbytes* from rank *source* to rank *target*."""
         key = (source, target, nbytes)
         if key not in self._prices:
             self._prices[key] = self._message(source, target, nbytes)
         return self._prices[key]
 
-    def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
+    def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> FluidCost:
         by_node: dict[int, list[int]] = defaultdict(list)
         for rank in ranks:
             node, gpu = self.places[rank]
@@ -84,12 +84,12 @@ class GraphPrices:
         for (slot, link), amount in cost.load.items():
             names = [self._fabric(link, plan, placement)] if slot == FABRIC else [self._live(node, link) for node in numbers[slot]]
             load |= dict.fromkeys(names, amount)
-        return Fluid(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
+        return FluidCost(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
 
     def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
         """Return the plan of collectives on *placement*; on a fabric without structure, equal placements share a plan."""
         fabric = self.hardware.fabric
-        structured = fabric.structured
+        structured = fabric.has_structure
         key = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
         if key not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))
@@ -97,7 +97,7 @@ class GraphPrices:
             self._plans[key] = plan_collectives(used, fabric, self.tuning, between)
         return self._plans[key]
 
-    def _message(self, source: int, target: int, nbytes: float) -> Fluid:
+    def _message(self, source: int, target: int, nbytes: float) -> FluidCost:
         (node, gpu), (other, onto) = self.places[source], self.places[target]
         edge = edge_between((self.slots[node], node, gpu), (self.slots[other], other, onto), self.hardware.fabric)
         alone = message_price(edge, nbytes)
@@ -109,7 +109,7 @@ class GraphPrices:
                 load[self._core()] += amount
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = limited_rate(alone.rate, (alone.cause, alone.limit), loaded)
-        return Fluid(alone.launch, nbytes, rate, dict(load), *limit)
+        return FluidCost(alone.launch, nbytes, rate, dict(load), *limit)
 
     # --- links ----------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class GraphPrices:
         if (FABRIC, link) == CORE:
             return self._core()
         whose = f"{placement[0].node}." if self.hardware.fabric.torus is not None else ""
-        name, between = f"{FABRIC}.{whose}{link}", plan.layout.crossed
+        name, between = f"{FABRIC}.{whose}{link}", plan.layout.job_fabric
         self.capacity.setdefault(name, between.capacities[link])
         self.descriptions.setdefault(name, (Cause.NETWORK, between.descriptions[link]))
         return name

@@ -21,7 +21,7 @@ from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.graph import Graph, GraphMeeting, GraphNode, Matches, NodePlace, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, SimProcess, play_on_network
+from sim.training.communicator import Communicator, FluidCost, LimitPiece, Operation, SimProcess, play_on_network
 from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
@@ -39,24 +39,24 @@ class GraphScene:
     """Compute units for nodes without a recorded duration; by default, the best units for 16 bits."""
 
 
-class Done(NamedTuple):
+class CompletedOperation(NamedTuple):
     """One finished collective or message: its members, when each arrived, and what limited it after the last one arrived."""
 
     ranks: tuple[int, ...]
     node: GraphNode
-    came: tuple[float, ...]
+    arrivals: tuple[float, ...]
     """Time (s) at which each member arrived; for a message, its sender and its receiver."""
     begin: float
     end: float
-    pieces: tuple[HeldPiece, ...]
+    pieces: tuple[LimitPiece, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class GraphPlayed:
+class PlayedGraphs:
     """The results of the simulation of graphs."""
 
     log: EventLog
-    done: tuple[Done, ...]
+    done: tuple[CompletedOperation, ...]
     ends: tuple[float, ...]
     """Time (s) at which each rank ended its last node."""
 
@@ -66,7 +66,7 @@ class GraphPlayed:
         return max(self.ends)
 
 
-def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
+def play_graphs(scene: GraphScene, keep_rates: bool = False) -> PlayedGraphs:
     """Simulate *scene*. *keep_rates* logs the load of links."""
     return _Simulation(scene, keep_rates).run()
 
@@ -74,8 +74,8 @@ def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
 class _Operation(Operation):
     """A collective or a message while it runs."""
 
-    def __init__(self, env: Clock, meeting: GraphMeeting, price: Fluid | None) -> None:
-        meets = meeting.node.kind != "send" or meeting.node.meets
+    def __init__(self, env: Clock, meeting: GraphMeeting, price: FluidCost | None) -> None:
+        meets = meeting.node.kind != "send" or meeting.node.has_rendezvous
         super().__init__(env, len(meeting.members) if meets else 1)  # otherwise, a message leaves when its sender arrives
         self.meeting = meeting
         self.price = price
@@ -97,7 +97,7 @@ class _Simulation:
         self.ranks = [_Rank(self, number) for number in range(len(scene.graphs))]
         self.left = sum(len(graph.nodes) for graph in scene.graphs)
         self.over = env.event()
-        self.done: list[Done] = []
+        self.done: list[CompletedOperation] = []
         self.operations: dict[NodePlace, tuple[_Operation, int]] = {}
         """The operation in which each node takes part, and its index among the members."""
         for meetings in scene.meetings.collectives.values():
@@ -107,11 +107,11 @@ class _Simulation:
         for message in scene.meetings.messages:
             self._operation(message)
 
-    def run(self) -> GraphPlayed:
+    def run(self) -> PlayedGraphs:
         for rank in self.ranks:
             rank.begin()
         self.env.run_to(self.over)
-        return GraphPlayed(self.log, tuple(self.done), tuple(rank.end for rank in self.ranks))
+        return PlayedGraphs(self.log, tuple(self.done), tuple(rank.end for rank in self.ranks))
 
     def _operation(self, meeting: GraphMeeting) -> _Operation:
         node, ranks = meeting.node, tuple(rank for rank, _ in meeting.members)
@@ -134,13 +134,13 @@ class _Simulation:
         operation, turn = self.operations[rank, place]
         operation.came[turn] = self.env.now
         node = operation.meeting.node
-        if node.kind == "send" and turn and not node.meets:
-            return operation.over
+        if node.kind == "send" and turn and not node.has_rendezvous:
+            return operation.is_over
         if operation.arrive():
-            operation.may_begin()
+            operation.allow_begin()
             if node.kind == "send":
                 self.env.process(self._deliver(operation))
-        return operation.over
+        return operation.is_over
 
     def _deliver(self, message: _Operation) -> SimProcess:
         """Play *message*, which does not queue behind others."""
@@ -149,14 +149,14 @@ class _Simulation:
 
     def _play(self, operation: _Operation, _: int = 0) -> SimProcess:
         """Play *operation*, whose turn has come, once its members have arrived."""
-        if not operation.come.processed:
-            yield operation.come
+        if not operation.all_ready.processed:
+            yield operation.all_ready
         operation.begin = self.env.now
         node, price = operation.meeting.node, operation.price
         if price is not None:
             yield from play_on_network(self.network, operation, price, node.name or node.op, self.scene.prices.descriptions)
-            self.log.did(operation.ranks[0], "comm", named(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
-        self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
+            self.log.add_work(operation.ranks[0], "comm", operation_name(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
+        self.done.append(CompletedOperation(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
         for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):
             if not math.isnan(came):  # a receiver may arrive later
                 self.ranks[rank].ended([place])
@@ -176,7 +176,7 @@ class _Rank:
         self.number = number
         self.graph = simulation.scene.graphs[number]
         self.followers = followers_of(self.graph)
-        self.waits = [len(node.after) for node in self.graph.nodes]
+        self.waits = [len(node.predecessors) for node in self.graph.nodes]
         self.ready: Mapping[str, list[tuple[int, int]]] = {unit: [] for unit in UNITS}
         self.busy = dict.fromkeys(UNITS, False)
         self.end = 0.0
@@ -234,7 +234,7 @@ class _Rank:
         cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
         stream = "gpu" if unit == "compute" else unit
         resource = {"compute": f"{self.gpu.name} compute", "host": "host", "memory": f"{self.gpu.name} memory"}[unit]
-        self.simulation.log.did(self.number, stream, node.name or unit, cause, start, resource, place)
+        self.simulation.log.add_work(self.number, stream, node.name or unit, cause, start, resource, place)
         self.busy[unit] = False
         self.ended([place])
 
@@ -254,7 +254,7 @@ def usual_peak(gpu: Gpu) -> Peak:
     return next(peak for peak in preferred if peak in gpu.peak)
 
 
-def named(node: GraphNode) -> str:
+def operation_name(node: GraphNode) -> str:
     """Return the name of a collective or message in reports: its operation and its communicator."""
     if node.kind in ("send", "receive"):
         return "send/recv"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from sim.events import LAYOUT_STALLS, Cause, EventLog
 from sim.events import WaitSpan as Waited
-from sim.training.communicator import HeldPiece
+from sim.training.communicator import LimitPiece
 from sim.training.layouts.scene import GROUPS, StageStep
 
 
@@ -33,17 +33,17 @@ class Account:
         """Mark the end of the step."""
         self.ends.append(self.log.clock())
 
-    def waited(self, cause: Cause, resource: str, start: float, end: float) -> None:
+    def add_wait(self, cause: Cause, resource: str, start: float, end: float) -> None:
         """Record a wait, unless it took no time."""
         if end > start:
             self.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
 
-    def blame(self, pieces: Iterable[HeldPiece]) -> None:
+    def add_waits(self, pieces: Iterable[LimitPiece]) -> None:
         """Record sequential waits."""
         for piece in pieces:
-            self.waited(*piece)
+            self.add_wait(*piece)
 
-    def exposes(self, group: str, seconds: float) -> None:
+    def add_exposed(self, group: str, seconds: float) -> None:
         """Add *seconds* to the compute time lost to messages of a kind of *group*."""
         self.exposed[-1][group] += seconds
 

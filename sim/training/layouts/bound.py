@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.cluster.gpu import memory_time
-from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
+from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, works_before_use
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
-from sim.training.layouts.times import copied
+from sim.training.layouts.times import copy_time
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (GPU time, host time, time of the first launch, whether the host waits before), total GPU time, and exposed time."""
@@ -98,7 +98,7 @@ class _Recurrence:
                 if type(each) is Start and each.axis in SHARED:
                     self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
         self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
-        self.meets = scene.layout.meets
+        self.meets = scene.layout.has_rendezvous
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         self.sends: dict[tuple[int, int, float], float] = {}
 
@@ -170,11 +170,11 @@ class _Recurrence:
             key = (instruction.part, instruction.first, instruction.last)
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
         elif type(instruction) is Copy:
-            time, cpu, tail = copied(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
+            time, cpu, tail = copy_time(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
             compute, bursts = time.compute, ((time.compute, cpu, cpu, False),)
         else:
             compute, launches = self.scene.updates[stage]
-            now += 0.0 if self.scene.meets else self.scene.noise.mean.all * rank.worked_in_step
+            now += 0.0 if self.scene.stages_meet else self.scene.noise.mean.all * rank.worked_in_step
             bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
         host = rank.host
         for seconds, launching, first, drained in bursts:
@@ -191,9 +191,9 @@ class _Recurrence:
     def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
         part, first, last = key
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
-        tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
+        tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed_waits if each.seconds > 0)
         cpu = self.scene.launch_cpu
-        bursts = tuple((each.compute, each.launching(cpu), min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
+        bursts = tuple((each.compute, each.launch_time(cpu), min(1.0, each.launches) * cpu, each.waits_for_gpu) for each in time.bursts)
         self.works[stage][key] = (bursts, time.compute, tail)
         return self.works[stage][key]
 
@@ -244,20 +244,20 @@ class _Recurrence:
         late = rank.behind + (spread.all * rank.worked_in_step if start.axis == "everyone" else 0.0)
         if start.prefetch:
             times, cpu = self.scene.times[stage], self.scene.launch_cpu
-            works = before_use(program, place)
-            launching = sum(times.span(work.first, work.last, work.part).launching(cpu) for work in works)
+            works = works_before_use(program, place)
+            launching = sum(times.span(work.first, work.last, work.part).launch_time(cpu) for work in works)
             late = max(late, rank.host + launching - now)
-            rank.floor = now if start.limited else rank.floor
-        check = self.scene.check(start.axis)
+            rank.floor = now if start.is_limited else rank.floor
+        check = self.scene.check_time(start.axis)
         if check:
             rank.host += check
             late = max(late, rank.host - now)
         seconds = prices.least(0 if shared else stage, start.axis, start.op, start.nbytes)
         if not shared:
-            ready = now + late + memory_time(start.copied, self.scene.times[stage].gpu)
+            ready = now + late + memory_time(start.copied_bytes, self.scene.times[stage].gpu)
             begin = max(ready, rank.queues.get(start.communicator, 0.0))
-            if start.after is not None:
-                begin = max(begin, rank.ends[start.after])
+            if start.predecessor is not None:
+                begin = max(begin, rank.ends[start.predecessor])
             rank.queues[start.communicator] = rank.ends[start.tag] = begin + seconds
             return
         came = self.arrivals.setdefault(start.tag, [])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sim.events import Cause
-from sim.training.communicator import Fluid
+from sim.training.communicator import FluidCost
 
 
 class GroupPrice(NamedTuple):
@@ -19,7 +19,7 @@ class GroupPrice(NamedTuple):
     """Rate (units/s) without contention."""
     load: Mapping[str, float]
     """Load per unit, by live link."""
-    alone: float
+    uncontended_time: float
     """Time (s) with contention only among the equal groups."""
     latency_share: float
     cause: Cause
@@ -33,9 +33,9 @@ class GroupPrice(NamedTuple):
     """Time (s) until the receiver's request for a message reaches its sender."""
 
     @property
-    def fluid(self) -> Fluid:
+    def fluid(self) -> FluidCost:
         """Return the price as a fluid activity, without the fields that only layouts use."""
-        return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
+        return FluidCost(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
 class LinkShare(NamedTuple):

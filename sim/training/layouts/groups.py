@@ -35,10 +35,10 @@ class Groups:
     def start(self, start: Start, at: int) -> tuple[()]:
         """Enter an operation into its communicator's queue. It begins when its slowest rank has arrived and earlier ones have ended."""
         kernels, now = self.kernels, self.meetings.env.now
-        issued = kernels.issues(self.program, at) if start.prefetch else 0.0
+        issued = kernels.issue_time(self.program, at) if start.prefetch else 0.0
         meeting, communicator = self.meeting(start)
         delay = self._late(start.axis)
-        check = self.meetings.scene.check(start.axis)
+        check = self.meetings.scene.check_time(start.axis)
         if check:  # the host compares the operation with those of the other ranks before it launches it
             kernels.host += check
             issued = max(issued, kernels.host)
@@ -46,13 +46,13 @@ class Groups:
         if issued - now > delay:
             delay, late = issued - now, (Cause.LAUNCH, "host")
         if now + delay >= meeting.ready:  # the latest of all members so far
-            meeting.late = late
+            meeting.lag_cause = late
         meeting.last = self.stage
-        before = self.meetings.known[self.account.step, self.number, start.after] if start.after is not None else None
-        meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
+        before = self.meetings.by_key[self.account.step, self.number, start.predecessor] if start.predecessor is not None else None
+        meeting.launched = before is None and meeting.lag_cause[0] is Cause.STRAGGLER
         if meeting.arrive(delay):
             if before is None:
-                meeting.may_begin(start.delay + memory_time(start.copied, kernels.times.gpu))
+                meeting.allow_begin(start.delay + memory_time(start.copied_bytes, kernels.times.gpu))
             else:
                 self.meetings.env.process(self._begin_after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)
@@ -64,9 +64,11 @@ class Groups:
         price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (step, start.tag) if shared else (step, self.number, start.tag)
         members, kernels = (meetings.shared[start.tag], meetings.kernels) if shared else (1, [self.kernels])
-        meeting = meetings.named(key, start.tag, price, members, kernels)
-        meeting.more = tuple(meetings.scene.prices.price(0 if shared else self.number, start.axis, *each) for each in start.more)
-        for each in meeting.more:
+        meeting = meetings.get_or_create(key, start.tag, price, members, kernels)
+        meeting.more_prices = tuple(
+            meetings.scene.prices.price(0 if shared else self.number, start.axis, *each) for each in start.more_messages
+        )
+        for each in meeting.more_prices:
             meetings.link(each)
         return meeting, ("everyone" if shared else self.number, start.communicator)
 
@@ -74,28 +76,28 @@ class Groups:
         """Allow *meeting* to begin when its slowest rank has arrived and the operation *before* has ended."""
         yield meeting.env.timeout(meeting.ready - meeting.env.now)
         yield from before.until_over()
-        meeting.come.succeed()
+        meeting.all_ready.succeed()
 
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of an operation arrives."""
         kernels = self.kernels
-        return kernels.slowest.late() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
+        return kernels.slowest.lag() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
-        tag, meetings, step = wait.tag, self.meetings.known, self.account.step
+        tag, meetings, step = wait.tag, self.meetings.by_key, self.account.step
         meeting = meetings.get((step, self.number, tag)) or meetings[step, tag]
-        if meeting.over:
+        if meeting.is_over:
             return
-        start, late = meeting.env.now, self.kernels.slowest.late()
+        start, late = meeting.env.now, self.kernels.slowest.lag()
         yield from meeting.until_over()
         remaining = max(0.0, start + late - meeting.env.now)  # what is left of the slowest rank's lateness after the wait
-        self.kernels.slowest.met(remaining)
-        self.account.blame(meeting.blamed(start, self.stage, late - remaining))
-        arrived = start if meeting.last == self.stage else meeting.met(start)
+        self.kernels.slowest.set_lag(remaining)
+        self.account.add_waits(meeting.wait_pieces(start, self.stage, late - remaining))
+        arrived = start if meeting.last == self.stage else meeting.arrival_time(start)
         group = _group(tag[0])
-        self.account.exposes("pipeline", arrived - start)  # another stage was still at work
-        self.account.exposes(group, meeting.env.now - arrived)
+        self.account.add_exposed("pipeline", arrived - start)  # another stage was still at work
+        self.account.add_exposed(group, meeting.env.now - arrived)
 
 
 def _group(what: str) -> str:

@@ -16,13 +16,13 @@ import simpy
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
-from sim.parallel.program import Copy, PassPart, Program, Start, Work, before_use
+from sim.parallel.program import Copy, PassPart, Program, Start, Work, works_before_use
 from sim.training.layouts.account import Account
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.noise import StageSpread
 from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
 from sim.training.layouts.slowest import SlowestRank
-from sim.training.layouts.times import Burst, Exposed, UnitTimes, copied
+from sim.training.layouts.times import Burst, ExposedWait, UnitTimes, copy_time
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
@@ -38,7 +38,7 @@ class StageKernels:
         self.account = account
         self.stage = stage
         self.number = number
-        self.gpu = LiveGpu(network, f"stage {stage}", scene.overlap_slowdown, None, shares=scene.beside is not None)
+        self.gpu = LiveGpu(network, f"stage {stage}", scene.overlap_slowdown, None, shares=scene.times_beside is not None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
         self.times = scene.times[number]
         self.optimizer = scene.updates[number]
@@ -58,16 +58,16 @@ class StageKernels:
 
     # --- overlap with communication --------------------------------------------------------------------------------
 
-    def communicates(self, change: int, price: GroupPrice) -> None:
+    def count_operation(self, change: int, price: GroupPrice) -> None:
         """Register that an operation that overlaps with compute begins (*change* 1) or ends (-1)."""
         before, self.playing = self.playing, self.playing + change
         if self.gpu.slows and bool(before) != bool(self.playing):
-            self.gpu.communicating(bool(self.playing))
+            self.gpu.set_communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
         self.blocks += change * price.blocks
         self._update_slowdown()
 
-    def awaits(self, change: int, price: GroupPrice) -> None:
+    def count_waiting(self, change: int, price: GroupPrice) -> None:
         """Register that the thread blocks of an operation begin (*change* 1) or end (-1) to wait on the GPU for slower ranks."""
         self.blocks += change * price.blocks
         self.waiting += change * price.blocks
@@ -75,15 +75,15 @@ class StageKernels:
 
     def _update_slowdown(self) -> None:
         """Set the slowdown of the current compute according to all operations on the GPU."""
-        if self.scene.beside is None:
+        if self.scene.times_beside is None:
             return
         factor = self._slowdown(self.blocks)
-        self.slowest.is_spared(1.0 - self._slowdown(self.blocks - self.waiting) / factor if self.waiting else 0.0)
-        self.gpu.beside(factor)
+        self.slowest.spare(1.0 - self._slowdown(self.blocks - self.waiting) / factor if self.waiting else 0.0)
+        self.gpu.set_slowdown(factor)
 
     def _slowdown(self, blocks: int) -> float:
         """Return the slowdown factor of the current compute next to *blocks* thread blocks."""
-        beside = self.scene.beside
+        beside = self.scene.times_beside
         if self.at_work is None or not blocks or beside is None:
             return 1.0
         shared = self._gpu_time(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
@@ -95,7 +95,7 @@ class StageKernels:
         current = self.at_work
         if current is None:
             return 0.0
-        return (copied(current, times.gpu) if isinstance(current, Copy) else times.span(*current)).compute
+        return (copy_time(current, times.gpu) if isinstance(current, Copy) else times.span(*current)).compute
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
@@ -109,16 +109,16 @@ class StageKernels:
         self.at_work = None
         self._update_slowdown()
         yield from self._wait_for_slowest(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
-        for each in time.exposed:
+        for each in time.exposed_waits:
             if each.seconds > 0:
                 yield from self._wait_for_messages(each)
-        self.slowest.works_on()
+        self.slowest.mark_busy()
 
     def copy(self, copy: Copy, _: int) -> SimProcess:
         """Copy weights or gradients."""
         self.at_work = copy
         self._update_slowdown()
-        yield from self.compute(copied(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
+        yield from self.compute(copy_time(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
         self.at_work = None
         self._update_slowdown()
 
@@ -132,19 +132,19 @@ class StageKernels:
         if seconds:
             start = self.env.now
             yield self.env.timeout(seconds)
-            self.account.waited(Cause.STRAGGLER, what, start, self.env.now)
+            self.account.add_wait(Cause.STRAGGLER, what, start, self.env.now)
 
-    def _wait_for_messages(self, messages: Exposed) -> SimProcess:
+    def _wait_for_messages(self, messages: ExposedWait) -> SimProcess:
         """Wait for *messages* inside a unit, which other traffic may slow."""
         start = self.env.now
         yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
-        self.account.waited(messages.cause, f"{_PARTIAL[messages.axis]}: {messages.limit}", start, self.env.now)
-        self.account.exposes(messages.axis, self.env.now - start)
+        self.account.add_wait(messages.cause, f"{_PARTIAL[messages.axis]}: {messages.limit}", start, self.env.now)
+        self.account.add_exposed(messages.axis, self.env.now - start)
 
-    def _load(self, messages: Exposed) -> Mapping[str, float]:
+    def _load(self, messages: ExposedWait) -> Mapping[str, float]:
         """Return the load of *messages* on each link per unit of their volume, and add missing links to the network."""
         if id(messages) not in self._loads:  # times live as long as the scene
-            load = self.scene.prices.inside(self.number, messages.load)
+            load = self.scene.prices.live_loads(self.number, messages.load)
             for link in load:
                 if link not in self.network.capacity:
                     self.network.add_link(link, self.scene.prices.capacity[link])
@@ -153,7 +153,7 @@ class StageKernels:
 
     def update(self) -> SimProcess:
         """Run the optimizer. Unless all stages meet in an operation, wait for the slowest stage first."""
-        if not self.scene.meets:
+        if not self.scene.stages_meet:
             yield from self._wait_for_slowest(self.spread.all * self.worked_in_step, "slowest stage")
         yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
@@ -161,20 +161,20 @@ class StageKernels:
         """Compute *bursts* in *speed* times their mean time, no faster than the host launches their kernels."""
         start, launch = self.env.now, self.scene.launch_cpu
         for burst in bursts:
-            if burst.drained:
+            if burst.waits_for_gpu:
                 self.host = max(self.host, self.env.now)
-            yield from self._wait_for_launch(self.host + min(1.0, burst.launches) * launch, burst.drained)
-            self.host += burst.launching(launch)
+            yield from self._wait_for_launch(self.host + min(1.0, burst.launches) * launch, burst.waits_for_gpu)
+            self.host += burst.launch_time(launch)
             begun = self.env.now
             if burst.compute > 0:
-                self.slowest.turn(computing=True)
+                self.slowest.set_computing(computing=True)
                 yield self.gpu.compute(burst.compute * speed).done
-                self.slowest.turn(computing=False)
-                self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            yield from self._wait_for_launch(self.host, burst.drained)
-        self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
+                self.slowest.set_computing(computing=False)
+                self.account.add_wait(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
+            yield from self._wait_for_launch(self.host, burst.waits_for_gpu)
+        self.account.log.add_work(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
-        self.slowest.falls_behind(self.spread.data * seconds)
+        self.slowest.add_lag(self.spread.data * seconds)
         self.worked_in_step += seconds
 
     def _wait_for_launch(self, time: float, drained: bool) -> SimProcess:
@@ -182,14 +182,14 @@ class StageKernels:
         if time > self.env.now:
             begun = self.env.now
             yield self.env.timeout(time - begun)
-            self.account.waited(Cause.LAUNCH, "host", begun, self.env.now)
+            self.account.add_wait(Cause.LAUNCH, "host", begun, self.env.now)
         if not drained:
-            self.slowest.go_on(time)
+            self.slowest.resume(time)
 
-    def issues(self, program: Program, at: int) -> float:
+    def issue_time(self, program: Program, at: int) -> float:
         """Return when the host has launched all work between the start at index *at* of *program* and the first wait for it."""
         start = program[at]
-        if isinstance(start, Start) and start.limited:
+        if isinstance(start, Start) and start.is_limited:
             self.floor = self.env.now
-        spans = (self.times.span(work.first, work.last, work.part) for work in before_use(program, at))
-        return self.host + sum(span.launching(self.scene.launch_cpu) for span in spans)
+        spans = (self.times.span(work.first, work.last, work.part) for work in works_before_use(program, at))
+        return self.host + sum(span.launch_time(self.scene.launch_cpu) for span in spans)

@@ -32,7 +32,7 @@ def links_of_sends(prices: LayoutPrices, source: int, target: int, nbytes: float
 
 def _uses(prices: LayoutPrices, nodes: str, price: GroupPrice, sharing: Mapping[str, int]) -> list[LinkUse]:
     """Return the links of *nodes* or the machine that *price* loads, by kind, the busiest first."""
-    rate = price.volume / (price.alone - price.launch)
+    rate = price.volume / (price.uncontended_time - price.launch)
     kinds: dict[str, list[LinkUse]] = defaultdict(list)
     for live, amount in price.load.items():
         own = live.removeprefix(f"{nodes}.")

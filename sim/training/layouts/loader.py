@@ -74,7 +74,7 @@ def readers_of(mesh: Mesh) -> int:
     return len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
 
 
-def loading(mesh: Mesh) -> tuple[int, int]:
+def count_loading(mesh: Mesh) -> tuple[int, int]:
     """Return the number of nodes with loading ranks, and the number of ranks with their own samples."""
     ranks = [rank for rank in range(mesh.gpus) if mesh.stage_of(rank) == 0]
     return len({mesh.place(rank)[0] for rank in ranks}), len({mesh.coordinate(rank, "data") for rank in ranks})
@@ -82,14 +82,14 @@ def loading(mesh: Mesh) -> tuple[int, int]:
 
 def _streamed(feed: Feed, stream: Stream, node: Node, workload: Workload, mesh: Mesh, readers: int) -> Feed:
     """Return *feed* if samples are downloaded first: to the disk, which is then written instead of read, or bypassing it."""
-    nodes, ranks = loading(mesh)
+    nodes, ranks = count_loading(mesh)
     download = download_of(stream, node, nodes, readers, ranks, feed.workers)
     nbytes = workload.training.batch * workload.dataset.sample * download.repeats
     store = readers * nbytes / download.rate
     past = stream.library == "huggingface"
     disk, read = (0.0, 0.0) if past else (feed.disk, feed.read)
     source = STORE if store > disk else DISK
-    return replace(feed, disk=max(disk, store), read=read + nbytes / download.of_worker, source=source)
+    return replace(feed, disk=max(disk, store), read=read + nbytes / download.rate_per_worker, source=source)
 
 
 def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, readers: int) -> Feed:

@@ -13,11 +13,11 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
-from sim.training.communicator import Communicator, HeldPiece, Operation, play_on_network
+from sim.training.communicator import Communicator, LimitPiece, Operation, play_on_network
 from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.prices import SHARED
-from sim.training.layouts.scene import LayoutScene, words
+from sim.training.layouts.scene import LayoutScene, describe_tag
 
 SimProcess = Generator[simpy.Event, object, None]
 MeetingKey = tuple[object, ...]
@@ -32,39 +32,39 @@ class Meeting(Operation):
         self.tag = tag
         self.price = price
         self.kernels = kernels
-        self.more: tuple[GroupPrice, ...] = ()
+        self.more_prices: tuple[GroupPrice, ...] = ()
         """Prices of the collectives after the first."""
-        self.asked = math.nan
+        self.request_time = math.nan
         """Time (s) at which the receiver of a message requested it."""
         self.notice_behind: list[Meeting] = []
         """Messages behind which the receiver's notice queues."""
         self.target = -1
         """The receiving stage of a message."""
-        self.late = SLOWEST
+        self.lag_cause = SLOWEST
         """The cause of the time between the arrival of the last member and of its slowest rank."""
         self.last = -1
         """The stage of the last member so far that has arrived at a group's operation."""
         self.launched = False
         """Whether its kernel occupies the GPU from its turn on, even while it waits for slower ranks."""
 
-    def met(self, start: float) -> float:
+    def arrival_time(self, start: float) -> float:
         """Return when the last member arrived, limited to the wait from *start* until now."""
-        return min(max(start, self.arrived), self.env.now)
+        return min(max(start, self.last_arrival), self.env.now)
 
-    def blamed(self, start: float, stage: int = -1, late: float = 0.0) -> Iterator[HeldPiece]:
+    def wait_pieces(self, start: float, stage: int = -1, late: float = 0.0) -> Iterator[LimitPiece]:
         """Yield the causes of the wait of *stage*'s compute from *start* until now (-1: for messages, which have no last member).
 
         The wait of the slowest rank is *late* seconds shorter; without its lateness, the operation would have ended that much earlier.
         """
-        now, came, what = self.env.now, self.met(start), words(self.tag)
+        now, came, what = self.env.now, self.arrival_time(start), describe_tag(self.tag)
         missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who had not arrived
-        yield HeldPiece(*missed, start, came)
-        ready = min(max(came, self.ready, came + late if self.late is SLOWEST else came), now)
-        yield HeldPiece(*self.late, came, ready)
+        yield LimitPiece(*missed, start, came)
+        ready = min(max(came, self.ready, came + late if self.lag_cause is SLOWEST else came), now)
+        yield LimitPiece(*self.lag_cause, came, ready)
         begin = min(max(ready, self.begin), now)
-        yield HeldPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in the communicator's queue
+        yield LimitPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in the communicator's queue
         for cause, resource, t0, t1 in self.pieces:
-            yield HeldPiece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
+            yield LimitPiece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
 
 
 class Meetings:
@@ -73,10 +73,10 @@ class Meetings:
     def __init__(self, scene: LayoutScene, network: Network, log: EventLog) -> None:
         self.scene = scene
         self.env = network.env
-        self.known: dict[MeetingKey, Meeting] = {}
+        self.by_key: dict[MeetingKey, Meeting] = {}
         self.kernels: list[StageKernels] = []
         """Kernels of each stage, or rank."""
-        self.meets = scene.layout.meets
+        self.has_rendezvous = scene.layout.has_rendezvous
         """Whether a message begins only when its receiver requests it; otherwise, it counts as already requested."""
         self._network = network
         self._log = log
@@ -93,19 +93,19 @@ class Meetings:
         starts = (each for program in self.scene.programs for each in program if isinstance(each, Start))
         return Counter(start.tag for start in starts if start.axis in SHARED)
 
-    def named(self, key: MeetingKey, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> Meeting:
+    def get_or_create(self, key: MeetingKey, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> Meeting:
         """Return the operation with the key *key*, and create it if it does not exist."""
-        if key not in self.known:
+        if key not in self.by_key:
             self.link(price)
-            self.known[key] = Meeting(self.env, tag, price, members, kernels)
+            self.by_key[key] = Meeting(self.env, tag, price, members, kernels)
             self._of_step[cast(int, key[0])].append(key)
-        return self.known[key]
+        return self.by_key[key]
 
-    def ended(self, step: int) -> None:
+    def end_step(self, step: int) -> None:
         """Register that one stage has ended *step*; once all have, the step's operations are removed."""
         self._done[step] += 1
         if self._done[step] == self._stages:
-            forgotten = [self.known.pop(key) for key in self._of_step.pop(step, ())]
+            forgotten = [self.by_key.pop(key) for key in self._of_step.pop(step, ())]
             self.played.append(list(dict.fromkeys(forgotten)))
 
     @cached_property
@@ -113,15 +113,15 @@ class Meetings:
         """Return the number of simulated stages, or ranks."""
         return len(set(map(id, self.kernels)))
 
-    def also(self, key: MeetingKey, meeting: Meeting) -> None:
+    def add_key(self, key: MeetingKey, meeting: Meeting) -> None:
         """Register *meeting* under *key* as well."""
-        if key not in self.known:
+        if key not in self.by_key:
             self._of_step[cast(int, key[0])].append(key)
-        self.known[key] = meeting
+        self.by_key[key] = meeting
 
     def message(self, key: MeetingKey, tag: Tag, price: GroupPrice, source: int, target: int) -> Meeting:
         """Return the message *key* from *source* to *target*. Unless receivers request messages, it begins when its sender arrives."""
-        message = self.named(key, tag, price, 2 if self.meets else 1, [self.kernels[source], self.kernels[target]])
+        message = self.get_or_create(key, tag, price, 2 if self.has_rendezvous else 1, [self.kernels[source], self.kernels[target]])
         message.target = target
         return message
 
@@ -133,16 +133,16 @@ class Meetings:
 
     def play(self, meeting: Meeting) -> SimProcess:
         """Play *meeting* on the network, overlapping with the compute of its stages."""
-        price, what = meeting.price, words(meeting.tag)
+        price, what = meeting.price, describe_tag(meeting.tag)
         meeting.begin = self.env.now
         for kernels in meeting.kernels:
-            kernels.communicates(1, price)
-        for each in (price, *meeting.more):
+            kernels.count_operation(1, price)
+        for each in (price, *meeting.more_prices):
             yield from play_on_network(self._network, meeting, each.fluid, meeting.tag[0], self.scene.prices.descriptions)
         for kernels in meeting.kernels:
-            kernels.communicates(-1, price)
+            kernels.count_operation(-1, price)
         first = meeting.kernels[0].account.index
-        self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
+        self._log.add_work(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
 
     def link(self, price: GroupPrice) -> None:
         """Add the links that *price* loads to the network, if missing."""
@@ -155,11 +155,11 @@ class Meetings:
 
     def _turn(self, meeting: Meeting, _: int) -> SimProcess:
         """Play *meeting*, whose turn has come, once it may begin."""
-        early = meeting.launched and not meeting.come.processed  # its blocks wait on the GPU for slower ranks
+        early = meeting.launched and not meeting.all_ready.processed  # its blocks wait on the GPU for slower ranks
         for kernels in meeting.kernels if early else ():
-            kernels.awaits(1, meeting.price)
-        if not meeting.come.processed:
-            yield meeting.come
+            kernels.count_waiting(1, meeting.price)
+        if not meeting.all_ready.processed:
+            yield meeting.all_ready
         for kernels in meeting.kernels if early else ():
-            kernels.awaits(-1, meeting.price)
+            kernels.count_waiting(-1, meeting.price)
         yield from self.play(meeting)

@@ -23,7 +23,7 @@ class Messages:
         self.number = number
         self.sockets = scene.prices.sockets is not None
         """Whether messages go over sockets. A socket accepts a message when the receiver's notice arrives, and buffers it until sent."""
-        self.overlaps = scene.layout.options.pipeline_overlap and not meetings.meets
+        self.overlaps = scene.layout.options.pipeline_overlap and not meetings.has_rendezvous
         """Whether stages continue to compute while they send."""
         self.sending: list[Meeting] = []
         """Messages to other stages for which compute waits before it continues."""
@@ -50,13 +50,13 @@ class Messages:
     def receive(self, receive: Receive, _: int) -> SimProcess:
         """Wait until a message has arrived."""
         message = self.message(receive.tag, receive.stage, self.number, receive.nbytes)
-        if self.meetings.meets:
+        if self.meetings.has_rendezvous:
             self._arrive(message, receive.stage)
-        last = self.meetings.meets and message.arrived == message.env.now
-        if not message.over:
+        last = self.meetings.has_rendezvous and message.last_arrival == message.env.now
+        if not message.is_over:
             yield from self._wait(message, message.until_over())
         if not last:  # otherwise the message was delayed by this stage's own late request
-            self.meetings.kernels[self.number].slowest.go_on(message.ended)
+            self.meetings.kernels[self.number].slowest.resume(message.end_time)
 
     def hold(self) -> None:
         """Make compute wait for everything sent so far."""
@@ -66,21 +66,21 @@ class Messages:
     def sent(self) -> SimProcess:
         """Hold compute until this stage's sends are complete: a send and the following receive are one call, for which compute waits."""
         for message in self.sending:
-            if not (message.come.triggered if self.sockets else message.over):
-                yield from self._wait(message, _event(message.come) if self.sockets else message.until_over())
-        self.handed = [message for message in (*self.handed, *self.sending) if not message.over]
+            if not (message.all_ready.triggered if self.sockets else message.is_over):
+                yield from self._wait(message, _event(message.all_ready) if self.sockets else message.until_over())
+        self.handed = [message for message in (*self.handed, *self.sending) if not message.is_over]
         self.sending = []
 
     def _wait(self, message: Meeting, until: SimProcess) -> SimProcess:
         start = message.env.now
         yield from until
-        self.account.blame(message.blamed(start))
-        self.account.exposes("pipeline", message.env.now - start)
+        self.account.add_waits(message.wait_pieces(start))
+        self.account.add_exposed("pipeline", message.env.now - start)
 
     def _arrive(self, message: Meeting, source: int) -> None:
         """Arrive at *message* from *source*, as its sender or its receiver."""
         if self.number == message.target:
-            message.asked = message.env.now
+            message.request_time = message.env.now
             message.notice_behind = self._on_the_wire(source)
         if message.arrive():
             message.env.process(self._play_on_request(message))
@@ -88,14 +88,14 @@ class Messages:
     def _play_on_request(self, message: Meeting) -> SimProcess:
         """Play a message once its sender has the receiver's notice."""
         for other in message.notice_behind:
-            if not other.over:
+            if not other.is_over:
                 yield from other.until_over()
-                message.asked = message.env.now
-        notice = message.asked + message.price.notice - message.env.now
+                message.request_time = message.env.now
+        notice = message.request_time + message.price.notice - message.env.now
         if notice > 0:  # NaN if there is no request of a receiver
             yield message.env.timeout(notice)
         message.ready = message.env.now
-        message.come.succeed()
+        message.all_ready.succeed()
         yield from self.meetings.play(message)
         message.end()
 
@@ -104,7 +104,7 @@ class Messages:
         if not self.sockets:
             return []
         unfinished = (*self.handed, *self.sending, *self.sent_ahead)
-        return [message for message in unfinished if message.target == stage and message.missing == 0 and not message.over]
+        return [message for message in unfinished if message.target == stage and message.missing_members == 0 and not message.is_over]
 
 
 def _event(event: simpy.Event) -> SimProcess:

@@ -18,7 +18,7 @@ from statistics import NormalDist
 from typing import Final
 
 from sim.training.pace import LEAST, stream
-from sim.training.spread import expected_maximum, maximum_deviation, tail
+from sim.training.spread import expected_maximum, maximum_deviation, tail_probability
 
 _POINTS: Final = 200
 _REACH: Final = 8.0  # standard deviations
@@ -40,7 +40,7 @@ class StageSpread:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankVariation:
     """The numbers of ranks of a layout that wait for each other, and how ranks differ."""
 
     inside: int
@@ -110,7 +110,7 @@ class Ranks:
 class LayoutNoise:
     """The spread in the steps of a layout: the mean for all steps, or drawn for each step from *seed*."""
 
-    def __init__(self, ranks: Ranks, seed: int | None = None) -> None:
+    def __init__(self, ranks: RankVariation, seed: int | None = None) -> None:
         self.mean = ranks.expected()
         self.draws = seed is not None
         """Whether the spread is drawn for each step."""
@@ -145,7 +145,7 @@ def slowest(groups: int, size: int, cv: float, shared_cv: float = 0.0) -> float:
     step, total = 2 * reach / _POINTS, 0.0
     for index in range(_POINTS):  # E[max] = integral of (1 - F) over y > 0 minus integral of F over y < 0
         y = (index + 0.5) * step - reach
-        of_group = sum(share * (1.0 - tail((y - shift) / cv)) ** size for shift, share in shifts)
+        of_group = sum(share * (1.0 - tail_probability((y - shift) / cv)) ** size for shift, share in shifts)
         below = min(1.0, of_group) ** groups
         total += (1.0 - below if y > 0 else -below) * step
     return total

@@ -21,23 +21,23 @@ def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bo
     *exact* computes classes of ranks also if only the distribution of a stage over switches is uneven, which takes about ten times as long.
     """
     mesh = scene.layout.mesh
-    even = mesh.even and (scene.prices.even_below_switches or not exact)
+    even = mesh.is_even and (scene.prices.even_below_switches or not exact)
     if not even and mesh.gpus <= MOST_RANKS:
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank
-    chosen = (steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
+    chosen = (steps or (2 if scene.layout.clips_gradients or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     played = Simulation(scene, chosen, keep_rates).run()
     if _starves(scene, played):
         played = Simulation(scene, chosen, keep_rates, starved=True).run()
-    return replace(played, exact=mesh.even and scene.prices.even_below_switches)
+    return replace(played, exact=mesh.is_even and scene.prices.even_below_switches)
 
 
 def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool) -> PlayedLayout | None:
     """Return the last step of a simulation by classes of ranks, or None if there are too many classes."""
     steps = (steps or 4) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     simulated = Unfolded(scene, steps, keep_rates, folds=True)
-    if len(set(simulated.first)) > MOST_CLASSES:
+    if len(set(simulated.representatives)) > MOST_CLASSES:
         return None
     played = simulated.run()
     return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, played) else played

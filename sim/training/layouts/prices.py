@@ -104,7 +104,7 @@ class LayoutPrices:
 
     @cached_property
     def _structured(self) -> bool:
-        return self.hardware.fabric.structured
+        return self.hardware.fabric.has_structure
 
     @cached_property
     def _described(self) -> bool:
@@ -161,21 +161,21 @@ class LayoutPrices:
             self.book.outlines[key] = self._group_price(placement, op, nbytes, skew)
         return self.book.outlines[key]
 
-    def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
+    def live_loads(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return *load*, of messages inside a unit of stage *number*, by live link, and register the links."""
         return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
     def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
         """Return a lower bound (s) on the time of *op* on *nbytes* for the first rank of *stage*."""
-        if self.mesh.even:
-            return self.outline(stage, axis, op, nbytes).price.alone
-        return self.plans(stage, axis)[0].plan.cost(nbytes, op).alone  # other groups may run at other times
+        if self.mesh.is_even:
+            return self.outline(stage, axis, op, nbytes).price.uncontended_time
+        return self.plans(stage, axis)[0].plan.cost(nbytes, op).uncontended_time  # other groups may run at other times
 
     def least_send(self, source: int, target: int, nbytes: float) -> float:
         """Return a lower bound (s) on the time of a message from the first rank of stage *source* to the first of *target*."""
-        if self.mesh.even:
-            return self.send(source, target, nbytes).alone
-        return self.one_send(self.ends(source, target)[0], nbytes).price.alone
+        if self.mesh.is_even:
+            return self.send(source, target, nbytes).uncontended_time
+        return self.one_send(self.ends(source, target)[0], nbytes).price.uncontended_time
 
     def plans(self, stage: int, axis: GroupAxis) -> list[PlannedGroup]:
         """Return the plans of the groups of *axis* in *stage* that have ranks on the stage's first node."""
@@ -335,7 +335,7 @@ class LayoutPrices:
         if (slot, link) == CORE:
             return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
-            crossed_ = plan.layout.crossed
+            crossed_ = plan.layout.job_fabric
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
         return link, *link_of(self.slot, link)
 
@@ -386,7 +386,7 @@ class LayoutPrices:
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = limited_rate(price.cap, (price.cause, price.limit), loaded)
-        return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
+        return price._replace(load=dict(load), uncontended_time=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
 
     @cached_property
     def _sends(self) -> Sends:

@@ -26,7 +26,7 @@ from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.loader import RankLoader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperation, StageStep, words
+from sim.training.layouts.scene import LayoutScene, PlayedLayout, PlayedOperation, StageStep, describe_tag
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -46,15 +46,15 @@ class Simulation:
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
         self.meetings = Meetings(scene, self.network, self.log)
-        self.stages = self.made()
+        self.stages = self.create_stages()
         """The stages, in the order of the scene's programs."""
         self.meetings.kernels = [stage.kernels for stage in self.stages]
 
-    def made(self) -> list[Stage]:
+    def create_stages(self) -> list[Stage]:
         """Return the stages, and start the checkpoint writes of their nodes."""
         numbers = range(len(self.scene.programs))
         stages = [Stage(self, number, number) for number in numbers]
-        self.save_beside(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
+        self.start_checkpoint_writes(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
         return stages
 
     def groups(self, kernels: StageKernels, number: int) -> Groups:
@@ -65,7 +65,7 @@ class Simulation:
         """Return the messages of stage *number* to others."""
         return Messages(self.meetings, account, number)
 
-    def save_beside(self, nodes: Iterable[str]) -> None:
+    def start_checkpoint_writes(self, nodes: Iterable[str]) -> None:
         """Start the scene's checkpoint writes on each of *nodes*; they run throughout the simulation."""
         prices, flows = self.scene.prices, self.scene.outflows
         for name in nodes:
@@ -79,24 +79,24 @@ class Simulation:
         self.train(self.stages)
         stages = tuple(stage.last_step() for stage in self.stages)
         begin = min(stage.begin for stage in stages)
-        return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
+        return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn_times=self.drawn_times)
 
     def _operations(self, since: float) -> Iterator[PlayedOperation]:
         """Yield the operations that began at *since* or later."""
         for meeting in chain.from_iterable(self.meetings.played):
             if meeting.begin >= since:
                 among = tuple(kernels.stage for kernels in meeting.kernels)
-                yield PlayedOperation(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
+                yield PlayedOperation(meeting.tag, meeting.begin, among, f"{describe_tag(meeting.tag)}: {meeting.price.limit}")
 
     @property
-    def counted(self) -> int:
+    def averaged_steps(self) -> int:
         """Return the number of last steps that are averaged."""
         return min(DRAWN_STEPS, self.steps - 1) if self.scene.noise.draws else 1
 
     @property
-    def drawn(self) -> tuple[float, ...]:
+    def drawn_times(self) -> tuple[float, ...]:
         """Return the time (s) of each of these steps if steps are drawn."""
-        ends = max((stage.account.ends[-1 - self.counted :] for stage in self.stages), key=lambda each: each[-1] - each[0])
+        ends = max((stage.account.ends[-1 - self.averaged_steps :] for stage in self.stages), key=lambda each: each[-1] - each[0])
         return tuple(end - begin for begin, end in pairwise(ends)) if self.scene.noise.draws else ()
 
     def train(self, stages: Iterable[Stage]) -> None:
@@ -110,7 +110,7 @@ class Stage(Rank):
 
     def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
         scene = simulation.scene
-        self.counted = simulation.counted
+        self.averaged_steps = simulation.averaged_steps
         self.meetings = simulation.meetings
         self.account = Account(simulation.log, _added_to_log(simulation.log, scene.layout.mesh, stage))
         self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
@@ -132,11 +132,11 @@ class Stage(Rank):
             yield from self.run()
             self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
             self.account.end_step()
-            self.meetings.ended(self.account.step)
+            self.meetings.end_step(self.account.step)
 
     def last_step(self) -> StageStep:
         """Return the last step by cause and resource."""
-        return self.account.last_step(self.clock, self.counted)
+        return self.account.last_step(self.clock, self.averaged_steps)
 
     def _load(self, _: Load, __: int) -> SimProcess:
         """Wait for the next micro-batch."""
@@ -149,7 +149,7 @@ class Stage(Rank):
             yield self.env.timeout(ready - start)
             for cause, resource, until in limits:
                 end = min(max(until, start), ready)
-                self.account.waited(cause, resource, start, end)
+                self.account.add_wait(cause, resource, start, end)
                 start = max(start, end)
 
     def _work(self, work: Work, _: int) -> SimProcess:

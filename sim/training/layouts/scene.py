@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def words(tag: Tag) -> str:
+def describe_tag(tag: Tag) -> str:
     """Return the purpose of an operation in words."""
     return _WORDS.get(tag[0].removesuffix(" experts").removesuffix(" replicas"), tag[0])
 
@@ -85,7 +85,7 @@ class PlayedLayout:
     """Operations of the last step, if one rank represents each stage."""
     exact: bool = True
     """Whether every rank is simulated, or is represented by a rank with identical steps."""
-    drawn: tuple[float, ...] = ()
+    drawn_times: tuple[float, ...] = ()
     """Time (s) of each step, if steps are drawn."""
 
     @property
@@ -108,7 +108,7 @@ class LayoutScene:
     launch_cpu: float
     overlap_slowdown: float
     noise: LayoutNoise
-    beside: Callable[[int, int, float], UnitTimes] | None = None
+    times_beside: Callable[[int, int, float], UnitTimes] | None = None
     """Returns unit times given a stage, the number of thread blocks of collectives, and their bytes/s through memory; None: no effect."""
     feed: Feed | None = None
     """The feed of the ranks of the first stage; None if data are always ready."""
@@ -116,11 +116,11 @@ class LayoutScene:
     """Parts of checkpoints that each node writes throughout."""
 
     @cached_property
-    def meets(self) -> bool:
+    def stages_meet(self) -> bool:
         """Return whether all stages meet in an operation in each step."""
         return any(isinstance(each, Start) and each.axis == "everyone" for each in self.programs[0])
 
-    def check(self, axis: GroupAxis) -> float:
+    def check_time(self, axis: GroupAxis) -> float:
         """Return the host time (s) to compare a collective of *axis* between its ranks, or 0 if the stack does not do this."""
         layout = self.layout
         return check_time(layout.mesh.group_size(axis), layout.options.collective_check) if layout.options.collective_check else 0.0

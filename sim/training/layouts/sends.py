@@ -53,7 +53,7 @@ class Sends(NamedTuple):
         edge = self._edge(source, target)
         if not self.sockets:
             return edge.sent(nbytes, SIMPLE)
-        return edge.sent(math.inf, SIMPLE)._replace(on_nic=self._on_nic(self.sockets), on_wire=1.0)
+        return edge.sent(math.inf, SIMPLE)._replace(nic_load=self._on_nic(self.sockets), wire_load=1.0)
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
         """Return the price of sends over Gloo: a notice from the receiver, then the data (gloo/transport/tcp/pair.cc)."""

@@ -24,34 +24,34 @@ class SlowestRank:
         self._since = 0.0
         """Time (s) since which the others have been computing, or idle."""
 
-    def falls_behind(self, seconds: float) -> None:
+    def add_lag(self, seconds: float) -> None:
         """Register that it needed *seconds* more than the others for the same compute."""
         self._behind += seconds
 
-    def is_spared(self, share: float) -> None:
+    def spare(self, share: float) -> None:
         """Register that from now on the others lose this *share* of their compute time to blocks that wait for the slowest rank."""
-        self.turn(self._computing)
+        self.set_computing(self._computing)
         self._spared = share
 
-    def turn(self, computing: bool) -> None:
+    def set_computing(self, computing: bool) -> None:
         """Register that from now on the others are *computing*, or idle."""
         now = self.env.now
         self._sooner = self._sooner + self._spared * (now - self._since) if self._computing else self._not_made_up()
         self._computing, self._since = computing, now
 
-    def works_on(self) -> None:
+    def mark_busy(self) -> None:
         """Register that the others were not idle until now, although their GPUs did not compute: they exchanged messages inside units."""
         self._since = self.env.now
 
-    def go_on(self, since: float) -> None:
+    def resume(self, since: float) -> None:
         """Register that the others could not continue before *since* (s), even if they had arrived earlier, and so made up for losses."""
         self._sooner, self._since = min(self._not_made_up(), max(0.0, self.env.now - since)), self.env.now
 
-    def late(self) -> float:
+    def lag(self) -> float:
         """Return how far (s) it is behind now, while the others do not compute."""
         return max(0.0, self._behind - self._not_made_up())
 
-    def met(self, late: float) -> None:
+    def set_lag(self, late: float) -> None:
         """Register that the others have waited for it, and that it is still *late* seconds behind."""
         self._behind, self._sooner, self._since = late, 0.0, self.env.now
 

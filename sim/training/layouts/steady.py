@@ -31,7 +31,7 @@ K = TypeVar("K", bound=Hashable)
 def play_steadily(scene: LayoutScene) -> PlayedLayout:
     """Return the result of `play`, with an accuracy of 1e-8; with many micro-batches, the log has fewer of them."""
     micro_batches = scene.layout.micro_batches
-    alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
+    alone = scene.layout.shards_parameters and scene.layout.mesh.stages == 1
     if not alone or scene.noise.draws or sum(_FEW) > _WORTH * micro_batches:
         return play(scene)
     played = [play(_with_micro_batches(scene, count)) for count in _FEW]
@@ -47,7 +47,7 @@ def play_steadily(scene: LayoutScene) -> PlayedLayout:
 def _least_interval(scene: LayoutScene) -> float:
     """Return the minimum time (s) of a micro-batch on the host or in the loader, whichever is slower."""
     works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
-    host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
+    host = sum(scene.times[0].span(work.first, work.last, work.part).launch_time(scene.launch_cpu) for work in works)
     host += scene.launch_cpu * sum(isinstance(each, Copy) and each.micro_batch == 0 for each in scene.programs[0])
     return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 

@@ -21,7 +21,7 @@ class Download:
     """The download rates of a node (bytes/s), of all its workers together and of one of them, and the bytes per byte of sample."""
 
     rate: float
-    of_worker: float
+    rate_per_worker: float
     repeats: float
     """Bytes downloaded per byte of a sample on the node."""
 

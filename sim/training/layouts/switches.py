@@ -44,7 +44,7 @@ class Switches:
             if stream.source == stream.target:
                 continue
             if self.hardware.fabric.core_bandwidth:
-                load[CORE_LINK] += stream.messages * stream.sent.on_wire
+                load[CORE_LINK] += stream.messages * stream.sent.wire_load
             for name, amount in self._uplink_loads(stream) if self._between.groups_of else self._mean_loads(stream):
                 load[f"{FABRIC}.{name}"] += stream.messages * amount
         return dict(load)

@@ -14,20 +14,20 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import KernelWork, element_bytes, memory_time
-from sim.cluster.kernels import both
+from sim.cluster.kernels import overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
-from sim.parallel.checkpointing import checkpointed_share, recomputed
+from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes, unfused_elements
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.hardware import Gpu
-from sim.spec.identity import content
+from sim.spec.identity import json_content
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
-from sim.spec.precision import MEANING
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.group_price import LinkShare
 from sim.training.layouts.prices import LayoutPrices, PriceBook
@@ -37,7 +37,7 @@ _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
 GroupName = Literal["tensor", "context", "expert"]
 
 
-class Exposed(NamedTuple):
+class ExposedWait(NamedTuple):
     """The time (s) that a unit waits for messages of one group axis."""
 
     axis: GroupName
@@ -47,7 +47,7 @@ class Exposed(NamedTuple):
     op: Op | None = None
     """The operation, if this is a single message; *nbytes* and *alone* are its bytes and its time (s) including the overlapped part."""
     nbytes: float = 0.0
-    alone: float = 0.0
+    uncontended_time: float = 0.0
     volume: float = 0.0
     """Volume moved during the exposed time, in the units of the price."""
     load: tuple[LinkShare, ...] = ()
@@ -59,12 +59,12 @@ class Burst(NamedTuple):
 
     compute: float
     launches: float
-    drained: bool = False
+    waits_for_gpu: bool = False
     """Whether the host waits for the GPU before it launches them."""
     host: float = 0.0
     """Host time (s) in addition to the launches."""
 
-    def launching(self, launch_cpu: float) -> float:
+    def launch_time(self, launch_cpu: float) -> float:
         """Return the host time (s) if one launch takes *launch_cpu* seconds."""
         return self.launches * launch_cpu + self.host
 
@@ -73,21 +73,21 @@ class UnitTime(NamedTuple):
     """One pass over a unit: bursts of kernels, and exposed messages."""
 
     bursts: tuple[Burst, ...]
-    exposed: tuple[Exposed, ...] = ()
+    exposed_waits: tuple[ExposedWait, ...] = ()
 
     @property
     def compute(self) -> float:
         """Return the GPU time (s) of all bursts."""
         return sum(burst.compute for burst in self.bursts)
 
-    def launching(self, launch_cpu: float) -> float:
+    def launch_time(self, launch_cpu: float) -> float:
         """Return the host time (s) of all bursts if one launch takes *launch_cpu* seconds."""
-        return sum(burst.launching(launch_cpu) for burst in self.bursts)
+        return sum(burst.launch_time(launch_cpu) for burst in self.bursts)
 
     @property
     def waits(self) -> float:
         """Return the time (s) of all exposed messages."""
-        return sum(each.seconds for each in self.exposed)
+        return sum(each.seconds for each in self.exposed_waits)
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ class UnitTimes:
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         computes_in = training.precision, training.fp8_recipe
-        described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
+        described = (json_content(training.stack), json_content(model.transformer), json_content(model.measured), json_content(lengths))
         key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
         decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
@@ -134,7 +134,7 @@ class UnitTimes:
         unit = self.units[number]
         key = (unit.content, part)
         if key not in self._unit_times:
-            shared_key = (unit.asked, part)
+            shared_key = (unit.unsplit_content, part)
             if shared_key not in self._shared:
                 self._shared[shared_key] = self._time_of(unit, part)
             self._unit_times[key] = self._shared[shared_key]
@@ -178,7 +178,7 @@ class UnitTimes:
         """Return the forward work that the backward pass recomputes."""
         training = self.workload.training
         share = checkpointed_share(training, self.units, self.prices.mesh.stages)
-        return [_part(self._layer(piece, False, own), share) for piece, own in recomputed(training, unit)]
+        return [_part(self._layer(piece, False, own), share) for piece, own in recomputed_pieces(training, unit)]
 
     def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -188,7 +188,7 @@ class UnitTimes:
     @property
     def _weight_casts(self) -> float:
         """Return how often weights are cast to 8 bits or fewer per micro-batch."""
-        keeps_8bit = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
+        keeps_8bit = self.options.keeps_8bit_weights and PRECISION_TRAITS[self.workload.training.precision].is_quantized
         return 1.0 / self.micro_batches if keeps_8bit else 1.0
 
     @cached_property
@@ -211,7 +211,7 @@ class UnitTimes:
         busy *= share
         messages = piece.backward if backward else piece.forward
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
-        drained = piece.counted and waits and not backward
+        drained = piece.awaits_counts and waits and not backward
         host = self._checked(messages) + self._routing(piece, backward)
         busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
         return UnitTime(
@@ -253,20 +253,20 @@ class UnitTimes:
         training = self.workload.training
         return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
 
-    def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> Exposed:
+    def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> ExposedWait:
         """Return how long compute waits for *message* of a layer with a GPU time of *busy* seconds."""
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
         price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
-        seconds = price.alone
-        if message.beside:
+        seconds = price.uncontended_time
+        if message.overlaps:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
         seconds *= 1.0 - hidden
-        volume = price.volume * seconds / price.alone if price.alone else 0.0
+        volume = price.volume * seconds / price.uncontended_time if price.uncontended_time else 0.0
         load = tuple(each._replace(amount=each.amount * volume) for each in links)
-        return Exposed(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.alone, volume, load)
+        return ExposedWait(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.uncontended_time, volume, load)
 
     @cached_property
     def _between_nodes(self) -> float:
@@ -287,7 +287,7 @@ class UnitTimes:
         moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
             products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
-            moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
+            moved = overlap_time(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
 
 
@@ -295,13 +295,15 @@ def _part(time: UnitTime, share: float) -> UnitTime:
     """Return *share* of *time*: the mean cost per block if only some blocks have the pass."""
     if share == 1.0:
         return time
-    bursts = (Burst(each.compute * share, each.launches * share, each.drained, each.host * share) for each in time.bursts)
-    return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed))
+    bursts = (Burst(each.compute * share, each.launches * share, each.waits_for_gpu, each.host * share) for each in time.bursts)
+    return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed_waits))
 
 
-def _exposed_part(message: Exposed, share: float) -> Exposed:
+def _exposed_part(message: ExposedWait, share: float) -> ExposedWait:
     load = tuple(each._replace(amount=each.amount * share) for each in message.load)
-    return message._replace(seconds=message.seconds * share, alone=message.alone * share, volume=message.volume * share, load=load)
+    return message._replace(
+        seconds=message.seconds * share, uncontended_time=message.uncontended_time * share, volume=message.volume * share, load=load
+    )
 
 
 def _weight_share(layer: Layer) -> float:
@@ -311,20 +313,20 @@ def _weight_share(layer: Layer) -> float:
 
 def _joined(times: Iterable[UnitTime]) -> UnitTime:
     bursts: list[Burst] = []
-    exposed: dict[tuple[GroupName, Cause, str], list[Exposed]] = defaultdict(list)
+    exposed: dict[tuple[GroupName, Cause, str], list[ExposedWait]] = defaultdict(list)
     for time in times:
         for burst in time.bursts:  # bursts before which the host waits for the GPU stay separate, because it has lost its lead
-            if bursts and not burst.drained and not bursts[-1].drained:
+            if bursts and not burst.waits_for_gpu and not bursts[-1].waits_for_gpu:
                 last = bursts[-1]
                 bursts[-1] = Burst(last.compute + burst.compute, last.launches + burst.launches, host=last.host + burst.host)
             else:
                 bursts.append(burst)
-        for each in time.exposed:
+        for each in time.exposed_waits:
             exposed[each.axis, each.cause, each.limit].append(each)
     return UnitTime(tuple(bursts), tuple(map(_merged_messages, exposed.values())))
 
 
-def _merged_messages(messages: Sequence[Exposed]) -> Exposed:
+def _merged_messages(messages: Sequence[ExposedWait]) -> ExposedWait:
     """Return *messages* of one axis with the same limit, merged into one."""
     first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
     for each in messages if len(messages) > 1 else ():
@@ -333,10 +335,10 @@ def _merged_messages(messages: Sequence[Exposed]) -> Exposed:
             amounts[link.name] = amounts[link.name] + link.amount if link.name in amounts else link.amount
     load = tuple(link._replace(amount=amounts[name]) for name, link in last.items()) or first.load
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
-    return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=load)
+    return ExposedWait(first.axis, seconds, first.cause, first.limit, volume=volume, load=load)
 
 
-def copied(copy: Copy, gpu: Gpu) -> UnitTime:
+def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
     """Return the time of *copy*: one kernel at memory bandwidth."""
     return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
 

@@ -31,7 +31,7 @@ from sim.training.layouts.times import UnitTimes
 class RankPrices(LayoutPrices):
     """Prices of individual groups and pairs of ranks, with the load on each of their own nodes."""
 
-    alike: RankClasses | None = None
+    rank_classes: RankClasses | None = None
     """The classes of ranks that are simulated as one, if any."""
 
     def of_class(self, kind: str, ranks: RankGroup, classes: RankClasses, op: Op | None, nbytes: float) -> GroupPrice:
@@ -50,14 +50,14 @@ class RankPrices(LayoutPrices):
     def _price_of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
 
-    def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
+    def live_loads(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return the share of rank *number* in the *load* of its stage, by live link; with classes, the share of all ranks of its class."""
-        if self.alike is None:
+        if self.rank_classes is None:
             return self._rank_share(number, load)
         load_of: dict[str, float] = defaultdict(float)
-        for (rank,) in self.alike.groups["inside", (number,)]:
+        for (rank,) in self.rank_classes.groups["inside", (number,)]:
             for link, amount in self._rank_share(rank, load).items():
-                if link in self.alike.links:
+                if link in self.rank_classes.links:
                     load_of[link] += amount
         return load_of
 
@@ -81,8 +81,8 @@ class RankPrices(LayoutPrices):
         kinds.append(
             ("inside", [((rank,), [self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)])
         )
-        self.alike = rank_classes(mesh, kinds, self.capacity)
-        return self.alike
+        self.rank_classes = rank_classes(mesh, kinds, self.capacity)
+        return self.rank_classes
 
     def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
         """Return the price of *op* on *nbytes* for the group *ranks*."""
@@ -120,26 +120,26 @@ class Unfolded(Simulation):
         stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
         self.classes = prices.classes(scene.programs, scene.times) if folds else None
-        self.first: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
+        self.representatives: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
         """The representative of each rank."""
         ranks = replace(
             scene,
-            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(stage_of)],
+            programs=[_by_rank(scene.programs[stage], rank, scene, self.representatives) for rank, stage in enumerate(stage_of)],
             times=[scene.times[stage] for stage in stage_of],
             updates=[scene.updates[stage] for stage in stage_of],
             prices=prices,
         )
         self.prices = prices
-        self.known: dict[tuple[object, ...], GroupPrice] = {}
+        self.price_cache: dict[tuple[object, ...], GroupPrice] = {}
         super().__init__(ranks, steps, keep_rates, starved)
 
-    def made(self) -> list[Stage]:
+    def create_stages(self) -> list[Stage]:
         """Return the simulated rank for each rank; ranks of one class share it."""
         mesh = self.scene.layout.mesh
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]  # the log's first ranks are those of stages
-        made = {rank: Stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.first))}
-        self.save_beside(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.first))
-        return [made[rank] for rank in self.first]
+        made = {rank: Stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.representatives))}
+        self.start_checkpoint_writes(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.representatives))
+        return [made[rank] for rank in self.representatives]
 
     def groups(self, kernels: StageKernels, number: int) -> Groups:
         """Return the groups of rank *number*."""
@@ -152,16 +152,16 @@ class Unfolded(Simulation):
     def price(self, kind: str, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         """Return the price of *op* for the group *ranks* (None: of a send between two ranks); with classes, for all groups of its class."""
         key = (kind, ranks, op, nbytes)
-        if key not in self.known:
-            self.known[key] = self._priced(kind, ranks, op, nbytes)
-        return self.known[key]
+        if key not in self.price_cache:
+            self.price_cache[key] = self._priced(kind, ranks, op, nbytes)
+        return self.price_cache[key]
 
     def _priced(self, kind: str, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         if self.classes is not None:
             price = self.prices.of_class(kind, ranks, self.classes, op, nbytes)
         else:
             price = self.prices.send(ranks[0], ranks[1], nbytes) if op is None else self.prices.of_group(ranks, op, nbytes)
-        if op is None or self.scene.beside is None:
+        if op is None or self.scene.times_beside is None:
             return price
         stage = 0 if kind in SHARED else self.scene.layout.mesh.stage_of(ranks[0])
         beside = self.prices.price_without_links(
@@ -169,26 +169,26 @@ class Unfolded(Simulation):
         )  # its memory rate allows for contention with equal groups
         return price._replace(memory_rate=beside.memory_rate)
 
-    def like(self, kind: str, ranks: RankGroup) -> RankGroup:
+    def representative(self, kind: str, ranks: RankGroup) -> RankGroup:
         """Return the representative of the group *ranks*."""
         return self.classes.groups[kind, ranks][0] if self.classes is not None else ranks
 
     def run(self) -> PlayedLayout:
         """Simulate all steps and return the last: the mean over the ranks of each stage, and the clock of its first rank."""
-        mesh, counts = self.scene.layout.mesh, Counter(self.first)
+        mesh, counts = self.scene.layout.mesh, Counter(self.representatives)
         stages = {rank: self.stages[rank] for rank in counts}
         self.train(stages.values())
         steps_of = {rank: stage.last_step() for rank, stage in stages.items()}
         by_stage = [
             [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
         ]
-        return PlayedLayout(tuple(map(_mean, by_stage)), self.log, drawn=self.drawn)
+        return PlayedLayout(tuple(map(_mean, by_stage)), self.log, drawn_times=self.drawn_times)
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:
     """Return the distinct loads of messages inside the units of *program*."""
     passes = dict.fromkeys((work.first, work.last, work.part) for work in program if isinstance(work, Work))
-    return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed if each.seconds > 0))
+    return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed_waits if each.seconds > 0))
 
 
 def _by_rank(program: Program, rank: int, scene: LayoutScene, first: Sequence[int]) -> Program:
@@ -226,9 +226,9 @@ class _RankGroups(Groups):
         meetings, group = self.meetings, self.meetings.scene.layout.mesh.group(self.number, start.axis)
         price = self.simulation.price(start.axis, group, start.op, start.nbytes)
         kernels = list(dict.fromkeys(meetings.kernels[rank] for rank in group))
-        like, step = (start.axis, self.simulation.like(start.axis, group)), self.account.step
-        meeting = meetings.named((step, like, start.tag), start.tag, price, len(kernels), kernels)
-        meetings.also((step, self.number, start.tag), meeting)
+        like, step = (start.axis, self.simulation.representative(start.axis, group)), self.account.step
+        meeting = meetings.get_or_create((step, like, start.tag), start.tag, price, len(kernels), kernels)
+        meetings.add_key((step, self.number, start.tag), meeting)
         return meeting, (like, start.communicator)
 
 

@@ -26,7 +26,7 @@ from calibration.catalogue.compute_model import (
     step_time,
     step_time_and_slopes,
 )
-from sim.spec.catalogue import every
+from sim.spec.catalogue import all_files
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
@@ -91,7 +91,7 @@ def test_the_files_carry_the_values_of_the_fit() -> None:
     factors = fit(all_rows())
     seen = 0
     for folder, of in FITTED_FOLDERS:
-        for path in every(folder).values():
+        for path in all_files(folder).values():
             text = path.read_text(encoding="utf-8")
             for key, value in of(path, factors).items():
                 written = re.findall(rf"(?m)^{key}: ([0-9.e+-]+)", text)  # none where a board takes it from the one that it extends

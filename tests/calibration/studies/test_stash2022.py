@@ -40,7 +40,7 @@ def test_figures_are_those_of_the_profile(study: StashStudy) -> None:
     found = row(study, "p3.16xlarge", 32)
     alone = profile(found.case.scenario)
     assert found.times == alone.times
-    assert stall_row(found)["interconnect_stall_percent"] == 100 * differential.interconnect(alone.times).share
+    assert stall_row(found)["interconnect_stall_percent"] == 100 * differential.interconnect_stall(alone.times).share
     assert found.cost == alone.costs["warm"]
     step = answer(found.case.scenario).run.jobs[0].warm.step_time
     assert stall_row(found)["run3_step_time_s"] == pytest.approx(step, rel=0.01)  # an epoch fills the pipeline once
@@ -59,7 +59,7 @@ def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
     case = StashCase(crossing.machine, crossing.model, crossing.batch, 16)
     for batch, stalls in ((crossing.batch, True), (crossing.batch + 1, False)):
         times = profile(replace(case, batch=batch).scenario, "none").times
-        assert (differential.interconnect(times).share >= 0.8) == stalls
+        assert (differential.interconnect_stall(times).share >= 0.8) == stalls
 
 
 def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sim.spec.yaml import SpecError
-from sim.training.collectives.play.script import WRITERS, Script, numbered, straight
+from sim.training.collectives.play.script import WRITERS, Script, numbered_edge, straight_script
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer
 from sim.training.collectives.price.point_to_point import partners_at_once
@@ -46,9 +46,9 @@ def _tree(layout: JobLayout, op: str, nbytes: float) -> list[Script]:
     def edge(channel: int, src: int, dst: int) -> Edge:
         part, onward = layout.every_node[src // local], layout.every_node[dst // local]
         if src // local != dst // local:
-            return layout.between(part, onward, channel, tree=True)
+            return layout.chain_edge(part, onward, channel, tree=True)
         order = part.channels.channels[channel].gpus
-        return layout.inside(part, order[src % local], order[dst % local], "Tree")
+        return layout.local_edge(part, order[src % local], order[dst % local], "Tree")
 
     return [Script(transfers, [edge(channel, transfer.src, transfer.dst) for transfer in transfers]) for channel in range(layout.channels)]
 
@@ -72,7 +72,7 @@ def _hierarchical(layout: JobLayout, op: str, nbytes: float, *racks: int) -> lis
     for channel in range(count):
         transfers = hierarchical_all_reduce(range(layout.ranks), nbytes / count, local, *racks)
         gpus = [gpu for ring in rings for gpu in ring[channel].gpus]
-        found.append(Script(transfers, [numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
+        found.append(Script(transfers, [numbered_edge(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
     return found
 
 
@@ -82,11 +82,11 @@ WRITERS.update(
         "Tree": _tree,
         "NVLS": _nvls,
         "Hierarchical": _hierarchical,
-        "RackHierarchical": lambda layout, op, nbytes: _hierarchical(layout, op, nbytes, layout.crossed.per_leaf),
-        "HalvingDoubling": lambda layout, op, nbytes: straight(layout, halving_doubling_all_reduce(range(layout.ranks), nbytes)),
-        "Pairwise": lambda layout, op, nbytes: straight(layout, all_to_all(range(layout.ranks), nbytes, partners_at_once(layout))),
-        "SendRecv": lambda layout, op, nbytes: straight(layout, send_recv(range(layout.ranks), nbytes)),
-        "Gather": lambda layout, op, nbytes: straight(layout, gather(range(layout.ranks), nbytes, partners_at_once(layout))),
-        "Scatter": lambda layout, op, nbytes: straight(layout, scatter(range(layout.ranks), nbytes, partners_at_once(layout))),
+        "RackHierarchical": lambda layout, op, nbytes: _hierarchical(layout, op, nbytes, layout.job_fabric.per_leaf),
+        "HalvingDoubling": lambda layout, op, nbytes: straight_script(layout, halving_doubling_all_reduce(range(layout.ranks), nbytes)),
+        "Pairwise": lambda layout, op, nbytes: straight_script(layout, all_to_all(range(layout.ranks), nbytes, partners_at_once(layout))),
+        "SendRecv": lambda layout, op, nbytes: straight_script(layout, send_recv(range(layout.ranks), nbytes)),
+        "Gather": lambda layout, op, nbytes: straight_script(layout, gather(range(layout.ranks), nbytes, partners_at_once(layout))),
+        "Scatter": lambda layout, op, nbytes: straight_script(layout, scatter(range(layout.ranks), nbytes, partners_at_once(layout))),
     }
 )

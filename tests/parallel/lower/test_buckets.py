@@ -20,7 +20,7 @@ def stack(**keys):
 
 def tensors_of(found, alone=frozenset(), **keys):
     """The tensors of each bucket that a stack makes of *found*."""
-    return [list(bucket.tensors) for bucket in stack_buckets(found, stack(**keys), range(len(found)), alone=alone)]
+    return [list(bucket.tensors) for bucket in stack_buckets(found, stack(**keys), range(len(found)), single_tensors=alone)]
 
 
 @given(sizes, st.lists(st.floats(1, 1e9), min_size=1, max_size=3))

@@ -35,15 +35,15 @@ def test_a_narrow_wire_halves_the_bytes_for_two_passes(found):
     whole, half = (payload(found, 4.0, width, stack(), 8) for width in (4.0, 2.0))
     nbytes = whole.messages[0].nbytes
     assert half.messages == (Message("all_reduce", pytest.approx(nbytes / 2)),)
-    assert (half.before, half.after) == (pytest.approx(1.5 * nbytes),) * 2
+    assert (half.bytes_before, half.bytes_after) == (pytest.approx(1.5 * nbytes),) * 2
 
 
 def test_top_k_gathers_values_and_places():
     """Closed form: a hundredth of 1000 elements from each of 4 ranks, four bytes a value and four a place."""
     found = payload([Tensor(600), Tensor(400)], 4.0, 4.0, stack(**compression("top_k", density=0.01)), 4)
     assert found.messages == (Message("all_gather", 4 * 10 * 4), Message("all_gather", 4 * 10 * 4))
-    assert found.before == 8 * 4000  # error fed back in 3 passes, 5 to select
-    assert found.after == 4000 + 4 * 10 * (4 + 4 + 8)
+    assert found.bytes_before == 8 * 4000  # error fed back in 3 passes, 5 to select
+    assert found.bytes_after == 4000 + 4 * 10 * (4 + 4 + 8)
     narrow = payload([Tensor(1000)], 4.0, 2.0, stack(**compression("top_k", density=0.01)), 4)
     assert [message.nbytes for message in narrow.messages] == [4 * 10 * 2, 4 * 10 * 4]  # places are not cast
 
@@ -54,7 +54,7 @@ def test_power_sgd_sends_two_factors_of_each_matrix():
     assert found.messages == tuple(Message("all_reduce", 4.0 * elements) for elements in (100, 200, 100))
     assert found.flop == 6 * 2 * 5000 + 2 * 2 * 200
     assert found.kernels == 3 * 2
-    assert (found.before, found.after) == (5 * 20000, 4 * 20000)
+    assert (found.bytes_before, found.bytes_after) == (5 * 20000, 4 * 20000)
 
 
 def test_power_sgd_leaves_small_matrices_whole():
@@ -62,11 +62,11 @@ def test_power_sgd_leaves_small_matrices_whole():
     shrunk, whole = (payload([Tensor(100, 10)], 4.0, 4.0, stack(**compression("power_sgd", rank=rank)), 2) for rank in (2, 3))
     assert [message.nbytes for message in shrunk.messages] == [80, 80]
     assert whole.messages == (Message("all_reduce", 400),)
-    assert whole.flop == whole.before == 0
+    assert whole.flop == whole.bytes_before == 0
 
 
 def test_rows_of_an_embedding_are_gathered():
     """Closed form: 30 touched rows of 8 elements from each of 4 ranks, and their 8-byte numbers."""
     found = payload([Tensor(8000, 1000, 30)], 4.0, 4.0, stack(sparse_embeddings=True), 4)
     assert found.messages == (Message("all_gather", 4 * 30 * 8 * 4), Message("all_gather", 4 * 30 * 8))
-    assert found.after == 3 * 4 * 30 * 8 * 4
+    assert found.bytes_after == 3 * 4 * 30 * 8 * 4

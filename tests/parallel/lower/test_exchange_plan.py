@@ -134,7 +134,7 @@ def test_embeddings_travel_as_rows():
     assert dense.messages == (Message("all_reduce", 160),)
     assert sparse.messages == (Message("all_gather", 4 * 6 * 8 * 4), Message("all_gather", 4 * 6 * 8))
     everywhere = toy_workload(layers, batch=50, stack={"sparse_embeddings": True})
-    assert gradient_tensors(everywhere)[-1].touched == 100
+    assert gradient_tensors(everywhere)[-1].touched_rows == 100
 
 
 def test_matrices_are_told_by_their_output_channels():

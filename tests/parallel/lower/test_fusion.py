@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.lower.fusion import fill, fused_buckets, negotiation
+from sim.parallel.lower.fusion import fill_buffers, fused_buckets, negotiation_time
 from sim.spec.stack import Fusion
 
 
@@ -29,7 +29,7 @@ def test_tensors_of_one_cycle_travel_together():
 
 def test_the_threshold_splits_a_cycle():
     """By hand (FuseResponses): a message takes tensors while both fit; one that is too large goes alone."""
-    assert fill([0, 1, 2, 3, 4], [3.0, 4.0, 4.0, 20.0, 1.0], 8.0) == [(0, 1), (2,), (3,), (4,)]
+    assert fill_buffers([0, 1, 2, 3, 4], [3.0, 4.0, 4.0, 20.0, 1.0], 8.0) == [(0, 1), (2,), (3,), (4,)]
     ready = [0.0, 0.1, 0.2]
     found = fused_buckets(ready, [6.0, 6.0, 2.0], fusion(threshold=8.0), 2)
     assert [bucket.tensors for bucket in found] == [(0,), (1, 2)]
@@ -44,7 +44,7 @@ def test_no_fusion_without_a_buffer():
 def test_negotiation_with_and_without_response_cache():
     """Closed form: two collectives of log2(n) hops; without the cache the first rank reads every rank's request for every tensor."""
     keys = {"control_latency": "10 us", "request_time": "1 us"}
-    assert negotiation(fusion(**keys), 16, 0) == pytest.approx(2 * 4 * 10e-6)
+    assert negotiation_time(fusion(**keys), 16, 0) == pytest.approx(2 * 4 * 10e-6)
     ready = [0.0] * 5
     (cached,) = fused_buckets(ready, [1.0] * 5, fusion(**keys), 16)
     (asked,) = fused_buckets(ready, [1.0] * 5, fusion(**keys, response_cache=0), 16)
@@ -76,7 +76,7 @@ def test_every_tensor_once_in_order_and_never_before_it_is_ready(table, cycle, t
     described = fusion(threshold, cycle, response_cache=cache, control_latency="10 us", request_time="1 us")
     found = fused_buckets(ready, sizes, described, ranks)
     assert [tensor for bucket in found for tensor in bucket.tensors] == list(range(len(sizes)))
-    longest = max(cycle, negotiation(described, ranks, 0)) + negotiation(described, ranks, len(sizes))
+    longest = max(cycle, negotiation_time(described, ranks, 0)) + negotiation_time(described, ranks, len(sizes))
     for bucket in found:
         assert -1e-9 <= bucket.delay <= longest * (1 + 1e-9) + 1e-9
         assert len(bucket.tensors) == 1 or sum(sizes[tensor] for tensor in bucket.tensors) <= threshold * (1 + 1e-9)

@@ -134,7 +134,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
 )
 def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError) as refused:
-        extensions.give(extensions.EXCHANGES, Own(whole))
+        extensions.register(extensions.EXCHANGES, Own(whole))
         model = "gpt2-xl" if "parallel" in given else "resnet50"
         stallsim.run("p3.16xlarge", model, **given)
     assert told in str(refused.value)

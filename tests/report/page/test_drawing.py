@@ -17,7 +17,7 @@ def marks(html: str, look: str) -> list[Element]:
 @pytest.mark.parametrize("case", ["exchange", "NVSwitch", "servers", "several jobs"])
 def test_every_device_and_link_is_there(case: str) -> None:
     run = found(case).run
-    slots = [slot for slot in run.cluster if any(job == 0 for job, _ in (*slot.lent, *slot.serves))]
+    slots = [slot for slot in run.cluster if any(job == 0 for job, _ in (*slot.lent_gpus, *slot.server_numbers))]
     html = drawings(run, 0, {}, JobBound("gpu"))
     lines = [line.attributes["data-tip"].split("\n")[0] for line in marks(html, "hit")]
     wanted = [link.description for slot in slots for link in slot.graph.links.values() if ">" in link.name]

@@ -69,7 +69,7 @@ def test_each_rank_has_all_it_sends_in_groups_that_its_peers_know(name: str, tmp
         counts = [sum(isinstance(each, kind) for each in made) for kind in (Send, Receive)]
         assert [sum(args["Collective name"] == end for args in found) for end in ("send", "recv")] == counts
         gathered = sum(each.nbytes for each in made if isinstance(each, Start) and each.op == "all_gather")
-        width = run.layout.gathered
+        width = run.layout.gathered_width
         assert sum(args["Out msg nelems"] * width for args in found if args["Collective name"] == "_allgather_base") == pytest.approx(
             gathered
         )

@@ -106,7 +106,7 @@ def made() -> LayoutPlan:
 def written(made: LayoutPlan, file: str) -> list[tuple[LayoutCandidate, Launch, str]]:
     """Return layouts drawn at random that *file* can be written for, with its text."""
     draw, found = random.Random(11), []
-    every = [(setting, each) for setting, candidates in made.ways for each in candidates]
+    every = [(setting, each) for setting, candidates in made.layouts for each in candidates]
     plain = [(setting, each) for setting, each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
     for setting, candidate in [*draw.sample(plain, min(40, len(plain))), *draw.sample(every, 400)]:
         launch = launch_of(made, outcome_of(setting, candidate))
@@ -145,7 +145,7 @@ def test_the_program_cuts_the_model_as_planned(
         pytest.skip(f"{module} is not installed")
     stack = {"torchtitan": "torchtitan-2.x", "megatron": "megatron-core"}[name]
     planned = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, sets, global_batch=256, stack=stack), (16,), fixed=fixed))
-    ((setting, every),) = planned.ways
+    ((setting, every),) = planned.layouts
     paths = []
     for number, candidate in enumerate(random.Random(2).sample(every, 5)):
         paths.append(tmp_path / str(number) / file)

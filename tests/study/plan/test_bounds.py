@@ -28,10 +28,10 @@ ADAPTERS = ("model.lora={rank: 16}",)
 def assert_below(question: PlanQuestion, most: int, simulated: bool = True) -> set[LayoutCandidate]:
     """Bounds of up to *most* layouts of each cluster are not above what the layout takes and needs."""
     draw, met, wrong = random.Random(5), set[LayoutCandidate](), []
-    for setting, every in prepare_plan(question).ways:
+    for setting, every in prepare_plan(question).layouts:
         chosen = draw.sample(every, min(most, len(every)))
         for candidate, time, memory in zip(chosen, *reversed(floors(setting, chosen)), strict=True):
-            workload = setting.laid(candidate)
+            workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
             needed = max(map(needed_bytes, memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)))
             scene = layout_scene(setting.hardware, workload, layout, setting.book)
@@ -70,11 +70,11 @@ def test_bounds_of_memory_hold_where_experts_are_wrapped_alone() -> None:
 def test_what_the_engine_refuses_is_left_out_and_does_not_end_the_plan() -> None:
     """A head that shares a frozen table with the first stage cannot be on another; without a pipeline it runs."""
     scenario = Scenario("hgx-h100", "gemma-2-2b", ADAPTERS, stack="megatron-core", global_batch=16)
-    ((setting, every),) = prepare_plan(PlanQuestion(scenario, (1,), gpus=4)).ways
+    ((setting, every),) = prepare_plan(PlanQuestion(scenario, (1,), gpus=4)).layouts
     endless = {each.pipeline > 1 for each, need in zip(every, floors(setting, every).memory, strict=True) if need == float("inf")}
     assert endless == {True} == {each.pipeline > 1 for each in every} - {False}
     made = plan(PlanQuestion(scenario, (1,), gpus=4, limits=Limits(simulations=1)))
-    assert made.tally.best is not None and made.tally.best.way.candidate.pipeline == 1
+    assert made.tally.best is not None and made.tally.best.placed_layout.candidate.pipeline == 1
     with pytest.raises(SpecError, match="which are on another stage"):
         plan(PlanQuestion(scenario, (1,), gpus=4, fixed={"pp": "2"}))
 
@@ -82,7 +82,7 @@ def test_what_the_engine_refuses_is_left_out_and_does_not_end_the_plan() -> None
 def test_experts_beside_tensor_ranks_keep_sequence_parallelism() -> None:
     scenario = Scenario("hgx-h100", "mixtral-8x7b", stack="megatron-core", global_batch=16)
     question = PlanQuestion(scenario, (1,), gpus=4, fixed={"cp": "1", "batch": "1"}, allowed=frozenset({"no_sequence"}))
-    for setting, every in prepare_plan(question).ways:
+    for setting, every in prepare_plan(question).layouts:
         without = [each for each in every if each.tensor > 1 and not each.sequence]
         assert without and {each.expert for each in without} == {1}
         assert max(floors(setting, every, most=0.0).memory) < float("inf")
@@ -99,10 +99,10 @@ def test_the_change_that_is_named_is_the_least_that_does() -> None:
 def test_the_command_of_a_limited_plan_limits_its_gpus() -> None:
     scenario = Scenario("hgx-h100", "gpt2", global_batch=16)
     made = plan(PlanQuestion(scenario, (1,), 4, fixed={"tp": "1", "pp": "1"}, limits=Limits(simulations=1, power_cap="400 W")))
-    command = run_command(made, made.tally.outcomes[0].way)
+    command = run_command(made, made.tally.outcomes[0].placed_layout)
     assert "--power-cap '400 W'" in command
     plain = replace(made, question=replace(made.question, limits=Limits()))
-    assert run_command(plain, made.tally.outcomes[0].way) == command.replace(" --power-cap '400 W'", "")
+    assert run_command(plain, made.tally.outcomes[0].placed_layout) == command.replace(" --power-cap '400 W'", "")
 
 
 def test_what_is_allowed_and_left_out_contradicts() -> None:

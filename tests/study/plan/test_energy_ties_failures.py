@@ -21,9 +21,9 @@ from sim.report.prices import price_rows
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.refine import LayoutWay, least
+from sim.study.plan.refine import PlacedLayout, least_step
 from sim.study.plan.search import Limits
-from sim.study.power_cap import limited_run
+from sim.study.power_cap import limit_run
 from sim.study.saving import slowdown_by_store
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
@@ -59,9 +59,9 @@ def test_money_and_carbon_say_what_they_are_counted_with(made: LayoutPlan) -> No
 def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) -> None:
     """Oracle: every layout simulated; its joules by the document of a single run; no bound of work or of power is above it."""
     joules = []
-    for setting, every in prepare_plan(ASKED).ways:
+    for setting, every in prepare_plan(ASKED).layouts:
         for candidate in every:
-            workload = setting.laid(candidate)
+            workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
             scene = layout_scene(setting.hardware, workload, layout, setting.book)
             run = LayoutRun(setting.hardware, workload, layout, play(scene), ())
@@ -88,18 +88,18 @@ def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: s
     asked = replace(ASKED, limits=Limits(objective=objective, power_cap="250 W"))  # type: ignore[arg-type]
     found = plan(asked)
     values = []
-    for setting, every in prepare_plan(asked).ways:
+    for setting, every in prepare_plan(asked).layouts:
         for candidate in every:
-            workload = setting.laid(candidate)
+            workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
             scene = layout_scene(setting.hardware, workload, layout, setting.book)
             memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
             run = LayoutRun(setting.hardware, workload, layout, play(scene), memory)
-            limit = limited_run(run, "250 W")
+            limit = limit_run(run, "250 W")
             value = limit.steps.step_time if objective == "time" else limit.joules * run.global_batch
             values.append(value * (3.0 if run.memory_verdict == "thrashes" else 1.0))
-            bound = least(LayoutWay(setting, candidate), objective).value  # type: ignore[arg-type]
-            assert asked.limits.share(LayoutWay(setting, candidate)) * bound <= value * (1 + 1e-9)
+            bound = least_step(PlacedLayout(setting, candidate), objective).value  # type: ignore[arg-type]
+            assert asked.limits.share(PlacedLayout(setting, candidate)) * bound <= value * (1 + 1e-9)
     assert found.tally.complete and found.tally.outcomes[0].value == pytest.approx(min(values), rel=1e-9)
     document = plan_document(found)
     best = document["layouts"][0]

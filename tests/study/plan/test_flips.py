@@ -11,7 +11,7 @@ import pytest
 
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import flip_lines, plan_document, plan_text
-from sim.study.plan.flips import Flip, Flips, Knob, Ways, _nearest, flips, same_but_micro_batches
+from sim.study.plan.flips import Flip, Flips, Knob, LayoutsBySetting, _nearest, flips, same_but_micro_batches
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits, best_by_recurrence, search
 from sim.study.plan.sensitivity import DOUBLED, HALVED, INTERRUPTED, SLOWER, ChangeEffect, sensitivity
@@ -39,8 +39,8 @@ class Known:
     simulated_as: dict[LayoutCandidate, Worth]
     divides: Callable[[LayoutCandidate, float], bool] = lambda candidate, value: True
 
-    def ways(self, value: float) -> Ways:
-        return cast(Ways, [(None, [each for each in self.by_recurrence if self.divides(each, value)])])
+    def layouts(self, value: float) -> LayoutsBySetting:
+        return cast(LayoutsBySetting, [(None, [each for each in self.by_recurrence if self.divides(each, value)])])
 
     def leader(self, value: float) -> LayoutCandidate:
         return min(self.by_recurrence, key=lambda each: self.least(each, value))
@@ -73,22 +73,22 @@ def test_a_third_layout_may_take_the_lead_before() -> None:
     """Oracle: the second leads at the last value and is ahead of the plan's from 50; the third, which loses at the last, from 30."""
     worth = {PLAN: lambda value: value, SECOND: lambda value: 0.001 * value + 49.5, THIRD: lambda value: 0.6 * value + 11.9}
     flip = nearest(Known(worth, worth))
-    assert flip is not None and (flip.holds, flip.lost, flip.winner, flip.end) == (29.0, 30.0, THIRD, 64.0)
-    assert flip.behind == pytest.approx(64 / (0.064 + 49.5) - 1)
+    assert flip is not None and (flip.holding_value, flip.losing_value, flip.winner, flip.end) == (29.0, 30.0, THIRD, 64.0)
+    assert flip.deficit == pytest.approx(64 / (0.064 + 49.5) - 1)
 
 
 def test_values_that_one_of_both_does_not_divide_are_passed_over() -> None:
     """Oracle: the second is ahead from 41 on, at multiples of 8 alone; at 52, which halving looks at first, it does not run."""
     worth = {PLAN: lambda value: value, SECOND: lambda value: 40.5}
     flip = nearest(Known(worth, worth, lambda each, value: each == PLAN or value % 8 == 0))
-    assert flip is not None and (flip.holds, flip.lost) == (40.0, 48.0)
+    assert flip is not None and (flip.holding_value, flip.losing_value) == (40.0, 48.0)
 
 
 def test_where_the_plans_layout_ends_it_has_lost() -> None:
     """Oracle: the plan's is always better, and runs up to 32."""
     worth = {PLAN: lambda value: 1.0, SECOND: lambda value: 2.0}
     flip = nearest(Known(worth, worth, lambda each, value: each == SECOND or value <= 32))
-    assert flip is not None and (flip.holds, flip.lost, flip.behind) == (32.0, 33.0, None)
+    assert flip is not None and (flip.holding_value, flip.losing_value, flip.deficit) == (32.0, 33.0, None)
 
 
 def test_values_are_whole_and_end_at_a_quarter_and_four_times() -> None:
@@ -96,7 +96,7 @@ def test_values_are_whole_and_end_at_a_quarter_and_four_times() -> None:
     assert knob.values(True, 2) == [16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64]
     assert knob.values(False, 2) == [16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4]
     assert Knob(3, 8, lambda value: []).values(False, 2) == [3]
-    assert len(Knob(1.0, 32, lambda value: [], whole=False).values(False, 2)) == 65
+    assert len(Knob(1.0, 32, lambda value: [], is_integer=False).values(False, 2)) == 65
 
 
 def test_a_knob_at_whose_other_values_nothing_runs_has_no_flip() -> None:
@@ -115,32 +115,32 @@ def made() -> LayoutPlan:
 @pytest.mark.nightly
 def test_the_quickest_by_recurrence_is_what_bounding_every_layout_finds(made: LayoutPlan) -> None:
     """Oracle: the least bound of a search that simulates all that may win, which none of its layouts is below."""
-    first = best_by_recurrence(made.ways, Limits(shown=1))
+    first = best_by_recurrence(made.layouts, Limits(shown=1))
     assert first is not None
     assert first[0] <= min(outcome.bound for outcome in made.tally.outcomes) * (1 + 1e-9)
-    every = search(made.ways, Limits(1000, shown=1000)).outcomes
+    every = search(made.layouts, Limits(1000, shown=1000)).outcomes
     assert first[0] == pytest.approx(min(outcome.bound * outcome.penalty for outcome in every))
 
 
 def test_a_search_on_either_side_finds_who_leads(made: LayoutPlan) -> None:
     """Oracle: a search of all layouts at both values. Where there is no flip, the plan's layout leads at the ends too."""
-    own = made.tally.outcomes[0].way.candidate
+    own = made.tally.outcomes[0].placed_layout.candidate
     turns = {turn.change: turn for turn in sensitivity(made)}
     assert set(turns) == {SLOWER, DOUBLED, HALVED}
     for name, field in ((DOUBLED, "sequence"), (HALVED, "global_batch")):
         where = turns[name].flips
-        assert where is not None and where.least < where.own < where.most
+        assert where is not None and where.least < where.planned_value < where.most
         for flip in where.flips:
-            for value, leads in ((flip.holds, True), (flip.lost, False)):
+            for value, leads in ((flip.holding_value, True), (flip.losing_value, False)):
                 asked = PlanQuestion(
                     Scenario("hgx-h100", "qwen3-0.6b", **({"global_batch": 64} | {field: int(value)})), (2,), fixed=made.question.fixed
                 )
-                best = search(prepare_plan(asked).ways, Limits(shown=1)).best
-                assert best is not None and same_but_micro_batches(best.way.candidate, own) is leads
+                best = search(prepare_plan(asked).layouts, Limits(shown=1)).best
+                assert best is not None and same_but_micro_batches(best.placed_layout.candidate, own) is leads
 
 
 def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:
-    best, second = made.tally.outcomes[0], made.tally.outcomes[1].way.candidate
+    best, second = made.tally.outcomes[0], made.tally.outcomes[1].placed_layout.candidate
     where = Flips(64, 32, 256, (Flip(64, 60, second, 32, None), Flip(72, 80, second, 128, 0.01)))
     document = plan_document(made, [ChangeEffect(HALVED, best, True, best, "samples", where)])
     told = document["sensitivity"][0]

@@ -34,7 +34,7 @@ HAVE: dict[str, tuple[set[str], set[str], set[bool]]] = {
 def planned(stack: str, allowed: Set[str]) -> list[LayoutCandidate]:
     """Return every layout of a small mixture of experts on two nodes, what no tried stack has left out of *allowed*."""
     scenario = Scenario("hgx-h100", "mixtral-8x7b", ("model.sequence=8192",), stack=stack, global_batch=32)
-    return [each for _, every in prepare_plan(PlanQuestion(scenario, (2,), allowed=frozenset(allowed))).ways for each in every]
+    return [each for _, every in prepare_plan(PlanQuestion(scenario, (2,), allowed=frozenset(allowed))).layouts for each in every]
 
 
 @pytest.mark.parametrize("stack", HAVE)
@@ -105,7 +105,7 @@ def test_one_stack_that_has_it_is_enough() -> None:
     """Without a stack named, torchtitan has the schedule that Megatron-LM lacks; with both lacking it, the first says so."""
     scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64)
     fixed = {"pp": "2", "schedule": "zbv"}
-    ways = prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed, allowed=frozenset({"zero_bubble"}))).ways
+    ways = prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed, allowed=frozenset({"zero_bubble"}))).layouts
     assert {each.stack for _, every in ways for each in every} == {"torchtitan-2.x"}
     with pytest.raises(SpecError, match=r"^--fix schedule=zb_h1: torchtitan-2\.x has the schedules"):
         prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed | {"schedule": "zb_h1"}, allowed=frozenset({"zero_bubble"})))
@@ -126,16 +126,16 @@ def test_a_stack_of_ones_own_has_all_unless_it_says_less() -> None:
 )
 def test_megatron_is_proposed_for_transformers_alone(model: str, trains: bool) -> None:
     """Megatron-LM builds transformers; torch's DDP, FSDP2 and pipelines take any module. A stack that is named is taken at its word."""
-    ways = prepare_plan(PlanQuestion(Scenario("hgx-h100", model))).ways
+    ways = prepare_plan(PlanQuestion(Scenario("hgx-h100", model))).layouts
     assert {each.stack for _, every in ways for each in every} == {"torchtitan-2.x", *(["megatron-core"] if trains else [])}
-    named = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, stack="megatron-core"))).ways
+    named = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, stack="megatron-core"))).layouts
     assert {each.stack for _, every in named for each in every} == {"megatron-core"}
 
 
 def test_images_are_not_cut_into_micro_batches_of_sixteen() -> None:
     """Oracle: by hand. 80 images a GPU in one pass or in equal parts; of sequences, doublings up to 16."""
-    images = prepare_plan(PlanQuestion(Scenario("p3.16xlarge", "resnet50"), fixed={"pp": "1"})).ways[0][1]
+    images = prepare_plan(PlanQuestion(Scenario("p3.16xlarge", "resnet50"), fixed={"pp": "1"})).layouts[0][1]
     assert sorted({each.batch for each in images}) == [1, 2, 4, 5, 8, 10, 16, 20, 40, 80]
     assert all(each.batch * each.micro_batches * each.data == 640 for each in images)
-    sequences = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=640), (1,), fixed={"pp": "1"})).ways[0][1]
+    sequences = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=640), (1,), fixed={"pp": "1"})).layouts[0][1]
     assert {each.batch for each in sequences} == {1, 2, 4, 8, 16}

@@ -89,7 +89,9 @@ def test_machines_are_planned_on_several_processes() -> None:
     job = Scenario("", "qwen3-0.6b", ("training.parallel.tensor=1", "training.parallel.pipeline=1"), global_batch=16)
     heard: list[tuple[int, int]] = []
     alone, together = (
-        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), by=Computing(processes))
+        planned_rows(
+            job, names, (1,), Documents().layout_document, lambda done, of: heard.append((done, of)), computing=Computing(processes)
+        )
         for processes in (1, 2)
     )
     assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(1, 6)] * 2

@@ -43,7 +43,7 @@ def brought() -> Iterator[list[PipelineSchedule]]:
     """Schedules that this process has until the test ends."""
     schedules: list[PipelineSchedule] = [Eager(), Again("1f1b"), Again("interleaved_1f1b")]
     for schedule in schedules:
-        extensions.give(extensions.SCHEDULES, schedule)
+        extensions.register(extensions.SCHEDULES, schedule)
     yield schedules
     extensions._given.clear()
 
@@ -51,7 +51,7 @@ def brought() -> Iterator[list[PipelineSchedule]]:
 @pytest.mark.parametrize("apart", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(brought: list[PipelineSchedule], apart: int) -> None:
     """Oracle: its built-in twin has as many candidates; bounds against the simulation of every one, or of every fourth."""
-    ((setting, every),) = prepare_plan(ASKED).ways
+    ((setting, every),) = prepare_plan(ASKED).layouts
     of = {name: [each for each in every if each.schedule == name] for name in {each.schedule for each in every}}
     assert {each.name for each in brought} < set(of)
     assert {each.virtual_stages for each in of["Eager-1F1B"]} == {1}  # with more it leaves chunks out, and does not run
@@ -83,7 +83,7 @@ def test_asked_about_few_micro_batches_a_schedule_says_what_it_says_of_many(brou
 def test_the_first_answer_does_not_wait_for_what_own_schedules_hold(brought: list[PipelineSchedule]) -> None:
     """Oracle: the first layout that is shown comes of a schedule that is built in, after a single bound."""
     seen: list[tuple[int, str]] = []
-    plan(ASKED_OF_MANY, progress=lambda tally: seen.append((tally.bounded, tally.outcomes[0].way.candidate.schedule)))
+    plan(ASKED_OF_MANY, progress=lambda tally: seen.append((tally.bounded, tally.outcomes[0].placed_layout.candidate.schedule)))
     assert seen[0][0] == 1 and seen[0][1] in ("1f1b", "interleaved_1f1b")
 
 
@@ -98,27 +98,27 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
         def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
             return [("F", 0, number) for number in range(micro_batches)]
 
-    extensions.give(extensions.SCHEDULES, Half())
+    extensions.register(extensions.SCHEDULES, Half())
     asked = replace(ASKED, limits=Limits(1))
     [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
     command = warning.removeprefix("the schedule half cannot run any of these pipelines; '").removesuffix("' shows why")
     assert main(shlex.split(command)[3:]) == 2
     assert "schedule half: stage 0 runs forward and no backward of chunk 0" in capsys.readouterr().err
-    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused == []
-    assert prepare_plan(replace(asked, allowed={"no-own_schedule"})).refused == []
+    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused_schedules == []
+    assert prepare_plan(replace(asked, allowed={"no-own_schedule"})).refused_schedules == []
     with pytest.raises(SpecError, match="half"):
         plan(replace(asked, fixed={"pp": "4", "schedule": "half"}))
 
 
 def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSchedule]) -> None:
     made = plan(ASKED)
-    built_in = {each.way.candidate: each.run.step_time for each in made.tally.outcomes}
+    built_in = {each.placed_layout.candidate: each.run.step_time for each in made.tally.outcomes}
     twins = [each for each in built_in if each.schedule == "my_1f1b" and each._replace(schedule="1f1b") in built_in]
     assert twins
     for twin in twins:
         assert built_in[twin] == pytest.approx(built_in[twin._replace(schedule="1f1b")], rel=1e-9)
-    eager = next(each for each in made.tally.outcomes if each.way.candidate.schedule == "Eager-1F1B")
-    assert "schedule=Eager-1F1B" in shlex.join(shlex.split(run_command(made, eager.way)))
+    eager = next(each for each in made.tally.outcomes if each.placed_layout.candidate.schedule == "Eager-1F1B")
+    assert "schedule=Eager-1F1B" in shlex.join(shlex.split(run_command(made, eager.placed_layout)))
     row = next(row for row in plan_document(made)["layouts"] if row["parallel"]["schedule"] == "Eager-1F1B")
     alone = stallsim.run(
         "hgx-h100", "llama-3.2-1b", gpus=4, stack="torchtitan-2.x", parallel={"pp": 4, "schedule": "Eager-1F1B"},
@@ -135,7 +135,7 @@ def test_a_journal_tells_schedules_of_one_name_apart(brought: list[PipelineSched
     before = plan_document(plan(asked, journal=journal))
     other = Again("gpipe")
     other.name = "my_1f1b"
-    extensions.give(extensions.SCHEDULES, other)
+    extensions.register(extensions.SCHEDULES, other)
     after = plan_document(plan(asked, journal=journal))
     assert after == plan_document(plan(asked))
     assert after["layouts"] != before["layouts"]
@@ -157,4 +157,4 @@ def test_python_hands_it_over_and_it_can_be_fixed_or_left_out() -> None:
 
 def test_the_command_of_a_v_shaped_pipeline_names_its_schedule() -> None:
     made = plan(PlanQuestion(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
-    assert "schedule=zbv" in run_command(made, made.tally.outcomes[0].way)
+    assert "schedule=zbv" in run_command(made, made.tally.outcomes[0].placed_layout)

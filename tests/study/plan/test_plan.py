@@ -42,7 +42,7 @@ from sim.study.layout import layout_answer
 from sim.study.layout_options import layout_of
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
-from sim.study.plan.refine import LayoutWay, needed_bytes
+from sim.study.plan.refine import PlacedLayout, needed_bytes
 from sim.study.plan.search import Limits, Outcome, search
 from sim.study.plan.sensitivity import sensitivity
 from sim.study.plan.space import LayoutCandidate
@@ -71,7 +71,7 @@ WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed"
 
 def played(setting: Setting, candidate: LayoutCandidate) -> tuple[float, float, float]:
     """Return a layout's least time, its simulated time and the bytes it needs."""
-    workload = setting.laid(candidate)
+    workload = setting.workload_in(candidate)
     layout = prepare(setting.hardware, workload, setting.gpus_per_node)
     scene = layout_scene(setting.hardware, workload, layout, setting.book)
     memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
@@ -89,7 +89,7 @@ def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_
     small = plan(asked)
     times = []
     wrong = []
-    for setting, every in prepare_plan(asked).ways:
+    for setting, every in prepare_plan(asked).layouts:
         least = floors(setting, every)
         for place, candidate in enumerate(every):
             bound, time, needed = played(setting, candidate)
@@ -137,7 +137,7 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
     ]
     tried, met = 0, set[str]()
     for question in asked:
-        for setting, every in prepare_plan(question).ways:
+        for setting, every in prepare_plan(question).layouts:
             chosen = draw.sample(every, min(each, len(every)))
             least = floors(setting, chosen)
             for place, candidate in enumerate(chosen):
@@ -166,12 +166,12 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
     """
     draw, ratios = random.Random(3), []
     for hardware, model, batch, nodes in (("hgx-h100", "llama-3.1-70b", 256, 8), ("hgx-h100", "llama-3.1-405b", 256, 16)):
-        for setting, every in prepare_plan(PlanQuestion(Scenario(hardware, model, global_batch=batch), (nodes,))).ways:
+        for setting, every in prepare_plan(PlanQuestion(Scenario(hardware, model, global_batch=batch), (nodes,))).layouts:
             own = [each for each in every if each.shard == "parameters" and each.micro_batches * each.pipeline <= 256]
             chosen = draw.sample(own, min(25, len(own)))
             for least, candidate in zip(floors(setting, chosen).memory, chosen, strict=True):
-                layout = prepare(setting.hardware, setting.laid(candidate), setting.gpus_per_node)
-                memory = memory_by_stage(layout, setting.laid(candidate), worker_node(setting.hardware).gpu)
+                layout = prepare(setting.hardware, setting.workload_in(candidate), setting.gpus_per_node)
+                memory = memory_by_stage(layout, setting.workload_in(candidate), worker_node(setting.hardware).gpu)
                 ratios.append((least / max(map(needed_bytes, memory)), candidate.pipeline))
     assert len(ratios) >= 25 and {1} < {stages for _, stages in ratios}
     assert max(ratio for ratio, _ in ratios) <= 1 + 1e-9
@@ -189,7 +189,7 @@ def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
     )
 
     def megatron(made: LayoutPlan) -> list[tuple[Setting, LayoutCandidate]]:
-        return [(setting, each) for setting, every in made.ways for each in every if each.stack == "megatron-core"]
+        return [(setting, each) for setting, every in made.layouts for each in every if each.stack == "megatron-core"]
 
     assert not [each for _, each in megatron(flat) if each.near] and any(each.near for _, each in megatron(tiers))
     assert {each._replace(near=False) for _, each in megatron(tiers)} == {each for _, each in megatron(flat)}
@@ -204,12 +204,14 @@ def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
 
 def test_what_a_plan_does_not_search_stays_as_the_workload_has_it() -> None:
     """The experts' imbalance and capacity, where there are experts to spread, and what FSDP wraps, where it does."""
-    ((setting, every),) = prepare_plan(PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", UNEVEN_EXPERTS, stack="megatron-core"), (4,))).ways
+    ((setting, every),) = prepare_plan(
+        PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", UNEVEN_EXPERTS, stack="megatron-core"), (4,))
+    ).layouts
     for each in every[::500]:
-        own = setting.laid(each).training.parallel
+        own = setting.workload_in(each).training.parallel
         assert (own.expert_imbalance, own.capacity_factor) == (min(2.0, each.expert), 1.5)
-    ((setting, every),) = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x"), (1,))).ways
-    wraps = {(each.shard, setting.laid(each).training.parallel.wrap) for each in every}
+    ((setting, every),) = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x"), (1,))).layouts
+    wraps = {(each.shard, setting.workload_in(each).training.parallel.wrap) for each in every}
     assert wraps == {("none", None), ("parameters", ("layers.*.attention", "layers.*.feed"))}
     assert {each.checkpointing for each in every if each.shard == "parameters"} == {"none"}  # blocks are whole where they run again
     assert {each.checkpointing for each in every if each.shard == "none"} == {"none", "blocks"}
@@ -219,9 +221,9 @@ def test_what_a_plan_does_not_search_stays_as_the_workload_has_it() -> None:
 def test_stages_of_the_workload_stay_where_a_layout_has_as_many(model: str, overrides: tuple[str, ...], field: str) -> None:
     """Oracle: the workload's own; the answer says so, and its command runs such a layout."""
     scenario = Scenario("hgx-h100", model, overrides, global_batch=64, stack="torchtitan-2.x")
-    ((setting, every),) = prepare_plan(PlanQuestion(scenario, (1,))).ways
+    ((setting, every),) = prepare_plan(PlanQuestion(scenario, (1,))).layouts
     own = getattr(setting.workload.training.parallel, field)
-    kept = {(each.parts == 4, getattr(setting.laid(each).training.parallel, field)) for each in every}
+    kept = {(each.parts == 4, getattr(setting.workload_in(each).training.parallel, field)) for each in every}
     assert kept == {(True, own), (False, ())}
     made = plan(PlanQuestion(scenario, (1,), fixed={"pp": "4", "schedule": "1f1b"}, limits=Limits(simulations=3)))
     assert f"training.parallel.{field} applies to layouts of 4 chunks; others are cut evenly" in plan_document(made)["assumptions"]
@@ -235,13 +237,15 @@ def test_stages_of_the_workload_stay_where_a_layout_has_as_many(model: str, over
 def test_a_stack_that_overrides_name_is_searched_once() -> None:
     by_option = PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x"), (1,))
     by_override = PlanQuestion(Scenario("p3.16xlarge", "vgg16", ("training.stack=torchtitan-2.x",)), (1,))
-    named, set_ = ([candidates for _, candidates in prepare_plan(question).ways] for question in (by_option, by_override))
+    named, set_ = ([candidates for _, candidates in prepare_plan(question).layouts] for question in (by_option, by_override))
     assert len(named) == len(set_) == 1 and [one[2:] for one in named[0]] == [one[2:] for one in set_[0]]
 
 
 def test_without_contention_the_bound_is_the_simulation() -> None:
     apart = plan(replace(SMALL, scenario=replace(SMALL.scenario, overrides=("training.stack.mesh.shares_device=false",))))
-    alone = [each for each in apart.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
+    alone = [
+        each for each in apart.tally.outcomes if each.placed_layout.candidate.pipeline == 1 and each.placed_layout.candidate.tensor == 1
+    ]
     assert alone
     for outcome in alone:
         assert outcome.bound == pytest.approx(outcome.run.step_time, rel=2e-3)
@@ -249,7 +253,7 @@ def test_without_contention_the_bound_is_the_simulation() -> None:
 
 def test_a_search_cut_short_says_what_may_be_missed(small: LayoutPlan) -> None:
     made = prepare_plan(SMALL)
-    cut = search(made.ways, Limits(simulations=1))
+    cut = search(made.layouts, Limits(simulations=1))
     best = small.tally.outcomes[0].value
     assert len(cut.outcomes) == 1
     assert cut.outcomes[0].value * (1 - cut.gap) <= best * (1 + 1e-9)
@@ -260,7 +264,7 @@ def test_a_search_cut_short_says_what_may_be_missed(small: LayoutPlan) -> None:
         if len(seen) == 3:
             raise KeyboardInterrupt
 
-    stopped = search(made.ways, Limits(), stop)
+    stopped = search(made.layouts, Limits(), stop)
     assert stopped.interrupted
     assert len(stopped.outcomes) >= 1
 
@@ -269,7 +273,7 @@ def test_ctrl_c_before_anything_is_found_does_not_say_that_nothing_fits(monkeypa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.study.plan.refine.least", interrupted)
+    monkeypatch.setattr("sim.study.plan.refine.least_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         plan(SMALL)
 
@@ -285,7 +289,7 @@ def test_each_change_that_is_tried_is_told() -> None:
 def assert_commands_repeat(made: LayoutPlan, outcomes: Sequence[Outcome]) -> None:
     """The command that is printed of each of *outcomes* simulates the same step."""
     for outcome in outcomes:
-        words = shlex.split(run_command(made, outcome.way))
+        words = shlex.split(run_command(made, outcome.placed_layout))
         value = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
         sets = tuple(words[place + 1] for place, word in enumerate(words) if word == "--set")
         scenario = Scenario(
@@ -335,7 +339,7 @@ def test_outputs_that_blocks_save_stay_saved() -> None:
     """Attention alone is no other way to run blocks again that save some outputs; bounds of memory count what they save."""
     sets = ("training.activation_checkpointing=blocks", "training.recompute_saves=[attention.qkv, attention.output]")
     asked = replace(SMALL, scenario=replace(SMALL.scenario, overrides=sets), allowed=frozenset({"selective"}), fixed={"tp": "1"})
-    ways = prepare_plan(asked).ways
+    ways = prepare_plan(asked).layouts
     assert {candidate.checkpointing for _, every in ways for candidate in every} == {"blocks"}
     for setting, every in ways:
         least = floors(setting, every)
@@ -347,7 +351,7 @@ def test_no_bound_holds_gradients_that_are_reduced_at_each_micro_batch() -> None
     """DeepSpeed reduces gradients of sharded parameters at once, so that none wait for the last micro-batch."""
     scenario = Scenario("hgx-h100", "llama-3.1-8b", global_batch=32, stack="megatron-deepspeed", sequence=1024)
     fixed = {"tp": "1", "pp": "1", "shard": "parameters", "micro_batches": "4"}
-    for setting, every in prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed)).ways:
+    for setting, every in prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed)).layouts:
         least = floors(setting, every)
         assert every
         for place, candidate in enumerate(every):
@@ -360,7 +364,7 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     draw = random.Random(3)
     counts = dict.fromkeys(("titan", "megatron", "deepspeed", "accelerate"), 0)
     wrong: list[object] = []
-    for setting, every in made.ways:
+    for setting, every in made.layouts:
         plain = [each for each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
         for candidate in [*draw.sample(every, 60), *plain]:
             outcome = outcome_of(setting, candidate)
@@ -402,7 +406,7 @@ def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...],
     """Each layout's own program has a file for it, which reads back as the layout that is simulated, uneven stages and all."""
     made = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, sets, global_batch=64), (nodes,)))
     chunks, draw = set[tuple[str, int]](), random.Random(4)
-    for setting, every in made.ways:
+    for setting, every in made.layouts:
         for candidate in draw.sample(every, min(60, len(every))):
             launch = launch_of(made, outcome_of(setting, candidate))
             own, titan = launch.parallel, candidate.stack == "torchtitan-2.x"
@@ -422,14 +426,14 @@ def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...],
 def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
     """models/*/infra/parallelize.py: DDP has not supported > 1D parallelism; experts' ranks are those of one replica."""
     made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-30b-a3b", global_batch=64, stack="torchtitan-2.x"), (4,)))
-    ((_, every),) = made.ways
+    ((_, every),) = made.layouts
     whole = {(each.tensor, each.context, each.pipeline, each.expert) for each in every if each.shard == "none" and each.data > 1}
     assert whole == {(1, 1, 1, 1)}
     split = [each for each in every if each.expert > 1]
     assert {each.replicate for each in split} > {1}
     assert not [each for each in split if each.data // each.replicate * each.context * each.tensor % each.expert]
     alone = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8, stack="torchtitan-2.x"), (1,), 2))
-    ((setting, each_of),) = alone.ways
+    ((setting, each_of),) = alone.layouts
     split = [each for each in each_of if each.tensor == 2]
     assert {each.shard for each in split} == {"none"}
     written = launch_files_of(launch_of(alone, outcome_of(setting, split[0])), "")
@@ -498,7 +502,7 @@ def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
         node = worker_node(setting.hardware)
 
     class Stand:
-        way = LayoutWay(setting, candidate)
+        placed_layout = PlacedLayout(setting, candidate)
         run: LayoutRun | type[Run] = Run
 
     return Stand
@@ -577,14 +581,14 @@ def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
     scenario = replace(SMALL.scenario, overrides=ANY_SCHEDULE)
     asked = replace(SMALL, scenario=scenario, allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective", "no_sequence"}))
     for plan_of in (small, prepare_plan(asked)):
-        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, found in plan_of.ways for each in found]
+        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, found in plan_of.layouts for each in found]
         assert len(every) == len(set(every)) > 100
 
 
 def test_only_megatron_multiplies_in_four_bits() -> None:
     scenario = Scenario("gb300-nvl72", "llama-3.2-1b", global_batch=72)
     asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"nvfp4", "fp8"}))
-    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).ways for each in found}
+    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).layouts for each in found}
     megatron, titan = ({precision for stack, precision in tried if stack.startswith(name)} for name in ("megatron", "torchtitan"))
     assert megatron == titan | {"nvfp4"} and "fp8" in titan
 
@@ -648,13 +652,13 @@ def test_an_unlike_group_without_gpus_or_of_servers_is_no_other_kind() -> None:
     scenario = Scenario(
         "2x-p3.8xlarge", "gpt2", ("groups=[{node: p3.8xlarge, count: 2}, {node: p2.xlarge, count: 1, role: server}]",), precision="amp_fp16"
     )
-    assert any(every for _, every in prepare_plan(PlanQuestion(scenario)).ways)
+    assert any(every for _, every in prepare_plan(PlanQuestion(scenario)).layouts)
 
 
 def test_sizes_without_a_layout_among_the_best_are_named() -> None:
     """Four nodes are faster than one by more than any bound misses: those of one are excluded, and the text says how to see them."""
     made = plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=512), (1, 4)))
-    assert {outcome.way.setting.nodes for outcome in made.tally.outcomes} == {4}
+    assert {outcome.placed_layout.setting.nodes for outcome in made.tally.outcomes} == {4}
     text = plan_text(plan_document(made))
     assert "8 or 32 GPUs, 1 or 4 nodes" in text
     assert "- no layout on 1 node is among the best; --nodes 1 shows the best one there" in text

@@ -6,8 +6,8 @@ import pytest
 
 from sim.commands.plan import progress_text
 from sim.study.plan.question import PlanQuestion, prepare_plan
-from sim.study.plan.refine import FLOOR, LEAST, Bound, LocalRefiner, LookAhead, RefineResult, RefineTask
-from sim.study.plan.remaining import Left, Outlook
+from sim.study.plan.refine import FLOOR, LEAST, LocalRefiner, LookAhead, RefineResult, RefineTask, StepBound
+from sim.study.plan.remaining import Outlook, RemainingWork
 from sim.study.plan.search import Limits, Tally, search
 from sim.study.scenario import Scenario
 
@@ -26,10 +26,10 @@ def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None
         return alone(task, ahead)
 
     def hear(tally: Tally) -> None:
-        assert tally.left is not None
-        heard.append((now[0], tally.left.seconds))
+        assert tally.remaining_work is not None
+        heard.append((now[0], tally.remaining_work.seconds))
 
-    tally = search(prepare_plan(question).ways, Limits(), hear, refine, lambda: now[0])
+    tally = search(prepare_plan(question).layouts, Limits(), hear, refine, lambda: now[0])
     assert tally.complete and len(heard) >= 8
     assert len(tally.outcomes) < 0.1 * tally.candidates
     for then, left in heard:
@@ -52,25 +52,25 @@ def test_layouts_that_thrash_make_the_search_longer_but_not_endless() -> None:
     outlook = answered(None)
     for number in range(10):
         ask(outlook, LEAST, 1.0)
-        outlook.note(1.0 + number / 100 if number % 2 else 3.0 + number / 100, 1.0 + number / 100, 1.0 if number % 2 else 3.0)
+        outlook.record(1.0 + number / 100 if number % 2 else 3.0 + number / 100, 1.0 + number / 100, 1.0 if number % 2 else 3.0)
     queue = [(1.1 + number / 100, number, LEAST) for number in range(1000)]
-    left = outlook.left(queue, 10, 200)
+    left = outlook.remaining_work(queue, 10, 200)
     assert left.bounds == 0 and 8 <= left.simulations <= 10
     assert left.seconds == left.simulations  # a second each by the clock
-    assert outlook.left(queue, 10, 13).simulations == 3  # no more than may be simulated
+    assert outlook.remaining_work(queue, 10, 13).simulations == 3  # no more than may be simulated
 
 
 def test_bounds_that_rise_exclude_what_floors_do_not() -> None:
     """Floors of 0.905, 0.915 ... rise by half: the tenth best will be one of 0.995, at 1.4925, which 59 floors and 9 bounds are below."""
-    outlook = answered(Bound(1.5, 1.5))
+    outlook = answered(StepBound(1.5, 1.5))
     for _ in range(10):
         ask(outlook, FLOOR, 1.0)
         ask(outlook, LEAST, 1.0)
-        outlook.note(1.5, 1.5, 1.0)
-    left = outlook.left([(0.905 + number / 100, number, FLOOR) for number in range(200)], 10, 200)
+        outlook.record(1.5, 1.5, 1.0)
+    left = outlook.remaining_work([(0.905 + number / 100, number, FLOOR) for number in range(200)], 10, 200)
     assert (left.bounds, left.simulations) == (59, 9)
 
 
 def test_no_time_is_told_before_there_is_one() -> None:
     assert "and none fits so far" in progress_text(Tally(candidates=10, infeasible=4))
-    assert "left" not in progress_text(Tally(left=Left(0, 0, 0.5)))
+    assert "left" not in progress_text(Tally(remaining_work=RemainingWork(0, 0, 0.5)))

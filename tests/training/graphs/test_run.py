@@ -43,7 +43,7 @@ def alone(*nodes: GraphNode) -> float:
 
 
 def price(hardware: Hardware, ranks: tuple[int, ...], nbytes: float, op: str = "all_reduce") -> float:
-    return GraphPrices(hardware, placed(hardware), DEFAULT).collective(ranks, op, nbytes).alone  # type: ignore[arg-type]
+    return GraphPrices(hardware, placed(hardware), DEFAULT).collective(ranks, op, nbytes).uncontended_time  # type: ignore[arg-type]
 
 
 # --- one rank ----------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def path(nodes: Sequence[GraphNode]) -> float:
     ends: list[float] = []
     for node in nodes:
         own = 0.0 if node.kind == "nothing" else node.seconds or 0.0
-        ends.append(max((ends[before] for before in node.after), default=0.0) + own)
+        ends.append(max((ends[before] for before in node.predecessors), default=0.0) + own)
     return max(ends)
 
 
@@ -108,7 +108,7 @@ def test_where_no_two_nodes_want_one_unit_a_step_is_its_critical_path(nodes: tup
     ordered = []
     for place, node in enumerate(nodes):
         before = (last[node.kind],) if node.kind in last and node.kind != "nothing" else ()
-        ordered.append(node._replace(after=tuple(dict.fromkeys((*node.after, *before)))))
+        ordered.append(node._replace(predecessors=tuple(dict.fromkeys((*node.predecessors, *before)))))
         last[node.kind] = place
     assert alone(*ordered) == pytest.approx(path(ordered), abs=1e-12)
 
@@ -163,7 +163,7 @@ def test_groups_that_share_a_nic_share_its_bandwidth(tmp_path: Path) -> None:
 
 def test_a_message_leaves_when_it_is_sent_or_when_both_have_come(tmp_path: Path) -> None:
     hardware = machine(1, 2, nic=NIC)
-    way = GraphPrices(hardware, placed(hardware), DEFAULT).message(0, 1, 100 * MB).alone
+    way = GraphPrices(hardware, placed(hardware), DEFAULT).message(0, 1, 100 * MB).uncontended_time
     assert way == pytest.approx(100 * MB / NIC)
     sent = [send(0, 1, 100 * MB), compute(1, 0.001, 0)]
     got = [compute(0, 2 * way), receive(1, 0, 100 * MB, 0), compute(2, 0.001, 1)]

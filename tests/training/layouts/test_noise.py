@@ -17,7 +17,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
 from sim.training.layouts.bound import least_time
-from sim.training.layouts.noise import Ranks, slowest
+from sim.training.layouts.noise import RankVariation, slowest
 from sim.training.layouts.play import play
 from sim.training.spread import expected_maximum
 from tests.harness import machine
@@ -53,13 +53,13 @@ def test_a_shared_part_alone_is_the_maximum_over_groups() -> None:
 @pytest.mark.parametrize(
     "ranks",
     [
-        Ranks(8, 8, 4, 4, 0.02, 0.01),
-        Ranks(1, 1, 8, 1, 0.0, 0.02, 0.03),
-        Ranks(4, 2, 8, 2, 0.01, 0.01, 0.02),
-        Ranks(2, 2, 1, 4, 0.03, 0.0),
+        RankVariation(8, 8, 4, 4, 0.02, 0.01),
+        RankVariation(1, 1, 8, 1, 0.0, 0.02, 0.03),
+        RankVariation(4, 2, 8, 2, 0.01, 0.01, 0.02),
+        RankVariation(2, 2, 1, 4, 0.03, 0.0),
     ],
 )
-def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: Ranks) -> None:
+def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: RankVariation) -> None:
     """Of runs with seeds of their own, as the persistent part is drawn once a run: within four standard errors."""
     runs = [[each for _, each in zip(range(4), ranks.drawn(seed), strict=False)] for seed in range(1500)]
     expected = ranks.expected()
@@ -71,9 +71,14 @@ def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize(
-    "ranks", [Ranks(8, 8, 4, 2, 0.02, 0.01, 0.0, 16), Ranks(4, 4, 16, 1, 0.0, 0.01, 0.0, 8), Ranks(2, 4, 8, 2, 0.01, 0.02, 0.0, 64)]
+    "ranks",
+    [
+        RankVariation(8, 8, 4, 2, 0.02, 0.01, 0.0, 16),
+        RankVariation(4, 4, 16, 1, 0.0, 0.01, 0.0, 8),
+        RankVariation(2, 4, 8, 2, 0.01, 0.02, 0.0, 64),
+    ],
 )
-def test_jitter_that_changes_within_a_step_is_lost_at_every_meeting(ranks: Ranks) -> None:
+def test_jitter_that_changes_within_a_step_is_lost_at_every_meeting(ranks: RankVariation) -> None:
     """Oracle: each rank of 2,000 steps in numpy, whose groups go as slowly as their slowest in each interval: within 2, 6 and 8% of cv."""
     draw = np.random.default_rng(5)
     shape = (ranks.stages, ranks.stage // ranks.inside, ranks.inside)
@@ -193,15 +198,15 @@ def test_drawn_steps_have_the_mean_step_and_differ() -> None:
     mean = run_layout(free(8), noisy(given, 0.0, 0.05))
     runs = [run_layout(free(8), noisy(given, 0.0, 0.05, draw=True), seed=seed) for seed in range(5)]
     for run in runs:
-        assert len(run.played.drawn) == 100 and run.half_width is not None
-        assert run.step_time == pytest.approx(sum(run.played.drawn) / 100, rel=1e-9)
+        assert len(run.played.drawn_times) == 100 and run.half_width is not None
+        assert run.step_time == pytest.approx(sum(run.played.drawn_times) / 100, rel=1e-9)
         assert run.step_time == pytest.approx(mean.step_time, abs=2 * run.half_width)
         for stage in run.played.stages:
             assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
     assert len({run.step_time for run in runs}) == 5
     again = run_layout(free(8), noisy(given, 0.0, 0.05, draw=True), seed=3)
-    assert again.played.drawn == runs[3].played.drawn
-    assert mean.half_width is None and mean.played.drawn == ()
+    assert again.played.drawn_times == runs[3].played.drawn_times
+    assert mean.half_width is None and mean.played.drawn_times == ()
 
 
 def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:

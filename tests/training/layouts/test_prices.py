@@ -37,9 +37,12 @@ def test_a_ring_inside_a_node_moves_its_share_over_one_link(ranks: int) -> None:
     """2 (n-1)/n S for an all-reduce, (n-1)/n S for a gather, over an NVLink."""
     found = prices(machine(ranks, nvlink=NVLINK), tensor=ranks)
     share = (ranks - 1) / ranks * N / NVLINK
-    assert found.price(0, "tensor", "all_reduce", N).alone == pytest.approx(2 * share, rel=1e-3)
-    assert found.price(0, "tensor", "all_gather", N).alone == pytest.approx(share, rel=1e-3)
-    assert found.price_without_links(0, "tensor", "all_gather", N).alone == found.price(0, "tensor", "all_gather", N).alone
+    assert found.price(0, "tensor", "all_reduce", N).uncontended_time == pytest.approx(2 * share, rel=1e-3)
+    assert found.price(0, "tensor", "all_gather", N).uncontended_time == pytest.approx(share, rel=1e-3)
+    assert (
+        found.price_without_links(0, "tensor", "all_gather", N).uncontended_time
+        == found.price(0, "tensor", "all_gather", N).uncontended_time
+    )
     assert found.price(0, "tensor", "all_gather", N).limit == "1 NVLinks GPU0-NVSwitch"
     assert found.price(0, "tensor", "all_gather", N).cause is Cause.INTERCONNECT
 
@@ -51,15 +54,15 @@ def test_groups_beside_each_other_add_up_on_the_nic(nodes: int, tensor: int) -> 
     one = 2 * (nodes - 1) / nodes * N / NIC
     for nics in {1, tensor}:
         found = prices(machine(tensor, nodes, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor).price(0, "shard", "all_reduce", N)
-        assert found.alone == pytest.approx(one * tensor / nics, rel=1e-3)
+        assert found.uncontended_time == pytest.approx(one * tensor / nics, rel=1e-3)
         assert found.cause is Cause.NETWORK
-        assert found.launch + found.volume / found.cap <= found.alone * (1 + 1e-9)
+        assert found.launch + found.volume / found.cap <= found.uncontended_time * (1 + 1e-9)
 
 
 def test_load_times_rate_never_exceeds_what_a_link_carries() -> None:
     found = prices(machine(4, 2, nics=2, nvlink=NVLINK, nic=NIC), tensor=4)
     price = found.price(0, "shard", "all_reduce", N)
-    rate = price.volume / (price.alone - price.launch)
+    rate = price.volume / (price.uncontended_time - price.launch)
     used = {link: amount * rate / found.capacity[link] for link, amount in price.load.items()}
     assert max(used.values()) == pytest.approx(1.0, rel=1e-3)
     assert all(found.descriptions[link] for link in price.load)
@@ -69,14 +72,14 @@ def test_what_the_core_of_a_fabric_carries_is_shared_by_all_groups() -> None:
     """Four nodes, two groups: each of eight members sends 2 (n-1)/n S through a core as fast as one NIC."""
     hardware = cluster(toy_node(2, nics=2, nvlink=1e12, nic=NIC), count=4, core_bandwidth=f"{NIC} B/s")
     found = prices(hardware, tensor=2).price(0, "shard", "all_reduce", N)
-    assert found.alone == pytest.approx(8 * 2 * (3 / 4) * N / NIC, rel=1e-3)
+    assert found.uncontended_time == pytest.approx(8 * 2 * (3 / 4) * N / NIC, rel=1e-3)
     assert found.load["core"] > 0
     assert found.cause is Cause.NETWORK
 
 
 def test_least_is_what_a_group_takes_and_never_more() -> None:
     found = prices(machine(2, 2, nvlink=1e12, nic=NIC), tensor=2)
-    assert found.least(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).alone
+    assert found.least(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).uncontended_time
 
 
 def test_where_groups_lie_unlike_the_least_is_what_the_first_rank_takes_by_itself() -> None:
@@ -109,7 +112,7 @@ def test_stages_that_share_a_node_share_the_names_of_its_links() -> None:
 def test_the_slowest_of_unlike_groups_sets_the_price() -> None:
     """Two pairs of GPUs, one joined by two links, one by one: an all-reduce of two sends S over each."""
     price = prices(machine(4, wiring={"0-1": 2, "2-3": 1}, nvlink=NVLINK), tensor=2).price(0, "tensor", "all_reduce", N)
-    assert price.alone == pytest.approx(N / NVLINK, rel=1e-3)
+    assert price.uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
     assert price.volume / price.cap == pytest.approx(N / NVLINK, rel=1e-3)
 
 
@@ -150,7 +153,9 @@ def test_stages_whose_groups_lie_alike_beyond_their_first_node_have_one_price() 
     found = prices(hardware, pipeline=2, replicate=2, shard="parameters")
     assert found.placement_key(0, "shard") == found.placement_key(1, "shard")
     first, second = (found.price(stage, "shard", "all_gather", N) for stage in range(2))
-    assert first.alone == second.alone == pytest.approx(2 * 2 * (5 / 6) * N / (NIC / 10), rel=1e-3), "two groups, each over two nodes"
+    assert first.uncontended_time == second.uncontended_time == pytest.approx(2 * 2 * (5 / 6) * N / (NIC / 10), rel=1e-3), (
+        "two groups, each over two nodes"
+    )
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -166,7 +171,7 @@ def test_the_rank_that_receives_most_fills_the_nic_of_its_node(nodes: int, skew:
     assert moved["nic0>net"] == pytest.approx(2 * others * rest * block)
     assert moved["plx0>gpu0"] == pytest.approx(others * skew * block)
     assert moved["plx0>gpu1"] == pytest.approx(others * rest * block)
-    assert found.price.alone == pytest.approx(max(moved["net>nic0"], moved["nic0>net"]) / NIC, rel=1e-3)
+    assert found.price.uncontended_time == pytest.approx(max(moved["net>nic0"], moved["nic0>net"]) / NIC, rel=1e-3)
 
 
 @pytest.mark.parametrize("nodes_per_leaf", [1, 2, 4])
@@ -175,7 +180,7 @@ def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf
     leaves = {"nodes_per_leaf": nodes_per_leaf, "uplink_bandwidth": f"{NIC / 10} B/s"}
     found = prices(cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves))
     price = found.price(0, "shard", "all_reduce", N)
-    assert price.alone == pytest.approx(2 * (3 / 4) * N / (NIC if nodes_per_leaf == 4 else NIC / 10), rel=1e-3)
+    assert price.uncontended_time == pytest.approx(2 * (3 / 4) * N / (NIC if nodes_per_leaf == 4 else NIC / 10), rel=1e-3)
     assert leaving(price) == pytest.approx({"stage0": 2 * (3 / 4) * N}, rel=1e-3)
     assert {link.partition(".")[0] for link in price.load} <= {"stage0", "fabric"}
 
@@ -185,9 +190,9 @@ def test_hashed_paths_carry_a_share_of_what_a_node_sends(filled: float) -> None:
     """Nothing is said of switches: each node is below its own, whose uplinks are as fast as its NIC were they filled."""
     hardware = cluster(toy_node(1, nic=NIC, pcie=1e15, nvlink=NVLINK), count=4, path_efficiency=filled)
     reduced = prices(hardware).price(0, "shard", "all_reduce", N)
-    assert reduced.alone == pytest.approx(2 * (3 / 4) * N / (filled * NIC), rel=1e-3)
+    assert reduced.uncontended_time == pytest.approx(2 * (3 / 4) * N / (filled * NIC), rel=1e-3)
     sent = prices(hardware, pipeline=4).send(0, 1, N)
-    assert sent.alone == pytest.approx(N / (filled * NIC), rel=1e-3)
+    assert sent.uncontended_time == pytest.approx(N / (filled * NIC), rel=1e-3)
     assert {link for link in sent.load if "fabric" in link} == {"stage0.fabric.leaf0.up", "stage1.fabric.leaf1.down"}
 
 
@@ -204,10 +209,10 @@ def test_collectives_take_memory_bandwidth_while_they_run() -> None:
     found = prices(machine(4, nvlink=NVLINK), tensor=2, pipeline=2)
     reduced, gathered = (found.price(0, "tensor", op, N) for op in ("all_reduce", "all_gather"))
     for op, price in (("all_reduce", reduced), ("all_gather", gathered)):
-        assert price.memory_rate * price.alone == pytest.approx(traffic_of(op, 2, N))
+        assert price.memory_rate * price.uncontended_time == pytest.approx(traffic_of(op, 2, N))
         assert price.blocks > 0
     sent = found.send(0, 1, N)
-    assert sent.memory_rate * sent.alone == pytest.approx(N)
+    assert sent.memory_rate * sent.uncontended_time == pytest.approx(N)
     assert sent.blocks > 0
     assert found.send(0, 1, 1.0).latency_share == 0.0
 
@@ -226,7 +231,7 @@ def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
     assert second.price(0, "shard", "all_reduce", N) == price
     assert second.placement_key(0, "shard") == first.placement_key(0, "shard") != first.placement_key(0, "tensor")
     assert len(book.outlines) == known
-    assert second.price(0, "shard", "all_reduce", 2 * N).alone == pytest.approx(2 * price.alone, rel=1e-3)
+    assert second.price(0, "shard", "all_reduce", 2 * N).uncontended_time == pytest.approx(2 * price.uncontended_time, rel=1e-3)
     assert len(book.outlines) == known + 1
 
 
@@ -236,10 +241,10 @@ def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
 def test_a_send_inside_a_node_takes_its_bytes_over_the_link() -> None:
     found = prices(machine(2, nvlink=NVLINK, launch=1e-3, hop_latency=2e-3), pipeline=2)
     price = found.send(0, 1, N)
-    assert price.alone == pytest.approx(1e-3 + 2e-3 + N / NVLINK, rel=1e-6)
+    assert price.uncontended_time == pytest.approx(1e-3 + 2e-3 + N / NVLINK, rel=1e-6)
     assert (price.cause, price.launch) == (Cause.INTERCONNECT, 1e-3)
-    assert found.send(1, 0, N).alone == pytest.approx(price.alone, rel=1e-9)
-    assert found.least_send(0, 1, N) == price.alone
+    assert found.send(1, 0, N).uncontended_time == pytest.approx(price.uncontended_time, rel=1e-9)
+    assert found.least_send(0, 1, N) == price.uncontended_time
 
 
 @pytest.mark.parametrize(("tensor", "nics"), [(1, 1), (2, 1), (2, 2), (4, 2)])
@@ -247,7 +252,7 @@ def test_sends_beside_each_other_share_the_nic(tensor: int, nics: int) -> None:
     """Every rank of a stage sends its bytes to its like on the next node."""
     found = prices(machine(tensor, 2, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor, pipeline=2)
     price = found.send(0, 1, N)
-    assert price.alone == pytest.approx(tensor / nics * N / NIC, rel=1e-3)
+    assert price.uncontended_time == pytest.approx(tensor / nics * N / NIC, rel=1e-3)
     ends = {name.split(".")[0] for name in price.load}
     assert ends == {"stage0", "stage1"}
     assert all(capacity > 0 for capacity in found.capacity.values())
@@ -260,16 +265,16 @@ def test_sends_of_all_replicas_share_the_core_of_a_fabric(stack: dict[str, Any] 
     found = prices(hardware, stack, tensor=2, pipeline=2)
     price = found.send(0, 1, N)
     assert price.volume == pytest.approx(N, rel=1e-2)
-    assert price.alone == pytest.approx(4 * N / (NIC / 10), rel=1e-2)
+    assert price.uncontended_time == pytest.approx(4 * N / (NIC / 10), rel=1e-2)
     assert (price.cause, price.limit) == (Cause.NETWORK, "the core of the fabric")
     assert price.load["core"] == found.send(1, 0, N).load["core"], "what messages of all stages share has one name"
-    assert found.least_send(0, 1, N) == price.alone
+    assert found.least_send(0, 1, N) == price.uncontended_time
 
 
 def test_sends_inside_nodes_do_not_cross_the_core() -> None:
     hardware = cluster(toy_node(2, nvlink=NVLINK, nic=NIC), count=2, core_bandwidth="1 B/s")
     found = prices(hardware, pipeline=2, order=STAGES_INSIDE)
-    assert found.send(0, 1, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
+    assert found.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
 
 
 @pytest.mark.parametrize("per_leaf", [1, 2, 4])
@@ -280,7 +285,7 @@ def test_sends_share_the_uplinks_of_their_leaves(per_leaf: int) -> None:
         toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": per_leaf, "uplink_bandwidth": f"{uplink} B/s"}
     )
     price = prices(hardware, pipeline=2).send(0, 1, N)
-    assert price.alone == pytest.approx({1: N / uplink, 2: 2 * N / uplink, 4: N / NIC}[per_leaf], rel=1e-3)
+    assert price.uncontended_time == pytest.approx({1: N / uplink, 2: 2 * N / uplink, 4: N / NIC}[per_leaf], rel=1e-3)
     assert price.cause is Cause.NETWORK
 
 
@@ -288,23 +293,25 @@ def test_sends_between_scattered_nodes_load_uplinks_by_the_mean() -> None:
     """Of a leaf's two nodes one sends, to the other with chance 1/3: the mean load of an uplink is 2/3 of a message."""
     leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": f"{NIC / 10} B/s"}
     hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves, rank_order="scattered")
-    assert prices(hardware, pipeline=2).send(0, 1, N).alone == pytest.approx(2 / 3 * N / (NIC / 10), rel=1e-3)
+    assert prices(hardware, pipeline=2).send(0, 1, N).uncontended_time == pytest.approx(2 / 3 * N / (NIC / 10), rel=1e-3)
     two = cluster(toy_node(2, nvlink=NVLINK, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves, rank_order="scattered")
-    assert prices(two, pipeline=2).send(0, 1, N).alone == pytest.approx(2 * 2 / 3 * N / (NIC / 10), rel=1e-3), "twice the messages"
+    assert prices(two, pipeline=2).send(0, 1, N).uncontended_time == pytest.approx(2 * 2 / 3 * N / (NIC / 10), rel=1e-3), (
+        "twice the messages"
+    )
 
 
 def test_an_oversubscribed_leaf_slows_sends_by_its_ratio() -> None:
     """What a NIC cannot use weighs on the uplink, too: at 10 to 1 both nodes of a leaf get a tenth."""
     hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": 2, "oversubscription": 10})
-    assert prices(hardware, pipeline=2).send(0, 1, N).alone == pytest.approx(10 * N / NIC, rel=1e-3)
+    assert prices(hardware, pipeline=2).send(0, 1, N).uncontended_time == pytest.approx(10 * N / NIC, rel=1e-3)
 
 
 def test_a_send_inside_a_node_is_not_taken_for_one_between_the_same_gpus_of_two() -> None:
     """Four stages on two nodes of two GPUs: from the first to the second, and to the last, GPU 0 sends to GPU 1."""
     found = prices(machine(2, 2, nvlink=NVLINK, nic=NIC), pipeline=4)
-    assert found.send(0, 1, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
-    assert found.send(0, 3, N).alone == pytest.approx(N / NIC, rel=1e-3)
-    assert found.send(2, 3, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
+    assert found.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
+    assert found.send(0, 3, N).uncontended_time == pytest.approx(N / NIC, rel=1e-3)
+    assert found.send(2, 3, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
 
 
 def test_what_a_send_needs_of_each_end_lies_there() -> None:
@@ -338,16 +345,16 @@ def gloo_send(nodes: int = 2, nbytes: float = N, latency: float = 0.0, burst: fl
 def test_a_gloo_send_is_one_way_late_and_then_moves_at_the_nic() -> None:
     price = gloo_send(latency=3e-3, hop_latency="4 ms", launch="5 ms")
     assert price.notice == pytest.approx(4e-3 / 2 + 3e-3)
-    assert price.alone == pytest.approx(5e-3 + price.notice + N / NIC, rel=1e-6)
+    assert price.uncontended_time == pytest.approx(5e-3 + price.notice + N / NIC, rel=1e-6)
     assert (price.launch, price.cause, price.algorithm) == (5e-3, Cause.NETWORK, "Gloo send")
-    assert price.launch + price.volume / price.cap == pytest.approx(price.alone)
+    assert price.launch + price.volume / price.cap == pytest.approx(price.uncontended_time)
 
 
 @pytest.mark.parametrize("nbytes", [3e6, 2e6, 1e6])
 def test_what_the_token_bucket_holds_takes_no_time(nbytes: float) -> None:
     price = gloo_send(nbytes=nbytes, burst=1e6)
     assert price.volume == max(1.0, nbytes - 1e6)
-    assert price.alone == pytest.approx(price.volume / NIC, rel=1e-6)
+    assert price.uncontended_time == pytest.approx(price.volume / NIC, rel=1e-6)
 
 
 def test_inside_a_node_a_gloo_send_knows_no_bucket_and_no_fabric() -> None:
@@ -355,17 +362,17 @@ def test_inside_a_node_a_gloo_send_knows_no_bucket_and_no_fabric() -> None:
     assert price.notice == pytest.approx(2e-3)
     assert price.volume == N
     assert price.cause is Cause.INTERCONNECT
-    assert price.alone == pytest.approx(2e-3 + N * 2e-9, rel=1e-3)
+    assert price.uncontended_time == pytest.approx(2e-3 + N * 2e-9, rel=1e-3)
 
 
 def test_a_gloo_send_is_held_back_by_its_cores_and_its_flows() -> None:
     cores = gloo_send(cpu_time_per_byte="40 s/GB")
-    assert cores.alone == pytest.approx(N * 40e-9, rel=1e-6)
+    assert cores.uncontended_time == pytest.approx(N * 40e-9, rel=1e-6)
     assert cores.load["stage0.cores"] == cores.load["stage1.cores"] == pytest.approx(40e-9)
     flows = gloo_send(flow_cap=f"{NIC / 8} B/s", flows=2)
-    assert flows.alone == pytest.approx(4 * N / NIC, rel=1e-6)
+    assert flows.uncontended_time == pytest.approx(4 * N / NIC, rel=1e-6)
     assert flows.limit == "the flow limit of socket"
-    assert gloo_send(flow_cap=f"{NIC} B/s", flows=2).alone == pytest.approx(N / NIC, rel=1e-6)
+    assert gloo_send(flow_cap=f"{NIC} B/s", flows=2).uncontended_time == pytest.approx(N / NIC, rel=1e-6)
 
 
 @pytest.mark.parametrize(("lost", "uplinks", "seconds"), [
@@ -377,13 +384,13 @@ def test_what_sockets_lose_of_the_nic_they_lose_of_its_uplinks_where_these_are_t
 ) -> None:
     """Both nodes of a leaf send: an uplink of a tenth of the NICs above it, of which sockets reach *lost*; of one in bytes/s all."""
     hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": 2} | uplinks)
-    assert prices(hardware, sockets(total_efficiency=lost), pipeline=2).send(0, 1, N).alone == pytest.approx(seconds, rel=1e-3)
+    assert prices(hardware, sockets(total_efficiency=lost), pipeline=2).send(0, 1, N).uncontended_time == pytest.approx(seconds, rel=1e-3)
 
 
 def test_a_gloo_send_is_held_back_by_slow_links_inside_its_node() -> None:
     """The PCIe of the node is slower than its NIC, of which sockets reach half: bytes weigh once on the one, twice on the other."""
     price = prices(machine(1, 2, nic=NIC, pcie=NIC / 4, dram=1e19), sockets(total_efficiency=0.5), pipeline=2).send(0, 1, N)
-    assert price.alone == pytest.approx(4 * N / NIC, rel=1e-3)
+    assert price.uncontended_time == pytest.approx(4 * N / NIC, rel=1e-3)
     assert price.latency_share == 0.0
     assert price.load["stage0.gpu0>plx0"] == 1.0
 
@@ -391,7 +398,7 @@ def test_a_gloo_send_is_held_back_by_slow_links_inside_its_node() -> None:
 def test_what_sockets_lose_of_the_nic_weighs_like_bytes() -> None:
     """NCCL's transport reaches all of this NIC, sockets half: their bytes weigh twice."""
     price = gloo_send(total_efficiency=0.5)
-    assert price.alone == pytest.approx(2 * N / NIC, rel=1e-6)
+    assert price.uncontended_time == pytest.approx(2 * N / NIC, rel=1e-6)
     assert price.cap == pytest.approx(NIC / 2, rel=1e-6), "with nothing beside it"
     on_nic = [amount for name, amount in price.load.items() if "nic" in name]
     assert on_nic and max(on_nic) == pytest.approx(2.0)

@@ -127,7 +127,7 @@ def test_reduction_of_replicas_follows_that_of_shards() -> None:
     assert all(copy.t0 >= shard.t1 for shard, copy in zip(shards, copies, strict=True))
     assert shards[1].t0 < copies[0].t1  # beside the next reduce-scatter
     starts = [each for each in scene.programs[0] if isinstance(each, Start) and each.axis == "replicate"]
-    assert [each.after[0] for each in starts if each.after] == ["scatter"] * 3
+    assert [each.predecessor[0] for each in starts if each.predecessor] == ["scatter"] * 3
     waits = [each.tag[0] for each in scene.programs[0] if isinstance(each, Wait)]
     assert waits[-3:] == ["scatter replicas"] * 3
 
@@ -195,7 +195,7 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
 def assert_stands_for_all(scene: LayoutScene) -> None:
     """One rank a stage, where nodes are alike, and one for each class of ranks step as every rank does by itself; the bound is below."""
     every = Unfolded(scene, 4).run()
-    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
+    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.is_even else play(scene)
     assert_like(every, shown, Unfolded(scene, 4, folds=True).run())
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
@@ -279,7 +279,7 @@ def test_messages_and_groups_share_the_links_between_switches(
     scene = layout_scene(hardware, asked, prepare(hardware, asked))
     every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
     shown = Simulation(scene, 4, keep_rates=True).run()
-    alike = len(set(classes.first)) == scene.layout.mesh.stages
+    alike = len(set(classes.representatives)) == scene.layout.mesh.stages
     assert_like(every, classes.run(), *([shown] if alike else []))
     for link, steps in loads(shown.log).items():
         assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
@@ -295,8 +295,8 @@ def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pi
     for stage, program in enumerate(scene.programs):
         for each in program:
             if isinstance(each, Work):
-                for inside in scene.times[stage].span(each.first, each.last, each.part).exposed:
-                    expected.update(scene.prices.inside(stage, inside.load))
+                for inside in scene.times[stage].span(each.first, each.last, each.part).exposed_waits:
+                    expected.update(scene.prices.live_loads(stage, inside.load))
             elif isinstance(each, Send | Start) and not (stage and isinstance(each, Start) and each.axis == "everyone"):
                 send = isinstance(each, Send)
                 price = (
@@ -330,8 +330,8 @@ def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:
     """Stages of three ranks on nodes of two: those in the middle share nothing; one for all alike steps as each does by itself."""
     asked = workload(blocks(6), pipeline=6)
     hardware = machine(2, 9, nvlink=2e8, nic=5e7)
-    scene = layout_scene(hardware, asked, replace(prepare(hardware, asked), tied=4e6))
-    assert not scene.layout.mesh.even
+    scene = layout_scene(hardware, asked, replace(prepare(hardware, asked), tied_bytes=4e6))
+    assert not scene.layout.mesh.is_even
     assert play(scene).time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
 
 
@@ -404,9 +404,9 @@ def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes
     layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
     asked = workload(layers, **fields)
     scene = layout_scene(hardware, asked, prepare(hardware, asked))
-    assert not scene.layout.mesh.even
+    assert not scene.layout.mesh.is_even
     folded = Unfolded(scene, 4, folds=True)
-    assert len(set(folded.first)) == classes
+    assert len(set(folded.representatives)) == classes
     found, every = folded.run(), Unfolded(scene, 4).run()
     assert found.time == pytest.approx(every.time, rel=1e-9)
     for one, other in zip(found.stages, every.stages, strict=True):
@@ -419,7 +419,7 @@ def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
     hardware = machine(2, 3, nvlink=1e12, nic=1e8)
     asked = workload(blocks(2, elements=1_000_000), pipeline=2, mesh={"framework": "megatron", "overlap_gradients": False})
     scene = layout_scene(hardware, asked, prepare(hardware, asked))
-    assert not scene.layout.mesh.even
+    assert not scene.layout.mesh.is_even
     assert play(scene).time > Simulation(scene, 4, keep_rates=False).run().time * (1 + 1e-3)
 
 
@@ -545,7 +545,7 @@ def test_two_groups_on_one_nic_share_it() -> None:
         alone[nics] = LayoutPrices(
             hardware, prepare(hardware, given_).mesh, layout_scene(hardware, given_, prepare(hardware, given_)).prices.tuning
         )
-    one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).alone for nics in (1, 2))
+    one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).uncontended_time for nics in (1, 2))
     assert one == pytest.approx(2 * 4e6 / 1e8, rel=1e-3)
     assert two == pytest.approx(4e6 / 1e8, rel=1e-3)
 
@@ -563,11 +563,11 @@ def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes:
     prices = LayoutPrices(hardware, prepare(hardware, given_).mesh, layout_scene(hardware, given_, prepare(hardware, given_)).prices.tuning)
     nbytes, groups = 8e7, max(1, gpus // expert)
     local = min(gpus, expert)
-    found = prices.price_without_links(0, "expert", "all_to_all", nbytes, load).alone
+    found = prices.price_without_links(0, "expert", "all_to_all", nbytes, load).uncontended_time
     rest = (expert - load) / (expert - 1)
     by_card = groups * (expert - local) * (load + (local - 1) * rest) * nbytes / expert / 1e8
     assert found == pytest.approx(by_card, rel=1e-4, abs=1e-6)
-    assert found <= prices.price_without_links(0, "expert", "all_to_all", load * nbytes).alone * (1 + 1e-9)
+    assert found <= prices.price_without_links(0, "expert", "all_to_all", load * nbytes).uncontended_time * (1 + 1e-9)
 
 
 def test_stages_on_one_node_share_its_nic() -> None:
@@ -591,7 +591,7 @@ def test_halves_of_backward_are_the_whole() -> None:
     scene = layout_scene(free(4), given_, prepare(free(4), given_))
     whole, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
     assert inputs.compute + weights.compute == pytest.approx(whole.compute, rel=1e-12)
-    assert inputs.launching(1.0) + weights.launching(1.0) == pytest.approx(whole.launching(1.0), rel=1e-12)
+    assert inputs.launch_time(1.0) + weights.launch_time(1.0) == pytest.approx(whole.launch_time(1.0), rel=1e-12)
     assert weights.compute > 0
 
 
@@ -730,7 +730,7 @@ def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
     layout = prepare(hardware, asked)
     made = [each for instructions in layout_scene(hardware, asked, layout).programs for each in instructions]
     sends = {each.tag: each.nbytes for each in made if isinstance(each, Send)}
-    width = layout.entering[0] / 8e3
+    width = layout.input_bytes[0] / 8e3
     assert width > 0
     expected = {("activations", chunk): width * 8e3 / 2**chunk for chunk in (1, 2, 3)}
     expected |= {("gradients", chunk): width * 8e3 / 2 ** (chunk + 1) for chunk in (0, 1, 2)}
@@ -752,7 +752,7 @@ def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
     hardware = machine(4, 3, nvlink=2e8, nic=5e7, launch=1e-4)
     asked = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
     scene = layout_scene(hardware, asked, prepare(hardware, asked))
-    assert not scene.layout.mesh.even
+    assert not scene.layout.mesh.is_even
     for found in (play(scene), Unfolded(scene, 4).run()):
         (stage,) = found.stages
         assert stage.stalls[Cause.PIPELINE] == stage.exposed["pipeline"] == 0.0

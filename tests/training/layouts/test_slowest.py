@@ -14,26 +14,26 @@ def rank() -> tuple[simpy.Environment, SlowestRank]:
 
 
 def computes(env: simpy.Environment, slowest: SlowestRank, seconds: float, behind: float) -> None:
-    slowest.turn(computing=True)
+    slowest.set_computing(computing=True)
     env.run(until=env.now + seconds)
-    slowest.turn(computing=False)
-    slowest.falls_behind(behind)
+    slowest.set_computing(computing=False)
+    slowest.add_lag(behind)
 
 
 def test_it_falls_behind_until_the_others_have_waited_for_it() -> None:
     env, slowest = rank()
     computes(env, slowest, 10.0, 0.5)
     computes(env, slowest, 10.0, 0.5)
-    assert slowest.late() == pytest.approx(1.0)
+    assert slowest.lag() == pytest.approx(1.0)
     env.run(until=env.now + 0.75)  # the others wait for it, and it for 0.25 s less
-    slowest.met(0.25)
-    assert slowest.late() == pytest.approx(0.25)
+    slowest.set_lag(0.25)
+    assert slowest.lag() == pytest.approx(0.25)
 
 
 def spared() -> tuple[simpy.Environment, SlowestRank]:
     """Return a rank after 10 s of compute, of which the others lose a fifth, with 3 s more of its own."""
     env, slowest = rank()
-    slowest.is_spared(0.2)
+    slowest.spare(0.2)
     computes(env, slowest, 10.0, 3.0)
     return env, slowest
 
@@ -41,26 +41,26 @@ def spared() -> tuple[simpy.Environment, SlowestRank]:
 def test_what_waits_for_it_slows_the_others_alone() -> None:
     """Of 10 s the others lose a fifth to blocks that wait: it needed 8 s and its own 3 s more, and is 1 s behind."""
     _, slowest = spared()
-    assert slowest.late() == pytest.approx(1.0)
+    assert slowest.lag() == pytest.approx(1.0)
 
 
 def test_others_that_rest_make_up_for_what_they_lost_and_for_no_more() -> None:
     env, slowest = spared()
     env.run(until=env.now + 0.5)
-    assert slowest.late() == pytest.approx(1.5)
+    assert slowest.lag() == pytest.approx(1.5)
     env.run(until=env.now + 5.0)
-    assert slowest.late() == pytest.approx(3.0)
+    assert slowest.lag() == pytest.approx(3.0)
 
 
 def test_exchange_inside_of_work_is_no_rest() -> None:
     env, slowest = spared()
     env.run(until=env.now + 0.5)
-    slowest.works_on()
-    assert slowest.late() == pytest.approx(1.0)
+    slowest.mark_busy()
+    assert slowest.lag() == pytest.approx(1.0)
 
 
 def test_it_is_never_early() -> None:
     env, slowest = rank()
-    slowest.is_spared(0.5)
+    slowest.spare(0.5)
     computes(env, slowest, 10.0, 1.0)
-    assert slowest.late() == 0.0
+    assert slowest.lag() == 0.0

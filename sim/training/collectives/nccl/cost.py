@@ -141,7 +141,7 @@ class TunerCase:
         plugin = self.machine.plugin_latency / MICROSECOND if self.constants.plugin_latency else 0.0
         return self.constants.network_hop["Tree" if lone else algorithm][place] + plugin * (2 if PROTOCOLS[place] == "Simple" else 1)
 
-    def together(self, pattern: ChannelPattern, algorithm: str) -> float:
+    def total_bandwidth(self, pattern: ChannelPattern, algorithm: str) -> float:
         """Return the bandwidth of all channels of *pattern*. Up to two nodes, NCCL uses the speed inside a node."""
         each = pattern.intra if self.machine.nodes <= 2 or algorithm in _COLLNET else pattern.inter
         bound = self.constants.ampere_limit if self.machine.compute_capability == 80 else math.inf
@@ -257,7 +257,7 @@ _LATENCIES: Mapping[str, Callable[[TunerCase, int], float]] = {
 
 def _ring_bandwidth(case: TunerCase, place: int) -> float:
     ring, constants = case.machine.ring, case.constants
-    bus = case.together(ring, "Ring")
+    bus = case.total_bandwidth(ring, "Ring")
     if PROTOCOLS[place] == "LL":
         gathers = case.machine.nodes == 1 and case.collective not in ("all_reduce", "reduce")
         bus = min(case.ll_limit, bus * (constants.gather_ll_share if gathers else constants.ring_ll_share))
@@ -269,7 +269,7 @@ def _ring_bandwidth(case: TunerCase, place: int) -> float:
 
 def _tree_bandwidth(case: TunerCase, place: int) -> float:
     tree, constants = case.machine.tree, case.constants
-    bus = min(case.together(tree, "Tree") * nccl.TREE_SHARE, tree.channels * case.limit(constants.tree_limit))
+    bus = min(case.total_bandwidth(tree, "Tree") * nccl.TREE_SHARE, tree.channels * case.limit(constants.tree_limit))
     if PROTOCOLS[place] == "LL":
         bus = min(bus * nccl.TREE_LL_SHARE, case.ll_limit)
     elif PROTOCOLS[place] == "LL128":
@@ -280,7 +280,7 @@ def _tree_bandwidth(case: TunerCase, place: int) -> float:
 
 
 def _collnet_bandwidth(case: TunerCase, place: int) -> float:
-    return case.together(case.machine.collnet, "CollNet") / 2 if case.machine.collnet else 0.0
+    return case.total_bandwidth(case.machine.collnet, "CollNet") / 2 if case.machine.collnet else 0.0
 
 
 def _collnet_direct_bandwidth(case: TunerCase, place: int) -> float:
@@ -291,7 +291,7 @@ def _collnet_direct_bandwidth(case: TunerCase, place: int) -> float:
         return machine.local_ranks * min(collnet.intra, nccl.COLLNET_GATHER_SHARE * collnet.inter) / GB
     per_channel = machine.local_ranks / collnet.channels  # GPUs for each NIC
     share = nccl.COLLNET_DIRECT_SHARE if machine.compute_capability >= 90 else 1.0
-    return case.together(collnet, "CollNetDirect") / (per_channel - (per_channel - 1) / 2) * share / 2
+    return case.total_bandwidth(collnet, "CollNetDirect") / (per_channel - (per_channel - 1) / 2) * share / 2
 
 
 def _nvls_bandwidth(algorithm: str) -> Callable[[TunerCase, int], float]:
@@ -311,7 +311,7 @@ def _nvls_bandwidth(algorithm: str) -> Callable[[TunerCase, int], float]:
 
 
 def _pat_bandwidth(case: TunerCase, place: int) -> float:
-    return case.together(case.machine.tree, "PAT") * nccl.PAT_SHARE
+    return case.total_bandwidth(case.machine.tree, "PAT") * nccl.PAT_SHARE
 
 
 _BANDWIDTHS: Mapping[str, Callable[[TunerCase, int], float]] = {

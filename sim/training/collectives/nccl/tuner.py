@@ -23,12 +23,12 @@ from sim.training.collectives.nccl import threshold
 from sim.training.collectives.nccl.constants import PROTOCOLS, TunerConstants, constants_of
 from sim.training.collectives.nccl.cost import GATHERS, ChannelPattern, Collective, TunerCase, TunerMachine
 
-__all__ = ["ChannelPattern", "Considered", "TunerChoice", "TunerMachine", "choose"]
+__all__ = ["ChannelPattern", "ConsideredPair", "TunerChoice", "TunerMachine", "choose"]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
-class Considered(NamedTuple):
+class ConsideredPair(NamedTuple):
     """A pair of algorithm and protocol that can run: its estimated time (s), latency (s) and bandwidth (bytes/s)."""
 
     algorithm: str
@@ -45,7 +45,7 @@ class TunerChoice(NamedTuple):
     protocol: str
     channels: int
     time: float
-    table: tuple[Considered, ...]
+    table: tuple[ConsideredPair, ...]
 
 
 class _AllowedNames(NamedTuple):
@@ -104,13 +104,13 @@ def _by_threshold(
     lines = threshold.lines(machine)
     trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
     names = ("Tree", "Ring") if trees else (algorithm,)
-    rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
+    rows = tuple(ConsideredPair(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
     return TunerChoice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
 
 
-def _considered(case: TunerCase, algorithm: str, protocol: str) -> Considered:
+def _considered(case: TunerCase, algorithm: str, protocol: str) -> ConsideredPair:
     latency, bandwidth = case.latency(algorithm, protocol), case.bandwidth(algorithm, protocol)
-    return Considered(algorithm, protocol, latency + case.nbytes / bandwidth, latency, bandwidth)
+    return ConsideredPair(algorithm, protocol, latency + case.nbytes / bandwidth, latency, bandwidth)
 
 
 def _check(collective: str, nbytes: float, machine: TunerMachine, constants: TunerConstants) -> None:

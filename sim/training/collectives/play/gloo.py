@@ -23,9 +23,9 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.play.phase import PhaseExecutor, SimProcess
-from sim.training.collectives.price.gloo_ring import cut, gather_time, pass_time
+from sim.training.collectives.price.gloo_ring import cut_segments, gather_time, pass_time
 from sim.training.collectives.price.layout import JobLayout
-from sim.training.collectives.price.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
+from sim.training.collectives.price.plan import CORES_COPY, AlgorithmChoice, CollectivePlan, Live, Op, Tuning, live_load, live_name
 from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, LinkLoad, SlotPart
 from sim.training.collectives.routes.channels import ring_channels
 
@@ -62,9 +62,9 @@ class GlooPlan(CollectivePlan):
         cap = self.transport.flow_cap
         return cap * self.transport.flows if cap else None
 
-    def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
+    def choice(self, nbytes: float, op: Op = "all_reduce") -> AlgorithmChoice:
         """Return Gloo's only choice for *op*."""
-        return Chosen("Gloo ring" if op != "broadcast" else "Gloo tree", "TCP", 1)
+        return AlgorithmChoice("Gloo ring" if op != "broadcast" else "Gloo tree", "TCP", 1)
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
         """Return the cost of *op* on the ring, without the copies to host memory and back."""
@@ -90,7 +90,7 @@ class GlooPlan(CollectivePlan):
             return math.ceil(math.log2(self.ranks)) * 2 * one_way
         if op == "all_gather":
             return gather_time(nbytes, self.ranks, rate, one_way, self._burst) - (self.ranks - 1) / self.ranks * nbytes / rate
-        count, segment = cut(nbytes, self.ranks)
+        count, segment = cut_segments(nbytes, self.ranks)
         wire = segment / rate
         return (2 if op in _REDUCING else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
 
@@ -98,7 +98,7 @@ class GlooPlan(CollectivePlan):
         """Return, for each physical link of one node of *slot*, a key that distinguishes links by their loads."""
         loads_of: dict[str, list[Hashable]] = defaultdict(list)
         for down in (True, False):
-            for (name, link), load in self.staging(down).items():
+            for (name, link), load in self.staging_load(down).items():
                 if name == slot:
                     loads_of[link].append((down, load))
         for (name, link), load in self._ring_load.items():
@@ -113,7 +113,7 @@ class GlooPlan(CollectivePlan):
         causes |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
         return causes | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
 
-    def staging(self, down: bool) -> LinkLoad:
+    def staging_load(self, down: bool) -> LinkLoad:
         """Return the load per byte when all GPUs of the job copy *down* to host memory, or up again."""
         load: dict[tuple[str, str], float] = defaultdict(float)
         for part in self.parts:
@@ -137,7 +137,7 @@ class GlooPlan(CollectivePlan):
                 weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
                 ring_load |= {(name, link): weight for link in NIC_LINKS}
                 sent = [NodeStreams(RING, 0, 0, weight, 1.0)]
-                ring_load |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
+                ring_load |= {(FABRIC, link): load for link, load in self.layout.job_fabric.load(sent).items()}
         if self.fabric.core_bandwidth and self.nodes > 1:
             ring_load[CORE] = float(self.nodes)
         if self.socket:
@@ -160,9 +160,9 @@ class GlooPlan(CollectivePlan):
                 limits.append(
                     (links[NIC_LINKS[0]].capacity / load[part.slot.name, NIC_LINKS[0]], Cause.NETWORK, links[NIC_LINKS[0]].description)
                 )
-        shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared.items()}
+        shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared_capacities.items()}
         shared_rates = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
-        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in shared_rates]
+        limits += [(rate, Cause.NETWORK, self.layout.job_fabric.descriptions.get(name, CORE_LIMIT)) for rate, name in shared_rates]
         limits.append((self.staging_cap(), Cause.INTERCONNECT, _STAGING))
         return min(limits)
 
@@ -199,7 +199,7 @@ class GlooExecutor:
         self._ring = PhaseExecutor(network, log, rank, plan, {**live, slot: {link: own}})
         self._cap = plan.staging_cap()
         self._ranks = plan.ranks
-        self._usage = {down: live_load(plan.staging(down), live) for down in (True, False)}
+        self._usage = {down: live_load(plan.staging_load(down), live) for down in (True, False)}
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play one *op* that leaves *nbytes* on every rank."""
@@ -210,4 +210,4 @@ class GlooExecutor:
     def _copy(self, name: str, ident: int, nbytes: float, down: bool) -> SimProcess:
         start = self._network.env.now
         yield self._network.start(f"{name} {'down' if down else 'up'}", nbytes, self._usage[down], cap=self._cap).done
-        self._log.did(self._rank, "comm", f"{name} staging", Cause.INTERCONNECT, start, _STAGING, ident, nbytes)
+        self._log.add_work(self._rank, "comm", f"{name} staging", Cause.INTERCONNECT, start, _STAGING, ident, nbytes)

@@ -39,13 +39,15 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes, self._usage = memo.cached((PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live))
+        self._causes, self._usage = memo.get_or_make(
+            (PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live)
+        )
 
-    def made_of(self, messages: Iterable[Message]) -> Hashable:
+    def cache_key(self, messages: Iterable[Message]) -> Hashable:
         """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
-        key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
-        content, links = memo.cached(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
+        key = (PhaseExecutor.cache_key, id(self._plan), id(self._live), kinds)
+        content, links = memo.get_or_make(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.usage_key(links)
 
     def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
@@ -73,10 +75,10 @@ class PhaseExecutor:
         bounds = [(*cost.latency_of, launched, env.now)]
         activity = self._network.start(name, cost.volume, self._on_links(op, nbytes, cost), cap=cost.cap)
         yield activity.done
-        for bottleneck, begin, end in activity.bound(env.now):
+        for bottleneck, begin, end in activity.bottlenecks(env.now):
             bounds += self._bounds(cost, bottleneck, begin, end)
         for cause, resource, begin, end in bounds:
-            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
+            self._log.add_work(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _bounds(self, cost: Cost, bottleneck: str, begin: float, end: float) -> Iterator[tuple[Cause, str, float, float]]:
         """Yield the causes from *begin* to *end*: the link that limited the collective, or else its limits without contention."""

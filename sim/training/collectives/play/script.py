@@ -33,23 +33,23 @@ WRITERS: dict[str, Writer] = {}
 def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[Script]:
     """Return the script of each channel. Raise SpecError if the algorithm has no schedule of individual transfers."""
     if algorithm in names(COLLECTIVES):
-        return straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
+        return straight_script(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
     if algorithm not in WRITERS:
         choices = ", ".join([*WRITERS, "algorithms of your own (docs/develop/own-collective.md)"])
         raise SpecError(f"{algorithm} can only be simulated as one activity; the transfer executor supports {choices}")
     return WRITERS[algorithm](layout, op, nbytes)
 
 
-def straight(layout: JobLayout, transfers: Sequence[Transfer]) -> list[Script]:
+def straight_script(layout: JobLayout, transfers: Sequence[Transfer]) -> list[Script]:
     """Return a single script of *transfers*, with ranks numbered node by node."""
     gpus = [gpu for part in layout.every_node for gpu in part.gpus]
-    return [Script(transfers, [numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
+    return [Script(transfers, [numbered_edge(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
 
 
-def numbered(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) -> Edge:
+def numbered_edge(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) -> Edge:
     """Return the edge between the ranks *src* and *dst*; *gpus* lists the GPU of each rank on its node."""
     local, nodes = layout.most_local, layout.every_node
     part, onward = nodes[src // local], nodes[dst // local]
     if src // local == dst // local:
-        return layout.inside(part, gpus[src], gpus[dst])
-    return layout.across(part, onward, gpus[src], gpus[dst])
+        return layout.local_edge(part, gpus[src], gpus[dst])
+    return layout.nic_edge(part, onward, gpus[src], gpus[dst])

@@ -60,7 +60,7 @@ class TransferExecutor:
     def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
         if any(part.slot.count > 1 for part in plan.parts):
             raise ValueError("the transfer executor simulates every rank separately; build the cluster without folding")
-        if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
+        if plan.layout.job_fabric.ports and not plan.layout.job_fabric.groups_of:
             raise ValueError("the transfer executor supports leaves and pods only in their order")
         self._network = network
         self._log = log
@@ -85,7 +85,7 @@ class TransferExecutor:
         for (cause, resource), same in groupby(pieces, key=lambda piece: piece[:2]):
             spans = list(same)
             end = spans[-1][3]
-            self._log.did(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
+            self._log.add_work(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _play(self, script: Script, cost: Cost, name: str) -> list[_Leg]:
         """Start one channel and return its transfers."""
@@ -143,5 +143,5 @@ class TransferExecutor:
 
     def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
         """Yield what bounded the bytes of *leg*."""
-        for bottleneck, begin, end in leg.flow.bound(leg.sent) if leg.flow else ():
+        for bottleneck, begin, end in leg.flow.bottlenecks(leg.sent) if leg.flow else ():
             yield (*self._causes.get(bottleneck, (cost.cause, cost.bottleneck)), begin, end)

@@ -21,13 +21,13 @@ IN_FLIGHT: Final = 2
 
 
 class Segments(NamedTuple):
-    """How a ring cuts a message: in one pass, each rank passes on *passed* segments of *nbytes*."""
+    """How a ring cuts a message: in one pass, each rank passes on *per_pass* segments of *nbytes*."""
 
-    passed: int
+    per_pass: int
     nbytes: float
 
 
-def cut(nbytes: float, ranks: int) -> Segments:
+def cut_segments(nbytes: float, ranks: int) -> Segments:
     """Return how *nbytes*, the total of all ranks, are cut into segments."""
     largest = max(1.0, min(math.ceil(nbytes / (IN_FLIGHT * ranks)), LARGEST))
     each = max(IN_FLIGHT, math.ceil(math.ceil(nbytes / largest) / ranks))

@@ -33,7 +33,7 @@ def _sequential(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> P
     for phase in phases:
         between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
         traffic = traffic_of(layout, [EdgeSpan(phase.edges, phase.count, 1, phase.pattern)], between)
-        alone = traffic.along(phase.edges, phase.nbytes, protocol, phase.count).slowest
+        alone = traffic.edge_rates(phase.edges, phase.nbytes, protocol, phase.count).slowest
         pace = limited_by_switches(alone, traffic, phase.nbytes, protocol)
         latency = max(edge.latency(protocol) for edge in phase.edges)
         time += phase.steps * (phase.nbytes / pace.rate + latency)
@@ -60,7 +60,7 @@ def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Pr
 def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price with another level: shards are reduced within nodes, their parts within racks, and parts of these between racks."""
     _require_even_nodes(layout, "RackHierarchical")
-    rack, local = layout.crossed.per_leaf, layout.most_local
+    rack, local = layout.job_fabric.per_leaf, layout.most_local
     if not rack:
         raise SpecError(
             "RackHierarchical needs a fabric.leaf_spine, and the same number of nodes below each of at least two leaves; use Ring or Tree"
@@ -89,9 +89,9 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
         apart, size = 1 << bit, nbytes / (2 << bit)
         if apart < layout.most_local:
             partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
-            edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
+            edges = [layout.local_edge(part, *pair) for part in layout.parts for pair in partners]
         else:
-            edges = [layout.across(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
+            edges = [layout.nic_edge(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
         phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
     return _sequential(layout, protocol, phases)
 

@@ -27,7 +27,7 @@ class JobLayout:
 
     parts: tuple[SlotPart, ...]
     fabric: Fabric
-    crossed: JobFabric = UNLIMITED_FABRIC
+    job_fabric: JobFabric = UNLIMITED_FABRIC
     """The links between switches that this job crosses."""
 
     @cached_property
@@ -130,34 +130,34 @@ class JobLayout:
     def places(self) -> tuple[Edge, ...]:
         """Return the edges between GPUs with the same index in their nodes."""
         places = range(self.most_local)
-        return tuple(self.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
+        return tuple(self.nic_edge(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
 
-    def inside(self, part: SlotPart, src: int, dst: int, row: AlgorithmRow = "Ring") -> Edge:
+    def local_edge(self, part: SlotPart, src: int, dst: int, row: AlgorithmRow = "Ring") -> Edge:
         """Return the edge between two GPUs of one node."""
         return Edge(((part, Hop(f"gpu{src}", f"gpu{dst}", part.slot.graph.route(src, dst), row)),))
 
     def chain(self, part: SlotPart, channel: int) -> list[Edge]:
         """Return the hops of one node's chain below a tree, away from the NIC and back."""
         order = part.channels.channels[channel].gpus
-        return [self.inside(part, *pair, "Tree") for pair in (*pairwise(order), *pairwise(order[::-1]))]
+        return [self.local_edge(part, *pair, "Tree") for pair in (*pairwise(order), *pairwise(order[::-1]))]
 
     def pairs(self, part: SlotPart) -> list[Edge]:
         """Return the edges between all GPUs of one node."""
-        return [self.inside(part, src, dst) for src, dst in permutations(part.gpus, 2)]
+        return [self.local_edge(part, src, dst) for src, dst in permutations(part.gpus, 2)]
 
-    def between(self, part: SlotPart, onward: SlotPart, channel: int, tree: bool = False) -> Edge:
+    def chain_edge(self, part: SlotPart, onward: SlotPart, channel: int, tree: bool = False) -> Edge:
         """Return the edge between the first GPUs of two nodes' chains, for one of the two trees (*tree*) or for a whole channel."""
         leaving, arriving = _entry(part.channels.channels[channel]), _entry(onward.channels.channels[channel])
-        return self.joined(part, _leaving_hop(part, *leaving, tree), onward, _arriving_hop(onward, *arriving, tree))
+        return self.joining_edge(part, _leaving_hop(part, *leaving, tree), onward, _arriving_hop(onward, *arriving, tree))
 
-    def across(self, part: SlotPart, onward: SlotPart, src: int, dst: int) -> Edge:
+    def nic_edge(self, part: SlotPart, onward: SlotPart, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each through its nearest NIC."""
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
-        return self.joined(part, _leaving_hop(part, src, out), onward, _arriving_hop(onward, dst, into))
+        return self.joining_edge(part, _leaving_hop(part, src, out), onward, _arriving_hop(onward, dst, into))
 
-    def joined(self, part: SlotPart, leaving: Hop, onward: SlotPart, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
+    def joining_edge(self, part: SlotPart, leaving: Hop, onward: SlotPart, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
         """Return the edge from a node of *part* to a node of *onward*: the first of each, or the pair of node numbers *nodes*."""
-        switches = self.crossed.between(*(nodes or (part.slot.first, onward.slot.first)), nic_of(leaving), nic_of(arriving))
+        switches = self.job_fabric.between(*(nodes or (part.slot.first, onward.slot.first)), nic_of(leaving), nic_of(arriving))
         return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
 
 
@@ -189,7 +189,7 @@ def _ring(layout: JobLayout, nodes: Sequence[tuple[int, SlotPart]], channel: int
         _, *inside, leaving = part.channels.channels[channel].hops
         arriving = onward.channels.channels[channel].hops[0]
         edges += [Edge(((part, hop),)) for hop in inside]
-        edges.append(layout.joined(part, leaving, onward, arriving, (number, other)))
+        edges.append(layout.joining_edge(part, leaving, onward, arriving, (number, other)))
     return tuple(edges)
 
 

@@ -33,13 +33,13 @@ def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], f
         slot = Slot(OUT, out.node, 1, (), (), (node,))
         gpus = tuple(sorted({gpu, onto}))
         part = SlotPart(slot, gpus, ring_channels(out.graph, gpus))
-        return JobLayout((part,), fabric).inside(part, gpu, onto)
+        return JobLayout((part,), fabric).local_edge(part, gpu, onto)
     leaving, arriving = Slot(OUT, out.node, 1, (), (), (node,)), Slot(IN, into.node, 1, (), (), (other,))
     one, two = (
         SlotPart(leaving, (gpu,), ring_channels(out.graph, (gpu,), 2)),
         SlotPart(arriving, (onto,), ring_channels(into.graph, (onto,), 2)),
     )
-    return JobLayout((one, two), fabric).across(one, two, gpu, onto)
+    return JobLayout((one, two), fabric).nic_edge(one, two, gpu, onto)
 
 
 def message_price(edge: Edge, nbytes: float) -> MessagePrice:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, cast
 
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
-from sim.spec.extensions import COLLECTIVES, called, extension, is_place
+from sim.spec.extensions import COLLECTIVES, call_extension, extension, is_place
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.spans import EdgeSpan, Priced, limited_by_switches, traffic_of
@@ -96,7 +96,7 @@ def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> 
         chunks, steps = key.algorithm.all_reduce(ranks, per_node)
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    result = cast(OwnSteps, called(COLLECTIVES, name, build_steps))
+    result = cast(OwnSteps, call_extension(COLLECTIVES, name, build_steps))
     verified_steps(name, result, ranks)
     return result
 
@@ -176,13 +176,13 @@ class _Step(NamedTuple):
     times: int
 
 
-def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
+def price_own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of the user's all-reduce *algorithm*: its sequential steps as one fluid."""
     steps = _steps(layout, algorithm, _IdentityKey(algorithm))
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
-        pace = limited_by_switches(step.traffic.along(step.edges, size, protocol).slowest, step.traffic, size, protocol)
+        pace = limited_by_switches(step.traffic.edge_rates(step.edges, size, protocol).slowest, step.traffic, size, protocol)
         time += step.times * (size / pace.rate + max(edge.latency(protocol) for edge in step.edges))
         volume += step.times * size
         weighed.append((step.times * size / pace.rate, pace))
@@ -216,9 +216,9 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
         for src, dst in sends[busiest]:
             ends = nodes[src // local].gpus[src % local], nodes[dst // local].gpus[dst % local]
             if src // local == dst // local:
-                inside.append(layout.inside(part, *ends))
+                inside.append(layout.local_edge(part, *ends))
             elif (src // local == busiest) == leaving:
-                outside.append(layout.across(nodes[src // local], nodes[dst // local], *ends))
+                outside.append(layout.nic_edge(nodes[src // local], nodes[dst // local], *ends))
     spans = [
         span for span in (EdgeSpan(inside, 1.0, 1, INSIDE), EdgeSpan(outside, 1.0, 1, _pattern(across, local, layout.nodes))) if span.edges
     ]

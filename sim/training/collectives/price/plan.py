@@ -72,7 +72,7 @@ DEFAULT = Tuning()
 """The newest rules, with nothing forced."""
 
 
-class Chosen(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """The choice for one message."""
 
     algorithm: str
@@ -124,12 +124,12 @@ class CollectivePlan:
         return {"algorithm": ", ".join(sorted({name for op, name in self._in_use if op == "all_reduce"})), "channels": self.channels}
 
     @property
-    def shared(self) -> dict[str, float]:
+    def shared_capacities(self) -> dict[str, float]:
         """Return the capacities (bytes/s) of the resources outside nodes, by live name."""
         if self.nodes == 1:
             return {}
         core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
-        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.layout.crossed.capacities.items()}
+        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.layout.job_fabric.capacities.items()}
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return, for each physical link of one node of *slot*, a key that distinguishes links by the loads of each algorithm in use."""
@@ -140,16 +140,16 @@ class CollectivePlan:
                     weights_of.setdefault(link, []).append((algorithm, size, round(weight, 9)))
         return {link: tuple(weights) for link, weights in weights_of.items()}
 
-    def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
+    def choice(self, nbytes: float, op: Op = "all_reduce") -> AlgorithmChoice:
         """Return NCCL's choice for *op* on *nbytes*, or the algorithm of another library if one is forced."""
         if op == "all_to_all" or op == "send_recv" or op == "gather" or op == "scatter":
             each = nbytes if op == "send_recv" else nbytes / self.ranks
-            return Chosen(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
-        if self.forced and op == "all_reduce":
-            return Chosen(self.forced, "Simple", self.channels)
-        algorithms = None if self.forced else self.tuning.algorithms
+            return AlgorithmChoice(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
+        if self.forced_algorithm and op == "all_reduce":
+            return AlgorithmChoice(self.forced_algorithm, "Simple", self.channels)
+        algorithms = None if self.forced_algorithm else self.tuning.algorithms
         choice = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self.tuning.protocols)
-        return Chosen(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
+        return AlgorithmChoice(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
         """Return the cost of *op* on *nbytes*; ``Cost.alone`` is its time without contention."""
@@ -161,7 +161,7 @@ class CollectivePlan:
             self._costs[op, nbytes] = priced
         return self._costs[op, nbytes]
 
-    def ways(self, nbytes: float) -> dict[str, Cost]:
+    def considered_costs(self, nbytes: float) -> dict[str, Cost]:
         """Return the cost of an all-reduce of *nbytes* by each algorithm that NCCL considers, with its protocol for that algorithm."""
         version, protocols = self.tuning.version, self.tuning.protocols
         weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
@@ -183,8 +183,8 @@ class CollectivePlan:
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return, by the live name of a resource, the cause and description to report when it limits a collective."""
-        causes = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
-        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
+        causes = dict.fromkeys(self.shared_capacities, (Cause.NETWORK, CORE_LIMIT))
+        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.job_fabric.descriptions.items()}
         for part in self.parts:
             for link, name in live[part.slot.name].items():
                 described = part.slot.graph.links[link]
@@ -199,7 +199,7 @@ class CollectivePlan:
         return machine_of(self.layout, self.tuning.version)
 
     @cached_property
-    def forced(self) -> str | None:
+    def forced_algorithm(self) -> str | None:
         """Return the algorithm of another library that is requested by name, or None."""
         return other_algorithm(self.tuning.algorithms)
 

@@ -22,7 +22,7 @@ from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.price import in_turn, sends
 from sim.training.collectives.price.layout import JobLayout, depth
-from sim.training.collectives.price.own import own
+from sim.training.collectives.price.own import price_own
 from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_time
 from sim.training.collectives.price.rendezvous import rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, limited_by_switches, traffic_of
@@ -45,7 +45,7 @@ def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: floa
     if algorithm in PRICES:
         priced = PRICES[algorithm](layout, op, protocol, nbytes)
     elif algorithm in names(COLLECTIVES):
-        priced = own(layout, algorithm, protocol, nbytes)
+        priced = price_own(layout, algorithm, protocol, nbytes)
     else:
         raise SpecError(f"'{algorithm}' is not an algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
@@ -125,7 +125,7 @@ def _ring_traffic(layout: JobLayout) -> Traffic:
         for ring in layout.rings
         for node, edge in enumerate(edge for edge in ring if edge.fabric)
     ]
-    return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.crossed)
+    return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.job_fabric)
 
 
 def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -133,11 +133,11 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ring_steps(op, layout.ranks)
-    rings = [traffic.along(ring, chunk, protocol) for ring in _distinct_rings(layout)]
+    rings = [traffic.edge_rates(ring, chunk, protocol) for ring in _distinct_rings(layout)]
     busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
     hops = list(zip(busy, _ring_latencies(layout, protocol), strict=True))
     slowest = [ring.slowest for ring in rings]
-    if (across := traffic.across(chunk, protocol)) is not None:
+    if (across := traffic.switch_pace(chunk, protocol)) is not None:
         hops = [
             _slowed_by_switches(layout, ring, *hops_of_ring, chunk / across.rate)
             for ring, hops_of_ring in zip(_distinct_rings(layout), hops, strict=True)
@@ -210,7 +210,7 @@ def _slowed_by_switches(
     between = [edge.fabric is not None for edge in ring]
     if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
         return busy, late
-    crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.in_turn
+    crossing, turns = [bool(edge.switches) for edge in ring], layout.job_fabric.changes_leaf
     of_one = len(layout.parts) == 1 and len(turns) > 0
     if of_one and len(ring) * len(turns) <= _LONGEST:
         crossing = [(leaves and far) or crosses for leaves in turns for far, crosses in zip(between, crossing, strict=True)]
@@ -248,7 +248,7 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
     for ring, latencies in zip(_distinct_rings(layout), _ring_latencies(layout, protocol), strict=True):
-        paces = traffic.along(ring, piece, protocol)
+        paces = traffic.edge_rates(ring, piece, protocol)
         hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
         slowest.append(paces.slowest)
@@ -288,9 +288,9 @@ def _up_and_down(protocol: str, volume: float, path: _PipelinePath) -> Priced:
     piece = tree_piece(volume, sum(span.hops for span in path.spans), protocol)
     first = 0.0
     for span, latencies in zip(path.rising, _rising_latencies(path, protocol), strict=True):
-        rates = path.first.along(span.edges, piece, protocol, span.count).rates
+        rates = path.first.edge_rates(span.edges, piece, protocol, span.count).rates
         first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
-    slow = [path.traffic.along(span.edges, piece, protocol, span.count).slowest for span in path.spans]
+    slow = [path.traffic.edge_rates(span.edges, piece, protocol, span.count).slowest for span in path.spans]
     slowest = limited_by_switches(min(slow), path.traffic, piece, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
     return Priced(volume, time, piece, slowest, path.traffic, _path_latency_of(path))

@@ -28,8 +28,8 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
     if inside:
         spans.append(EdgeSpan(inside, 1.0, 1))
     if partners:
-        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
-        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
+        across = [layout.nic_edge(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
+        arriving = [layout.nic_edge(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
         spans.append(EdgeSpan([_out_and_in(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     edges = [edge for span in spans for edge in span.edges]
@@ -38,11 +38,11 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
 
 def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of sends of *nbytes* from each rank to the next, numbered as in nccl-tests: by GPU within a node, then by node."""
-    inside = [layout.inside(part, *pair) for part in layout.parts for pair in zip(part.gpus, part.gpus[1:], strict=False)]
+    inside = [layout.local_edge(part, *pair) for part in layout.parts for pair in zip(part.gpus, part.gpus[1:], strict=False)]
     if layout.nodes == 1:
         (part,) = layout.parts
-        inside.append(layout.inside(part, part.gpus[-1], part.gpus[0]))
-    across = [layout.across(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
+        inside.append(layout.local_edge(part, part.gpus[-1], part.gpus[0]))
+    across = [layout.nic_edge(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
     spans = [span for span in (EdgeSpan(inside, 1.0, 1), EdgeSpan(across, 1.0, 1, RING)) if span.edges]
     traffic = traffic_of(layout, spans, float(layout.nodes) if across else 0.0)
     return _priced(layout, protocol, nbytes, [*inside, *across], traffic, 1)
@@ -62,17 +62,17 @@ def _with_root(layout: JobLayout, protocol: str, block: float, to_root: bool) ->
     home = layout.every_node[0]
     root = home.gpus[0]
     ways = [(gpu, root) if to_root else (root, gpu) for gpu in home.gpus[1:]]
-    inside = [layout.inside(home, *way) for way in ways]
+    inside = [layout.local_edge(home, *way) for way in ways]
     away = layout.ranks - len(home.gpus)
     others = [part for part in layout.parts if part is not home or part.slot.count > 1]
     between = [(part, gpu) for part in others for gpu in part.gpus]
-    across = [layout.across(part, home, gpu, root) if to_root else layout.across(home, part, root, gpu) for part, gpu in between]
+    across = [layout.nic_edge(part, home, gpu, root) if to_root else layout.nic_edge(home, part, root, gpu) for part, gpu in between]
     streams = [(part, hop, 1.0) for edge in inside for part, hop in edge.hops]
     for edge in across:
         far, near = edge.hops if to_root else edge.hops[::-1]
         streams += [(*far, 1.0), (*near, away / len(across))]
     leaving = [outward(edge, ONE, 1.0 if to_root else 1.0 / len(others)) for edge in across]  # the number that a node sends or receives
-    traffic = Traffic(tuple(streams), float(away), layout.fabric, tuple(leaving), layout.crossed)
+    traffic = Traffic(tuple(streams), float(away), layout.fabric, tuple(leaving), layout.job_fabric)
     return _priced(layout, protocol, block, [*inside, *across], traffic, layout.ranks - 1)
 
 

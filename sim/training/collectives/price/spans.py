@@ -35,19 +35,19 @@ class EdgeSpan:
 
 
 def heads(layout: JobLayout, tree: bool = False, channels: Sequence[int] | None = None) -> list[Edge]:
-    """Return the edges between the first GPUs of neighboring nodes for *channels* (default: all); *tree* as in `JobLayout.between`."""
+    """Return the edges between the first GPUs of neighboring nodes for *channels* (default: all); *tree* as in `JobLayout.chain_edge`."""
     numbers = range(layout.channels) if channels is None else channels
-    return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
+    return [layout.chain_edge(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
 
 
 def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> Traffic:
     """Return the traffic of *spans*, with a total of *between* streams between nodes."""
     streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
     leaving = [outward(edge, span.pattern, span.count) for span in spans for edge in span.edges if edge.fabric]
-    return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.crossed)
+    return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.job_fabric)
 
 
 def limited_by_switches(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:
     """Return *pace*, or the pace of links between switches if that is slower."""
-    across = traffic.across(chunk, protocol)
+    across = traffic.switch_pace(chunk, protocol)
     return pace if across is None else min(pace, across)

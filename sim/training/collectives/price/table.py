@@ -119,8 +119,8 @@ def rows(
 
 def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> CollectiveRow:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
-    time = time_in_loop(cost.alone, per_process)
+    time = time_in_loop(cost.uncontended_time, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    bottleneck = cost.bottleneck if time == cost.alone else "launches of each process on its GPUs"
+    bottleneck = cost.bottleneck if time == cost.uncontended_time else "launches of each process on its GPUs"
     return CollectiveRow(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)

@@ -19,7 +19,7 @@ from sim.cluster.fabric import ALL, UNLIMITED_FABRIC, JobFabric, NodeStreams, Pa
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
-from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged
+from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged_bandwidth
 from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
@@ -65,7 +65,7 @@ class Edge(NamedTuple):
 
     def cap(self, chunk: float, protocol: str) -> float:
         """Return the maximum payload rate (bytes/s) of chunks of *chunk* bytes, without contention."""
-        alone = (min(staged(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk)) for part, hop in self.hops)
+        alone = (min(staged_bandwidth(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk)) for part, hop in self.hops)
         return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
@@ -121,18 +121,18 @@ class Cost(NamedTuple):
     """Cause to report for latency: the tier and transport class that add most of it."""
 
     @property
-    def alone(self) -> float:
+    def uncontended_time(self) -> float:
         """Return the time (s) without contention."""
         return self.launch + self.volume / self.cap
 
 
 class Outward(NamedTuple):
-    """*streams* that leave a node of *part* along *hop* in a *pattern*; *onto* is the NIC at which they arrive (None: any)."""
+    """*streams* that leave a node of *part* along *hop* in a *pattern*; *arrival_nic* is the NIC at which they arrive (None: any)."""
 
     pattern: Pattern
     part: SlotPart
     hop: Hop
-    onto: int | None
+    arrival_nic: int | None
     streams: float
     node: int = 0
     """Which of the part's nodes sends them, if nodes differ in their receivers."""
@@ -159,7 +159,7 @@ class Traffic:
     fabric: Fabric
     outward: tuple[Outward, ...] = ()
     """The streams that leave one node of each part."""
-    crossed: JobFabric = UNLIMITED_FABRIC
+    job_fabric: JobFabric = UNLIMITED_FABRIC
     _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -182,20 +182,20 @@ class Traffic:
         """Return the load on links between switches, per byte of one stream. If nodes differ, it is the maximum over nodes."""
         loads: dict[str, float] = {}
         by_node: dict[tuple[str, int], list[NodeStreams]] = defaultdict(list)
-        for out in self.outward if self.crossed.ports else ():
+        for out in self.outward if self.job_fabric.ports else ():
             by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
         for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes with equal streams have equal loads
-            for name, amount in self.crossed.load(sent).items():
+            for name, amount in self.job_fabric.load(sent).items():
                 loads[name] = max(amount, loads.get(name, 0.0))
         return loads
 
-    def across(self, chunk: float, protocol: str) -> EdgePace | None:
+    def switch_pace(self, chunk: float, protocol: str) -> EdgePace | None:
         """Return the payload rate (bytes/s) of one stream on links between switches, and the slowest link; None if there are none."""
         loads = self._on_switches(chunk, protocol)
         if not loads:
             return None
-        rate, name = min((self.crossed.capacities[name] / amount, name) for name, amount in loads.items())
-        return EdgePace(rate, Cause.NETWORK, self.crossed.descriptions[name])
+        rate, name = min((self.job_fabric.capacities[name] / amount, name) for name, amount in loads.items())
+        return EdgePace(rate, Cause.NETWORK, self.job_fabric.descriptions[name])
 
     def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> EdgePace:
         """Return the rate of one stream with chunks of *chunk* bytes on *edge*, next to the other streams, and what limits it.
@@ -205,14 +205,14 @@ class Traffic:
         ((kind,), _) = self._grouped([edge])
         return self._kind_pace(kind, _ReachCache(chunk), protocol, min(1.0, count))
 
-    def along(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> Along:
+    def edge_rates(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> EdgeRates:
         """Return the pace of each of *edges*, as in `pace`. Groups of equal edges are cached for calls with other sizes."""
         if id(edges) not in self._kinds:
             self._kinds[id(edges)] = (edges, *self._grouped(edges))
         _, kinds, of_edge = self._kinds[id(edges)]
         reached, part_of = _ReachCache(chunk), min(1.0, count)
         paces = [self._kind_pace(kind, reached, protocol, part_of) for kind in kinds]
-        return Along(tuple(paces[number].rate for number in of_edge), min(paces))
+        return EdgeRates(tuple(paces[number].rate for number in of_edge), min(paces))
 
     def _grouped(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
         """Return *edges* grouped into kinds with equal bandwidth on their hops, and the number of each edge's kind."""
@@ -249,7 +249,7 @@ class Traffic:
         return EdgePace(rate, *kind.limits[limiting])
 
 
-class Along(NamedTuple):
+class EdgeRates(NamedTuple):
     """The payload rate (bytes/s) of each of several edges, and the pace of the slowest."""
 
     rates: tuple[float, ...]
@@ -273,7 +273,7 @@ def _limit(lanes: Sequence[tuple[SlotPart, Lane]], limiting: Sequence[tuple[int,
     hop, link = slowest.hop, part.slot.graph.links[slowest.link]
     if by_flow:
         return TIER[hop.tier], f"the flow limit of {hop.transport.name}"
-    if hop.staged and (hop.tier == "interconnect" or (slowest.link in hop.wires and slowest.alone < link.capacity)):
+    if hop.staged and (hop.tier == "interconnect" or (slowest.link in hop.wires and slowest.uncontended_rate < link.capacity)):
         return TIER[link.tier], f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({link.description})"
     return TIER[link.tier], link.description
 
@@ -311,7 +311,7 @@ def _weight(hop: Hop, chunk: float, protocol: str) -> float:
 
 def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
     on_nic = out.streams * _weight(out.hop, chunk, protocol)
-    return NodeStreams(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
+    return NodeStreams(out.pattern, nic_of(out.hop), out.arrival_nic, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
 def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
@@ -325,7 +325,7 @@ def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol
         for link in hop.links:
             load[name, link] += weight if is_reached(hop, link) else plain
         for wire in hop.wires if hop.route.copies else ():
-            load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
+            load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged_bandwidth(part.slot.graph, hop) - 1.0)
         if hop.transport.cpu_time_per_byte:
             load[name, CORES] += count * hop.transport.cpu_time_per_byte
     return load

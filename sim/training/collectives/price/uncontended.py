@@ -56,7 +56,7 @@ class Lane(NamedTuple):
     """Bandwidths of the links of each stage without contention."""
 
     @property
-    def alone(self) -> float:
+    def uncontended_rate(self) -> float:
         """Return the bandwidth (bytes/s) of the route without contention."""
         return _in_series(self.hop, self.stages, 1.0)
 
@@ -91,7 +91,7 @@ def is_reached(hop: Hop, link: str) -> bool:
     return not hop.wires or link in hop.wires
 
 
-def staged(graph: NodeGraph, hop: Hop, efficiency: float = 1.0) -> float:
+def staged_bandwidth(graph: NodeGraph, hop: Hop, efficiency: float = 1.0) -> float:
     """Return the bandwidth (bytes/s) of *hop* without contention, which is also the limit of a NIC that is fed by copies."""
     return _in_series(hop, _stages(graph, hop), efficiency)
 

@@ -46,7 +46,7 @@ class _Flows(NamedTuple):
 def price_unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> Priced:
     """Return the price of an all-to-all in which each rank sends *nbytes* on average, distributed over pairs according to *weight*."""
     block, flows = nbytes / layout.ranks, _flows(layout, weight)
-    inside = [(layout.inside(layout.parts[part], src, dst), share) for (part, src, dst), share in flows.inside.items()]
+    inside = [(layout.local_edge(layout.parts[part], src, dst), share) for (part, src, dst), share in flows.inside.items()]
     between: list[tuple[Edge, float]] = []
     leaving = []
     for place in sorted({*flows.out, *flows.into}):
@@ -55,7 +55,7 @@ def price_unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weigh
         between += [(Edge((hop,), edge.fabric), share) for hop, share in zip(edge.hops, (out, into), strict=True) if share]
     crossings = tuple((*hop, share) for edge, share in [*inside, *between] for hop in edge.hops)
     total = sum(layout.parts[part].slot.count * share for (part, _), share in flows.out.items())
-    traffic = Traffic(crossings, total, layout.fabric, tuple(leaving), layout.crossed)
+    traffic = Traffic(crossings, total, layout.fabric, tuple(leaving), layout.job_fabric)
     carried = [*inside, *((edge, flows.largest) for edge, _ in between)]  # the largest send on each, without contention
     edges = [edge for edge, _ in carried]
     alone = limited_by_switches(min(traffic.pace(edge, block, protocol, share) for edge, share in carried), traffic, block, protocol)
@@ -119,7 +119,7 @@ def _both_ways(layout: JobLayout, number: int, gpu: int) -> Edge:
     """Return an edge from the hop out of one GPU to other nodes and the hop from them into it."""
     part = layout.parts[number]
     other = _peer_part(layout, number)
-    leaving, arriving = layout.across(part, other, gpu, other.gpus[0]), layout.across(other, part, other.gpus[0], gpu)
+    leaving, arriving = layout.nic_edge(part, other, gpu, other.gpus[0]), layout.nic_edge(other, part, other.gpus[0], gpu)
     return Edge((leaving.hops[0], arriving.hops[1]), leaving.fabric, leaving.switches)
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from sim.cluster.node_links import Tier
 from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph, Route
-from sim.spec.fields import at
+from sim.spec.fields import curve_value
 from sim.spec.hardware import Transport
 from sim.training.collectives.routes.packing import pack_cycles, pack_paths
 from sim.training.collectives.routes.tours import shortest_tour, tree_order
@@ -64,7 +64,7 @@ class Hop:
 
     def efficiency(self, chunk: float) -> float:
         """Return the share of the links' bandwidth that the hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
-        reached = 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
+        reached = 1.0 if self.transport.flow_cap else curve_value(self.transport.efficiency, chunk)
         return reached / INTEL_RELAY if self.route.relayed else reached
 
     @cached_property
@@ -80,7 +80,7 @@ class Hop:
     def flow_cap(self, chunk: float) -> float:
         """Return the rate limit (bytes/s) of the flows of one stream, reduced by the loss on small chunks (instead of `efficiency`)."""
         cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
-        return cap * flows * at(self.transport.efficiency, chunk) if cap else math.inf
+        return cap * flows * curve_value(self.transport.efficiency, chunk) if cap else math.inf
 
 
 @dataclass(frozen=True)

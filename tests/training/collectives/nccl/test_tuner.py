@@ -15,7 +15,7 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import NCCL_2_10, NCCL_2_30, PROTOCOLS, SIZE_FACTORS
 from sim.training.collectives.nccl.search import nccl_machine
-from sim.training.collectives.nccl.tuner import COLLECTIVES, ChannelPattern, Considered, TunerChoice, TunerMachine, choose
+from sim.training.collectives.nccl.tuner import COLLECTIVES, ChannelPattern, ConsideredPair, TunerChoice, TunerMachine, choose
 
 KIB, MIB = 2**10, 2**20
 
@@ -55,11 +55,11 @@ MACHINES = [
 ]
 
 
-def row(choice: TunerChoice, algorithm: str, protocol: str) -> Considered:
+def row(choice: TunerChoice, algorithm: str, protocol: str) -> ConsideredPair:
     return next(row for row in choice.table if row[:2] == (algorithm, protocol))
 
 
-def us(choice: TunerChoice | Considered) -> float:
+def us(choice: TunerChoice | ConsideredPair) -> float:
     return choice.time * 1e6
 
 

@@ -12,7 +12,7 @@ from sim.cluster.build import place, slots
 from sim.events import Cause
 from sim.spec.hardware import Transport
 from sim.training.collectives.play.gloo import plan_gloo
-from sim.training.collectives.price.gloo_ring import cut
+from sim.training.collectives.price.gloo_ring import cut_segments
 from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.job import job_slots
 from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
@@ -42,12 +42,12 @@ def test_ring_all_reduce(nodes, gpus, nbytes, launch):
     ranks = nodes * gpus
     found = plan(machine(gpus, nodes, nic=1e9), launch=f"{launch!r} s")
     expected = launch + 2 * (ranks - 1) / ranks * nbytes / 1e9
-    assert found.cost(nbytes).alone == pytest.approx(expected)
+    assert found.cost(nbytes).uncontended_time == pytest.approx(expected)
     later = 1.5 if ranks == 2 else 1.0  # the later of two ranks lets its data go before its notices
-    assert found.cost(nbytes, "all_gather").alone == pytest.approx(launch + later * (expected - launch) / 2)
-    assert found.cost(nbytes, "reduce_scatter").alone == pytest.approx(expected)
+    assert found.cost(nbytes, "all_gather").uncontended_time == pytest.approx(launch + later * (expected - launch) / 2)
+    assert found.cost(nbytes, "reduce_scatter").uncontended_time == pytest.approx(expected)
     rounds = math.ceil(math.log2(ranks))
-    assert found.cost(nbytes, "broadcast").alone == pytest.approx(launch + rounds * nbytes / 1e9)
+    assert found.cost(nbytes, "broadcast").uncontended_time == pytest.approx(launch + rounds * nbytes / 1e9)
 
 
 def test_uplinks_bound_the_ring():
@@ -62,37 +62,37 @@ def test_a_small_all_reduce_is_all_latency(nodes, gpus, latency):
     """Closed form: 2(n-1) latencies, as every rank waits for what its neighbour sent; a broadcast's tree has fewer rounds."""
     ranks = nodes * gpus
     found = plan(machine(gpus, nodes, nic=1e15), hop_latency=f"{latency!r} s")
-    assert found.cost(8.0).alone == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)
-    assert found.cost(8.0, "broadcast").alone == pytest.approx(math.ceil(math.log2(ranks)) * latency, abs=1e-8)
+    assert found.cost(8.0).uncontended_time == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)
+    assert found.cost(8.0, "broadcast").uncontended_time == pytest.approx(math.ceil(math.log2(ranks)) * latency, abs=1e-8)
 
 
 def test_a_long_ring_hides_latency_behind_its_segments():
     """Closed form: each pass of many segments waits only for its first notice and its last bytes; a distant wire for every two segments."""
     near, far = machine(1, 4, nic=1e9), cluster(machine(1, 4, nic=1e9).groups[0].node, count=4, latency="0.1 s")
-    assert plan(near, hop_latency="1 ms").cost(400e6).alone == pytest.approx(2 * (0.3 + 1e-3))
-    count, segment = cut(400e6, 4)
-    assert plan(far).cost(400e6).alone == pytest.approx(2 * (count / 2 * (segment / 1e9 + 0.2)), rel=0.01)
+    assert plan(near, hop_latency="1 ms").cost(400e6).uncontended_time == pytest.approx(2 * (0.3 + 1e-3))
+    count, segment = cut_segments(400e6, 4)
+    assert plan(far).cost(400e6).uncontended_time == pytest.approx(2 * (count / 2 * (segment / 1e9 + 0.2)), rel=0.01)
 
 
 def test_one_socket_bounds_it():
     """Closed form: a flow of 100 MB/s on a NIC of 1 GB/s; and a rank's two threads at 2 x 10 ns a byte, in and out."""
     flow = plan(machine(1, 4, nic=1e9), flow_cap="0.1 GB/s")
-    assert flow.cost(4e8).alone == pytest.approx(6 * 1e8 / 1e8)
+    assert flow.cost(4e8).uncontended_time == pytest.approx(6 * 1e8 / 1e8)
     assert flow.cost(4e8).bottleneck == "the flow limit of socket"
     slow = plan(machine(1, 4, nic=1e9), cpu_time_per_byte="10 s/GB")
-    assert slow.cost(4e8).alone == pytest.approx(6 * 1e8 * 2 * 10e-9 / 2)
+    assert slow.cost(4e8).uncontended_time == pytest.approx(6 * 1e8 * 2 * 10e-9 / 2)
     assert slow.cost(4e8).bottleneck == CORES_COPY
 
 
 def test_few_cores_bound_it():
     """Closed form: eight ranks of a node that send and receive at 1 ns a byte share one core."""
     found = plan(machine(8, 2, nic=1e9, cores=1), cpu_time_per_byte="1 s/GB")
-    assert found.cost(16e6).alone == pytest.approx(30 * 1e6 * 2 * 1e-9 * 8)
+    assert found.cost(16e6).uncontended_time == pytest.approx(30 * 1e6 * 2 * 1e-9 * 8)
 
 
 def test_a_tcp_stack_loses_some_of_the_line():
     """Definition: of a line of 1 GB/s sockets carry the share that the transport says."""
-    assert plan(machine(1, 2, nic=1e9), total_efficiency=0.5).cost(1e9).alone == pytest.approx(2.0)
+    assert plan(machine(1, 2, nic=1e9), total_efficiency=0.5).cost(1e9).uncontended_time == pytest.approx(2.0)
 
 
 def test_gradients_pass_through_host_memory():

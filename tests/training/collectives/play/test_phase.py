@@ -149,7 +149,7 @@ def test_alone_takes_what_the_estimate_says(gpus, nodes, nbytes, wiring, peer, n
     rig = Rig(toys, fold=True)
     (part,) = rig.plan.parts
     estimate = all_reduce_time(part.slot.graph, part.channels, nbytes).time
-    assert rig.plan.cost(nbytes).alone == pytest.approx(estimate, rel=1e-9)
+    assert rig.plan.cost(nbytes).uncontended_time == pytest.approx(estimate, rel=1e-9)
     assert all_reduce_alone(toys, "phase", nbytes, fold=True) == pytest.approx(estimate, rel=1e-9)
 
 

@@ -92,7 +92,7 @@ def test_agrees_beside_a_copy(gpus, nodes, nbytes, latency, share, begin, on_nic
     toys = machine(gpus, nodes, wiring=wiring, hop_latency=latency, network_latency=latency, nic=nic)
     plan = Rig(toys).plan
     link = "nic0>net" if on_nic and nodes > 1 else "gpu0>nvswitch" if wiring == "nvswitch" else "gpu0>plx0"
-    start = begin * plan.cost(nbytes).alone
+    start = begin * plan.cost(nbytes).uncontended_time
     ends = [contended(toys, executor, nbytes, share * nbytes, link, start) for executor in ("phase", "transfer")]
     bound = 0.1 if plan.cost(nbytes).latency_share < 0.1 else 0.2
     chunk = nbytes / plan.ranks / (nic if link == "nic0>net" else 10e9)
@@ -109,7 +109,7 @@ def test_agrees_beside_a_second_ring(gpus, nodes, nbytes, share, begin, latency)
         return
     toys = machine(gpus, nodes, hop_latency=latency, network_latency=latency, nic=3e9)
     plan = Rig(toys).plan
-    start = begin * plan.cost(nbytes).alone
+    start = begin * plan.cost(nbytes).uncontended_time
     ends = [contended(toys, executor, nbytes, share * nbytes, None, start) for executor in ("phase", "transfer")]
     bound = 0.1 if max(plan.cost(size).latency_share for size in (nbytes, share * nbytes)) < 0.1 else 0.3
     assert ends[0] == pytest.approx(ends[1], rel=bound)
@@ -164,4 +164,4 @@ def test_refuses_folded_nodes():
     """One pattern for several nodes has no transfers of its own."""
     rig = Rig(machine(1, 2), fold=True)
     with pytest.raises(ValueError, match="without folding"):
-        TransferExecutor(rig.network, rig.log, 0, rig.plan, rig.built.live)
+        TransferExecutor(rig.network, rig.log, 0, rig.plan, rig.built.live_links)

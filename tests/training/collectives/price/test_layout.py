@@ -53,7 +53,7 @@ def test_of_equal_nodes_the_ring_of_one_stands_for_all() -> None:
 def test_an_edge_between_nodes_leaves_by_a_card_and_comes_in_by_one() -> None:
     found = layout(machine(2, 2))
     [part] = found.parts
-    edge = found.across(part, part, 0, 1)
+    edge = found.nic_edge(part, part, 0, 1)
     assert ends(edge) == [("gpu0", "net"), ("net", "gpu1")] and edge.fabric is not None
 
 

@@ -82,7 +82,7 @@ class Own:
 def _given() -> Iterator[None]:
     known: list[CollectiveAlgorithm] = [Ring(), HalvingDoubling(), Star()]
     for each in known:
-        extensions.give(extensions.COLLECTIVES, each)
+        extensions.register(extensions.COLLECTIVES, each)
     yield
     extensions._given[extensions.COLLECTIVES.group].clear()
 

@@ -44,7 +44,7 @@ def test_thread_blocks_of_rings_and_exchanges():
     free = load_hardware("hgx-h100", [f"{of_links}.{name}=null" for name in ("block_copy", "ll_cap", "send_cap")]).spec
 
     def late(op, algorithm, protocol, nbytes, channels):
-        times = [Rig(each, fold=True).plan.cost_of(nbytes, algorithm, protocol, channels, op).alone for each in (machine, free)]
+        times = [Rig(each, fold=True).plan.cost_of(nbytes, algorithm, protocol, channels, op).uncontended_time for each in (machine, free)]
         return times[0] - times[1]
 
     blocks = machine.groups[0].node.over_nvlink
@@ -52,7 +52,7 @@ def test_thread_blocks_of_rings_and_exchanges():
         assert late(op, "Ring", "Simple", 1e9, 24) == pytest.approx(1e9 / 8 / 24 / blocks.block_copy, rel=1e-9)
         assert late(op, "Ring", "LL", 1e9, 24) >= 0.0
     assert late("broadcast", "Ring", "Simple", 1e9, 24) == 0.0
-    slow = Rig(machine, fold=True).plan.cost_of(2**20, "Ring", "LL", 1, "all_gather").alone
+    slow = Rig(machine, fold=True).plan.cost_of(2**20, "Ring", "LL", 1, "all_gather").uncontended_time
     assert slow > 7 * 2**20 / 8 / blocks.ll_cap
 
 
@@ -67,7 +67,7 @@ def test_thread_blocks_of_messages():
 
     def seconds(spec, nbytes, op):
         found = Rig(spec, fold=True).plan.cost_of(nbytes, {"all_to_all": "Pairwise", "send_recv": "SendRecv"}[op], "Simple", 1, op)
-        return found.alone - found.launch - blocks.hop_latency
+        return found.uncontended_time - found.launch - blocks.hop_latency
 
     for nbytes, together in ((1e8, math.hypot), (1e10, max)):
         links, own = seconds(free, nbytes, "all_to_all"), nbytes / 8 / (blocks.send_cap * 32 / 8)
@@ -116,16 +116,18 @@ def test_all_to_all_between_nodes(n, nbytes, nic, latency):
     """Closed form: (n-1) S/(nB), and one latency: two channels, one to each of so many partners, serve sixteen at once."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
     expected = all_to_all_time(n, nbytes, nic, latency, 16)
-    assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(expected, rel=1e-9)
+    assert cost(toys, nbytes, "Pairwise", op="all_to_all").uncontended_time == pytest.approx(expected, rel=1e-9)
 
 
 @given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_sends_between_nodes(n, nbytes, nic, latency):
     """Closed forms: S/B + l to the next; (n-1) S/(nB) through the root's port, a latency for every sixteen partners."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
-    assert cost(toys, nbytes, "SendRecv", op="send_recv").alone == pytest.approx(send_recv_time(n, nbytes, nic, latency), rel=1e-9)
+    assert cost(toys, nbytes, "SendRecv", op="send_recv").uncontended_time == pytest.approx(
+        send_recv_time(n, nbytes, nic, latency), rel=1e-9
+    )
     for algorithm, op in (("Gather", "gather"), ("Scatter", "scatter")):
-        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(gather_time(n, nbytes, nic, latency, 16), rel=1e-9)
+        assert cost(toys, nbytes, algorithm, op=op).uncontended_time == pytest.approx(gather_time(n, nbytes, nic, latency, 16), rel=1e-9)
 
 
 @given(gpus=st.integers(1, 4), nodes=st.integers(2, 6), nbytes=sizes)
@@ -133,7 +135,7 @@ def test_a_root_s_card_carries_what_leaves_the_other_nodes(gpus, nodes, nbytes):
     """Conservation: (N-1)/N of a gather comes in by the root's one card, with infinitely fast links inside."""
     toys = machine(gpus, nodes, nic=1e9, nvlink=1e15, pcie=1e15)
     for algorithm, op in (("Gather", "gather"), ("Scatter", "scatter")):
-        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx((nodes - 1) / nodes * nbytes / 1e9, rel=1e-6)
+        assert cost(toys, nbytes, algorithm, op=op).uncontended_time == pytest.approx((nodes - 1) / nodes * nbytes / 1e9, rel=1e-6)
 
 
 @executors
@@ -146,7 +148,7 @@ def test_both_executors_play_sends_alike(executor, gpus, nodes, nbytes, op):
     rig = Rig(toys, executor, algorithm=None, protocol="Simple" if op == "reduce" else None, fold=executor == "phase")
     rig.ring("it", nbytes, op=op)
     rig.env.run()
-    assert rig.ends["it"] == pytest.approx(rig.plan.cost(nbytes, op).alone, rel=1e-9 if executor == "phase" else 0.35)
+    assert rig.ends["it"] == pytest.approx(rig.plan.cost(nbytes, op).uncontended_time, rel=1e-9 if executor == "phase" else 0.35)
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
@@ -154,7 +156,7 @@ def test_both_executors_play_sends_alike(executor, gpus, nodes, nbytes, op):
 def test_half_an_all_reduce_between_nodes(op, n, nbytes, nic, latency):
     """Closed form: (n-1)(S/(nB) + l)."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
-    assert cost(toys, nbytes, "Ring", op=op).alone == pytest.approx(ring_all_gather_time(n, nbytes, nic, latency), rel=1e-9)
+    assert cost(toys, nbytes, "Ring", op=op).uncontended_time == pytest.approx(ring_all_gather_time(n, nbytes, nic, latency), rel=1e-9)
 
 
 @given(n=st.integers(2, 16), power=st.integers(21, 33), nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
@@ -162,14 +164,16 @@ def test_a_broadcast_between_nodes(n, power, nic, latency):
     """Closed form: a pipeline of n - 1 hops in the pieces that NCCL cuts."""
     toys, nbytes = machine(1, n, nic=nic, network_latency=latency, pcie=1e15), 2.0**power
     pieces = round(nbytes / piece_of(nbytes, n - 1))
-    assert cost(toys, nbytes, "Ring", op="broadcast").alone == pytest.approx(broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9)
+    assert cost(toys, nbytes, "Ring", op="broadcast").uncontended_time == pytest.approx(
+        broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
 def test_channels_divide_a_broadcast_among_them(op):
     """Bounds: of a large message, 12 channels that share NVSwitch take (n-1)/n more than those of an all-gather, and little beside."""
     machine_of_12 = load_hardware("p4d.24xlarge", ["node.topology.nvlink.link.transport.block_copy=null"]).spec
-    pipeline, gathered = (cost(machine_of_12, 1e9, "Ring", op=each).alone for each in (op, "all_gather"))
+    pipeline, gathered = (cost(machine_of_12, 1e9, "Ring", op=each).uncontended_time for each in (op, "all_gather"))
     assert 1.0 < pipeline / (gathered * 8 / 7) < 1.1
 
 
@@ -190,7 +194,7 @@ def test_a_pipeline_pays_for_each_of_its_pieces(power, occupied):
         each = piece / flow + occupied
         ways = 2 if algorithm == "Tree" else 1
         expected = ways * (each + 1e-4) + (volume / piece - 1) * each
-        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(expected, rel=1e-9)
+        assert cost(toys, nbytes, algorithm, op=op).uncontended_time == pytest.approx(expected, rel=1e-9)
 
 
 @given(power=st.integers(1, 6), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
@@ -199,7 +203,7 @@ def test_a_gather_in_doubling_steps(power, nbytes, nic, latency):
     n = 2**power
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
     expected = power * latency + (n - 1) / n * nbytes / nic
-    assert cost(toys, nbytes, "PAT", op="all_gather").alone == pytest.approx(expected, rel=1e-9)
+    assert cost(toys, nbytes, "PAT", op="all_gather").uncontended_time == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +213,8 @@ def test_a_switch_that_adds_is_fed_by_the_gpus_of_a_node(algorithm, gpus, payloa
     """Closed forms of large payloads on any number of nodes: S through each NIC; inside, up and down a chain, or 2(g-1)/g to all others."""
     slow_card = cluster(toy_node(gpus, nic=1e9, nvlink=1e12, pcie=1e15), count=8, in_network_reduction=True)
     slow_links = cluster(toy_node(gpus, nic=1e12, nvlink=1e9, pcie=1e15), count=8, in_network_reduction=True)
-    assert cost(slow_card, 1e11, algorithm).alone == pytest.approx(100.0, rel=1e-3)
-    assert cost(slow_links, 1e11, algorithm).alone == pytest.approx(100.0 * payloads, rel=1e-3)
+    assert cost(slow_card, 1e11, algorithm).uncontended_time == pytest.approx(100.0, rel=1e-3)
+    assert cost(slow_links, 1e11, algorithm).uncontended_time == pytest.approx(100.0 * payloads, rel=1e-3)
 
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), nic=st.floats(1e9, 1e11), latency=st.floats(1e-6, 1e-3))
@@ -220,7 +224,7 @@ def test_a_tree_between_nodes(nodes, nbytes, nic, latency):
     hops, streams, volume = depth(nodes), min(nodes, 4), nbytes / 2
     piece = tree_piece(volume, hops)
     expected = 2 * hops * (latency + piece * streams / 2 / nic) + (volume - piece) * streams / nic
-    assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-9)
+    assert cost(toys, nbytes, "Tree").uncontended_time == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +245,10 @@ def test_reduction_in_nvswitch(n, nbytes, latency):
     toys = machine(n, nvlink=1e11, hop_latency=latency)
     piece = nvls_piece(nbytes, shards := nvls_shards(Rig(toys, fold=True).plan.layout), 1)
     waits = (nbytes / piece - 1) * latency / 2 * (1 - piece / shards / 131072)
-    found = cost(toys, nbytes, "NVLS").alone
+    found = cost(toys, nbytes, "NVLS").uncontended_time
     assert found == pytest.approx((n + 1) / n * nbytes / 1e11 + 2 * latency + waits, rel=1e-9)
     quick, pieces = (
-        cost(machine(n, nvlink=1e11, hop_latency=0.0), 10 * nbytes, "NVLS").alone,
+        cost(machine(n, nvlink=1e11, hop_latency=0.0), 10 * nbytes, "NVLS").uncontended_time,
         10 * nbytes / nvls_piece(10 * nbytes, shards, 1),
     )
     assert quick == pytest.approx(nvls_all_reduce_time(n, 10 * nbytes, 1e11, 0.0, int(1 + pieces)), rel=0.1)
@@ -264,13 +268,13 @@ def test_blocks_bound_a_reduction_in_nvswitch(name, gpus, heads):
     piece = nvls_piece(size, nvls_shards(layout), 1)
     copied = (size + piece) / nvls_channels(layout) / blocks.nvls_cap
     expected = blocks.launch + copied + (heads + 1) / heads * piece / port + 2 * blocks.hop_latency
-    assert cost(load_hardware(name).spec, size, "NVLS").alone == pytest.approx(expected, rel=1e-6)
+    assert cost(load_hardware(name).spec, size, "NVLS").uncontended_time == pytest.approx(expected, rel=1e-6)
 
 
 def test_blocks_move_less_between_nvswitches_than_within():
     """Closed form of large payloads: of four threads in three for copies on one node, 15.4 of 17.0 GB/s a block are left between two."""
     spec = load_hardware("hgx-h100", ["node.nic.bandwidth=100 Tbps"]).spec
-    times = [cost(with_nodes(spec, nodes), 1e12, name).alone for nodes, name in ((1, "NVLS"), (2, "NVLSTree"))]
+    times = [cost(with_nodes(spec, nodes), 1e12, name).uncontended_time for nodes, name in ((1, "NVLS"), (2, "NVLSTree"))]
     assert times[0] / times[1] == pytest.approx(15.4 / 17.0, rel=1e-2)
 
 
@@ -287,7 +291,7 @@ def test_pieces_of_a_reduction_in_nvswitch(nodes, nbytes, expected):
 def test_trees_between_nvswitches_never_gain_from_nodes(nbytes, latency):
     """Monotone: from four nodes on, each node carries as much, and the tree only grows deeper."""
     toys = [machine(8, nodes, nic=10e9, nvlink=1e11, hop_latency=latency, network_latency=latency) for nodes in (4, 8, 16, 64)]
-    times = [cost(toy, nbytes, "NVLSTree").alone for toy in toys]
+    times = [cost(toy, nbytes, "NVLSTree").uncontended_time for toy in toys]
     assert times == sorted(times)
 
 
@@ -296,7 +300,7 @@ def test_each_tree_has_one_of_two_connections_of_many_sockets(flows, faster):
     """NCCL doubles channels: a ring's cap is that of two connections, which two trees between two nodes share; one socket is one."""
     many = {"flow_cap": "10 MB/s", "flows": flows}
     toys = machine(1, 2, nic=1e12, pcie=1e15, network=many)
-    assert cost(toys, 1e9, "Ring").alone / cost(toys, 1e9, "Tree").alone == pytest.approx(faster, rel=0.01)
+    assert cost(toys, 1e9, "Ring").uncontended_time / cost(toys, 1e9, "Tree").uncontended_time == pytest.approx(faster, rel=0.01)
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])
@@ -305,7 +309,7 @@ def test_thread_blocks_of_channels_move_chunk_after_chunk(gpus, channels):
     """By hand (NVIDIA/nccl all_reduce.h): of n chunks a block sends one, passes 2n-3 on, and receives one."""
     rates = {"pcie": 1e12, "wiring": "pcie", "peer_to_peer": "none"}
     capped = Rig(machine(gpus, host={"channel_cap": "1 GB/s"}, **rates)).plan.cost_of(1e9, "Ring", "Simple", channels)
-    assert capped.alone == pytest.approx((2 * gpus - 1) / gpus / channels)
+    assert capped.uncontended_time == pytest.approx((2 * gpus - 1) / gpus / channels)
     assert "thread block" in capped.bottleneck
     free, wide = (
         Rig(machine(gpus, host=host, **rates)).plan.cost_of(1e9, "Ring", "Simple", channels) for host in ({}, {"channel_cap": "5 TB/s"})
@@ -316,7 +320,7 @@ def test_thread_blocks_of_channels_move_chunk_after_chunk(gpus, channels):
 def test_trees_beat_rings_at_small_sizes_and_pipeline_at_large_ones():
     """Many nodes: log N against N latencies below 1 MB; above, a tree sends 2 S through a port where a ring sends 2(n-1)/n S."""
     toys = machine(1, 32, nic=12.5e9, network_latency=1e-5, pcie=1e15)
-    small, large = (cost(toys, nbytes, "Tree").alone / cost(toys, nbytes, "Ring").alone for nbytes in (1e4, 1e9))
+    small, large = (cost(toys, nbytes, "Tree").uncontended_time / cost(toys, nbytes, "Ring").uncontended_time for nbytes in (1e4, 1e9))
     assert small < 0.3
     assert 0.95 < large < 1.1
 
@@ -324,7 +328,7 @@ def test_trees_beat_rings_at_small_sizes_and_pipeline_at_large_ones():
 def test_two_nodes_pass_the_rate_of_their_nic_by_trees():
     """A tree of two nodes sends S through each NIC where a ring of 16 ranks sends 15/8 S (NVIDIA/nccl-tests issue 22: 134 and 268 ms)."""
     toys = machine(8, 2, nic=10e9, nvlink=1e12, pcie=1e15)
-    ratio = cost(toys, 1e9, "Ring").alone / cost(toys, 1e9, "Tree").alone
+    ratio = cost(toys, 1e9, "Ring").uncontended_time / cost(toys, 1e9, "Tree").uncontended_time
     assert ratio == pytest.approx(15 / 8, rel=0.05)
 
 
@@ -379,22 +383,22 @@ def test_flags_weigh_on_the_wire(protocol):
     """Closed form: 2(n-1)/n S times the protocol's wire bytes; a hop's latency is NCCL's share of Simple's."""
     toys = machine(4, nvlink=1e9, hop_latency=1e-3)
     expected = 1.5 * 1e9 * WIRE_BYTES[protocol] / 1e9 + 6 * 1e-3 * latency_share(protocol, "nvlink")
-    assert cost(toys, 1e9, "Ring", protocol).alone == pytest.approx(expected)
+    assert cost(toys, 1e9, "Ring", protocol).uncontended_time == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("nodes", "share"), [(1, 0.92 * 7 / 9), (8, 120 / 128)])
 def test_a_tree_over_nvlink_takes_less_of_ll128_than_a_network(nodes, share):
     """Shares of the bandwidth that NCCL's tuner leaves LL128 in trees: of one node, whose NVLinks bound it, and of several (tuning.cc)."""
     toys = machine(4, nodes, nvlink=1e9 if nodes == 1 else 1e12, nic=1e9, pcie=1e15)
-    assert cost(toys, 1e11, "Tree").alone / cost(toys, 1e11, "Tree", "LL128").alone == pytest.approx(share, rel=1e-3)
+    assert cost(toys, 1e11, "Tree").uncontended_time / cost(toys, 1e11, "Tree", "LL128").uncontended_time == pytest.approx(share, rel=1e-3)
 
 
 def test_a_class_may_have_its_own_latency_of_ll():
     """Closed form: two hops; with one GPU a node NCCL's network latency is its trees', 5 us of LL where rings have 2.7 (tuning.cc)."""
     toys = machine(1, 2, nic=1e9, pcie=1e15, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
-    assert cost(toys, 1.0, "Ring", "LL").alone == pytest.approx(2 * 0.4e-3 * 5 / 2.7, rel=1e-3)
+    assert cost(toys, 1.0, "Ring", "LL").uncontended_time == pytest.approx(2 * 0.4e-3 * 5 / 2.7, rel=1e-3)
     several = machine(2, 2, nic=1e9, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
-    assert cost(several, 1.0, "Ring", "LL").alone == pytest.approx(3 * 0.4e-3, rel=1e-3)  # every second of 6 steps
+    assert cost(several, 1.0, "Ring", "LL").uncontended_time == pytest.approx(3 * 0.4e-3, rel=1e-3)  # every second of 6 steps
 
 
 @pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
@@ -402,7 +406,7 @@ def test_a_card_that_may_not_address_gpus_reads_what_was_copied(algorithm):
     """Closed form: the copy and the card's own follow one another, all streams of a card sharing that rate; so do two jobs."""
     toys = machine(1, 2, nic=3e9, pcie=6e9, host={"efficiency": 1.25})
     rate = 1.25 / (1 / 6e9 + 1 / 3e9)
-    assert cost(toys, 1e10, algorithm).alone == pytest.approx(1e10 / rate, rel=1e-2)
+    assert cost(toys, 1e10, algorithm).uncontended_time == pytest.approx(1e10 / rate, rel=1e-2)
     assert cost(toys, 1e10, algorithm).bottleneck.startswith("copies through host memory")
     rig = Rig(toys, algorithm=algorithm)
     rig.ring("first", 1e10)
@@ -416,7 +420,7 @@ def test_switches_of_the_fabric_may_add_up():
     toys = cluster(toy_node(1, nic=1e9, pcie=1e15), count=8, in_network_reduction=True)
     rig = Rig(toys, algorithm="CollNetChain", fold=True)
     assert rig.plan.choice(1e9).algorithm == "CollNetChain"
-    assert rig.plan.cost(1e9).alone == pytest.approx(1.0, rel=0.01)
+    assert rig.plan.cost(1e9).uncontended_time == pytest.approx(1.0, rel=0.01)
     with pytest.raises(SpecError, match="needs a network that reduces"):
         Rig(machine(1, 8), algorithm="CollNetChain", fold=True).plan.choice(1e9)
 
@@ -425,7 +429,7 @@ def test_unequal_nodes_say_what_works():
     toys = cluster(toy_node(1), toy_node(2))
     with pytest.raises(SpecError, match="same number of ranks on every node, not 1 and 2; use Ring or Tree"):
         Rig(toys, algorithm="Hierarchical").plan.cost(1e6)
-    assert Rig(toys, algorithm="Tree").plan.cost(1e6).alone > 0
+    assert Rig(toys, algorithm="Tree").plan.cost(1e6).uncontended_time > 0
 
 
 def test_too_many_channels():
@@ -439,7 +443,7 @@ def test_costs_are_kept(nbytes, op):
     plan = Rig(machine(4, 2), algorithm=None, protocol=None, fold=True).plan
     found = plan.cost(nbytes, op)
     assert plan.cost(nbytes, op) is found
-    assert found.alone > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
+    assert found.uncontended_time > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
 
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e5, 1e10))
@@ -448,7 +452,7 @@ def test_a_tree_between_nvswitches(nodes, nbytes):
     toys = machine(8, nodes, nic=1e9, nvlink=1e18, pcie=1e18)
     piece = nvls_piece(nbytes, nvls_shards(Rig(toys, fold=True).plan.layout), nodes)
     expected = min(nodes, 4) / 2 * (depth(nodes) * piece + nbytes - piece) / 1e9
-    assert cost(toys, nbytes, "NVLSTree").alone == pytest.approx(expected, rel=1e-6)
+    assert cost(toys, nbytes, "NVLSTree").uncontended_time == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("nodes", [2, 8])
@@ -456,8 +460,8 @@ def test_nvswitches_of_several_nodes_are_fed_by_links_and_nics(nodes):
     """Closed forms of large payloads: S through the NIC to a network that adds; inside, 2 S where one GPU by that NIC heads it."""
     slow_card = cluster(toy_node(8, nic=1e9, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True)
     slow_links = cluster(toy_node(8, nic=1e15, nvlink=1e9, pcie=1e15), count=nodes, in_network_reduction=True)
-    assert cost(slow_card, 1e11, "NVLS").alone == pytest.approx(100.0, rel=2e-2)
-    assert cost(slow_links, 1e11, "NVLS").alone == pytest.approx(2 * 100.0, rel=2e-2)
+    assert cost(slow_card, 1e11, "NVLS").uncontended_time == pytest.approx(100.0, rel=2e-2)
+    assert cost(slow_links, 1e11, "NVLS").uncontended_time == pytest.approx(2 * 100.0, rel=2e-2)
 
 
 @pytest.mark.parametrize(("gpus", "heads"), [(8, 8), (64, 32)])
@@ -468,7 +472,7 @@ def test_heads_of_a_reduction_in_nvswitch_send_between_nodes(gpus, heads):
     nic = spec.groups[0].node.nic
     assert layout.nvls_heads == tuple(range(heads))
     found = cost_on(layout, "all_reduce", "NVLSTree", "Simple", 1e12, 32)
-    assert 1e12 / heads / (found.alone * nic.bandwidth * nic.transport.efficiency[-1][1]) == pytest.approx(1.0, rel=5e-2)
+    assert 1e12 / heads / (found.uncontended_time * nic.bandwidth * nic.transport.efficiency[-1][1]) == pytest.approx(1.0, rel=5e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["NVLS", "CollNetChain"])
@@ -477,7 +481,7 @@ def test_leaves_that_add_send_one_payload_up_whatever_is_below(algorithm):
     for nodes, below in ((4, 2), (9, 3)):
         leaves = {"nodes_per_leaf": below, "uplink_bandwidth": "100 MB/s"}
         toys = cluster(toy_node(8, nic=1e12, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True, leaf_spine=leaves)
-        assert cost(toys, 1e10, algorithm).alone == pytest.approx(100.0, rel=2e-2)
+        assert cost(toys, 1e10, algorithm).uncontended_time == pytest.approx(100.0, rel=2e-2)
 
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), latency=st.floats(1e-6, 1e-3))
@@ -487,7 +491,7 @@ def test_a_tree_shares_the_core_of_a_fabric(nodes, nbytes, latency):
     hops, volume = depth(nodes), nbytes / 2
     piece = tree_piece(volume, hops)
     expected = 2 * hops * latency + (2 * hops * piece * 2 * (nodes - 1) + (volume - piece) * 4 * (nodes - 1)) / 1e9
-    assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-6)
+    assert cost(toys, nbytes, "Tree").uncontended_time == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("nics", [1, 2, 4])
@@ -495,7 +499,7 @@ def test_all_channels_of_a_ring_share_the_core_of_a_fabric(nics):
     """Closed form: each of four nodes sends 2 (n-1)/n S through 1 GB/s, over as many channels as it has cards."""
     toys = cluster(toy_node(4, nics=nics, nic=1e15, nvlink=1e18, pcie=1e18, dram=1e20), count=4, core_bandwidth="1 GB/s")
     assert Rig(toys, fold=True).plan.layout.channels >= nics
-    assert cost(toys, 1e9, "Ring").alone == pytest.approx(4 * 2 * (15 / 16), rel=1e-3)
+    assert cost(toys, 1e9, "Ring").uncontended_time == pytest.approx(4 * 2 * (15 / 16), rel=1e-3)
 
 
 def test_unlike_nodes_cross_leaves_as_equal_ones_do():
@@ -504,15 +508,15 @@ def test_unlike_nodes_cross_leaves_as_equal_ones_do():
     kinds = [toy_node(1, nic=1e12, pcie=1e15, memory=memory) for memory in (1e12, 2e12)]
     equal, unlike = (cluster(*nodes, count=4 // len(nodes), leaf_spine=leaves) for nodes in (kinds[:1], kinds))
     assert len(Rig(unlike, fold=True).plan.parts) == 2
-    assert cost(unlike, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)
-    assert cost(equal, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)
+    assert cost(unlike, 1e8, "Ring").uncontended_time == pytest.approx(2 * 3 / 4, rel=1e-3)
+    assert cost(equal, 1e8, "Ring").uncontended_time == pytest.approx(2 * 3 / 4, rel=1e-3)
 
 
 def test_only_hops_between_leaves_wait_for_their_uplinks():
     """Closed form: of the 2 (n-1) = 6 hops of a chunk round four nodes, two a leaf, 3 cross uplinks of 100 MB/s; all take their latency."""
     node = toy_node(1, nic=1e12, pcie=1e15, network_latency=1.0)
     leaves = cluster(node, count=4, leaf_spine={"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"})
-    longer = cost(leaves, 1e8, "Ring").alone - cost(cluster(node, count=4), 1e8, "Ring").alone
+    longer = cost(leaves, 1e8, "Ring").uncontended_time - cost(cluster(node, count=4), 1e8, "Ring").uncontended_time
     assert longer == pytest.approx(3 * 1e8 / 4 / 100e6, rel=1e-3)
 
 
@@ -520,6 +524,6 @@ def test_a_tree_of_unlike_nodes_waits_for_the_latest():
     """Of three nodes the first two are nearer to each other; a first piece meets the largest latency up and down, as if all had it."""
     latencies = (1e-3, 2e-3, 4e-3)
     nodes = [toy_node(1, nic=1e9, pcie=1e15, network_latency=latency) for latency in latencies]
-    latest = cost(cluster(*nodes[2:], count=3), 1.0, "Tree").alone
-    assert cost(cluster(*nodes), 1.0, "Tree").alone == pytest.approx(latest, rel=1e-6)
+    latest = cost(cluster(*nodes[2:], count=3), 1.0, "Tree").uncontended_time
+    assert cost(cluster(*nodes), 1.0, "Tree").uncontended_time == pytest.approx(latest, rel=1e-6)
     assert latest == pytest.approx(2 * depth(3) * 4e-3, rel=1e-3)

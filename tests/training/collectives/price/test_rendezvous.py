@@ -13,7 +13,7 @@ ASKS = {"eager": "4097 B", "rendezvous": "7 us"}
 def added(toys_of, op, algorithm, protocol, nbytes, channels=1):
     """Seconds that a limit adds."""
     times = [
-        Rig(toys_of({"hop_latency": "10 us", **more}), fold=True).plan.cost_of(nbytes, algorithm, protocol, channels, op).alone
+        Rig(toys_of({"hop_latency": "10 us", **more}), fold=True).plan.cost_of(nbytes, algorithm, protocol, channels, op).uncontended_time
         for more in (ASKS, {})
     ]
     return times[0] - times[1]

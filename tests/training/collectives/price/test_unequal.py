@@ -30,7 +30,7 @@ def plan(hardware: Hardware) -> CollectivePlan:
 
 def seconds(hardware: Hardware, nbytes: float, shares: Matrix) -> float:
     made = plan(hardware)
-    return made.exchange(nbytes, of_matrix(made.layout, shares)).alone
+    return made.exchange(nbytes, of_matrix(made.layout, shares)).uncontended_time
 
 
 def matrices(ranks: int) -> st.SearchStrategy[Matrix]:
@@ -60,7 +60,7 @@ def test_equal_shares_cost_what_an_all_to_all_costs(name: str, nodes: int, nbyte
     ranks = made.ranks
     one = made.exchange(nbytes, of_matrix(made.layout, [[1.0] * ranks] * ranks))
     other = made.cost(nbytes, "all_to_all")
-    assert one.alone == pytest.approx(other.alone, rel=1e-9)
+    assert one.uncontended_time == pytest.approx(other.uncontended_time, rel=1e-9)
     assert (one.cause, one.protocol, one.channels) == (other.cause, other.protocol, other.channels)
     assert dict(one.load) == pytest.approx(dict(other.load), rel=1e-9)
 
@@ -107,9 +107,9 @@ def test_one_rank_that_receives_most_is_a_matrix_like_any(gpus: int, nodes: int,
     ranks = gpus * nodes
     rest = (ranks - load) / (ranks - 1)
     made = plan(hardware)
-    folded = made.exchange(nbytes, one_receives_most(made.layout, (0, 0), load)).alone
+    folded = made.exchange(nbytes, one_receives_most(made.layout, (0, 0), load)).uncontended_time
     assert folded == pytest.approx(seconds(hardware, nbytes, [[load] + [rest] * (ranks - 1)] * ranks), rel=1e-9)
     into_the_node = (ranks - gpus) * (load + (gpus - 1) * rest)  # by its one card
     assert folded >= into_the_node * nbytes / ranks / 1e9
     if math.isclose(load, 1.0):
-        assert folded == pytest.approx(made.cost(nbytes, "all_to_all").alone, rel=1e-9)
+        assert folded == pytest.approx(made.cost(nbytes, "all_to_all").uncontended_time, rel=1e-9)

@@ -53,7 +53,7 @@ def test_no_machine_of_the_catalogue_outruns_its_links_and_cards(name, op, nodes
     if gpus * nodes < 2:
         return
     found, nbytes = plan(name, nodes, gpus, version), 2.0**doublings
-    seconds = found.cost(nbytes, op).alone
+    seconds = found.cost(nbytes, op).uncontended_time
     for part in found.layout.parts:
         graph = part.slot.graph
         for gpu in part.gpus[:1] if op in ROOTED else part.gpus:
