@@ -198,7 +198,7 @@ def _model(wanted: StepsWanted) -> Any:
 
     from sim.extract import target
 
-    make, arguments = target.find(wanted.model), target.parse_arguments(wanted.arguments)
+    make, arguments = target.load_target(wanted.model), target.parse_arguments(wanted.arguments)
     try:
         model = make(**arguments)
     except Exception as error:
@@ -213,7 +213,7 @@ def _same_batch(wanted: StepsWanted, model: Any, device: Any) -> NextInputs:
     from sim.extract import target
 
     if len(wanted.inputs) == 1 and wanted.inputs[0].startswith("@"):
-        inputs = target.find(wanted.inputs[0][1:])(wanted.batch)
+        inputs = target.load_target(wanted.inputs[0][1:])(wanted.batch)
         positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     else:
         shapes = [target.parse_input(text) for text in wanted.inputs]

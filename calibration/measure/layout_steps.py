@@ -66,7 +66,7 @@ class LayoutRank:
         torch.set_flush_denormal(True)  # in isolation, weights from other ranks are uninitialized memory
         torch.manual_seed(0)
         arguments = target.parse_arguments(wanted.arguments)
-        self.whole = target.find(wanted.model)(**arguments).to(device)
+        self.whole = target.load_target(wanted.model)(**arguments).to(device)
         (shape,) = [target.parse_input(text) for text in wanted.inputs]
         self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marker = lambda part: None
