@@ -18,7 +18,7 @@ from sim.documents import comparison_rows
 from sim.documents import row as row_of
 from sim.report.comparison import comparison_document
 from sim.report.extras import RunExtras, require_failures
-from sim.report.figures import flat
+from sim.report.figures import flatten
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
@@ -94,7 +94,7 @@ def simulate(
         plan=plan_of(**select_options(options, WholeJobOptions)), prices=price_source(prices), **select_options(options, SimulationOptions),
     )  # fmt: skip
     extras = RunExtras(**select_options(options, ExtrasOptions))
-    extras.checked(scenario.plan)
+    extras.check(scenario.plan)
     return Result(scenario, answer(scenario, thorough=thorough), extras)
 
 
@@ -236,7 +236,7 @@ def sweep(
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
     points = points_of(varied, options["sobol"], options["seed"])
-    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, points, row_of, processes=processes)])
+    return pandas.DataFrame([flatten(row) for row in sweep_points(scenario, points, row_of, processes=processes)])
 
 
 @keywords(WhatifOptions)
@@ -267,7 +267,7 @@ def whatif(
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **select_options(options, WhatifOptions),
     )  # fmt: skip
     document = layout_whatif_document(layout_whatif(scenario)) if has_layout(scenario) else whatif_document(ask_whatif(scenario))
-    table = pandas.DataFrame([flat(row) for row in document.pop("resources")])
+    table = pandas.DataFrame([flatten(row) for row in document.pop("resources")])
     table.attrs.update(document)
     return table
 
@@ -316,7 +316,7 @@ def recommend(
         budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **select_options(options, RentingOptions)
     )
     document, _ = recommendation(scenario, renting)
-    table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
+    table = pandas.DataFrame([flatten(row) for row in document.pop("candidates")])
     table.attrs.update(document)
     return table
 

@@ -12,7 +12,7 @@ from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
-from sim.report.basis import merged_by_machine, named
+from sim.report.basis import machine_label, merged_by_machine
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.extras import require_failures
@@ -200,7 +200,7 @@ def recommendation(
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
     document["notes"] += merged_by_machine(
-        {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
+        {machine_label(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )
     return document, [each.hardware for each in rows if each.document]
 

@@ -57,7 +57,7 @@ def simulate_layout(
         **select_options(options, SimulationOptions),
     )  # fmt: skip
     extras = RunExtras(**select_options(options, ExtrasOptions))
-    extras.checked(scenario.plan)
+    extras.check(scenario.plan)
     return LayoutResult(layout_answer(scenario), extras)
 
 
@@ -76,7 +76,7 @@ class LayoutResult:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints."""
-        return self.extras.added(layout_document(self.answer), self.run, self.answer.plan)
+        return self.extras.add_to(layout_document(self.answer), self.run, self.answer.plan)
 
     @property
     def step_time(self) -> float:

@@ -43,7 +43,7 @@ class Result:
         document = run_document(
             self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
         )
-        return self.extras.added(document, self.run, self.answer.plan)
+        return self.extras.add_to(document, self.run, self.answer.plan)
 
     @property
     def step_time(self) -> float:

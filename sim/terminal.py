@@ -100,10 +100,10 @@ def show_text(text: str) -> None:
     """
     text = named_as_called(text)
     if sys.stdout.isatty():
-        from sim.report.fitting import coloured, fitted
+        from sim.report.fitting import colour_text, fit_text
 
-        text = fitted(text, shutil.get_terminal_size().columns)
-        text = coloured(text) if in_colour() else text
+        text = fit_text(text, shutil.get_terminal_size().columns)
+        text = colour_text(text) if in_colour() else text
     typer.echo(text)
 
 
@@ -210,9 +210,9 @@ def write_report(
     folder: Path | None,
     result: tuple[dict[str, Any], str, str],
     page: Callable[[], str],
-    more: Callable[[], Mapping[str, str | bytes]] = dict,
+    more_files: Callable[[], Mapping[str, str | bytes]] = dict,
 ) -> None:
-    """Write the page of a run's *result* (document, text, CSV) to *html*, and the result, the page and *more* files into *folder*."""
+    """Write the page of a run's *result* (document, text, CSV) to *html*, and the result, the page and *more_files* into *folder*."""
     from sim.spec.whole_file import write_file, write_files
 
     document, text, table = result
@@ -222,7 +222,8 @@ def write_report(
         messages(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
-            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": markup, "run.csv": table, **more(),
+            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": markup, "run.csv": table,
+            **more_files(),
         }  # fmt: skip
         write_files(folder, files)
         messages(f"wrote {', '.join(str(folder / name) for name in files)}")
@@ -235,9 +236,9 @@ def write_result(
     result: tuple[dict[str, Any], str],
     page: Callable[[dict[str, Any]], str],
     plot: Callable[[dict[str, Any]], Picture] | None = None,
-    more: Mapping[str, str | bytes] | None = None,
+    more_files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Write the page of *result* (document, text) to *html*, and the result, the page, the *plot* and *more* files into *folder*."""
+    """Write the page of *result* (document, text) to *html*, and the result, the page, the *plot* and *more_files* into *folder*."""
     from sim.spec.whole_file import write_file, write_files
 
     document, text = result
@@ -252,6 +253,6 @@ def write_result(
             f"{name}.txt": report,
             f"{name}.html": markup,
         }
-        files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
+        files |= {**(more_files or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)
         messages(f"wrote {folder}/{', '.join(files)}")

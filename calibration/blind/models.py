@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sim.extract.target import find
+from sim.extract.target import load_target
 from sim.spec.library import load_workload
 
 
@@ -14,7 +14,7 @@ def llama_on_gpu(**shape: int) -> Any:
     import torch
 
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        return find("workloads/models/sources/llama.py:Llama")(**shape)
+        return load_target("workloads/models/sources/llama.py:Llama")(**shape)
 
 
 def gpt2_on_gpu(size: str) -> Any:

@@ -162,7 +162,7 @@ def _references(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
     for name, model in plan.models.items():
         yield ("models", name, "workload"), partial(workload_named, model.workload, (), WORKLOADS)
         if trains:
-            yield ("models", name, "model"), partial(target.find, model.model)
+            yield ("models", name, "model"), partial(target.load_target, model.model)
 
 
 def plan_points(plan: LabPlan) -> dict[LabPoint, Role]:

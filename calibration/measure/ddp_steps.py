@@ -187,7 +187,7 @@ def _model(request: StepRequest) -> Any:
 
     from sim.extract import target
 
-    make, arguments = target.find(request.model), target.parse_arguments(request.arguments)
+    make, arguments = target.load_target(request.model), target.parse_arguments(request.arguments)
     try:
         model = make(**arguments)
     except Exception as error:
@@ -202,7 +202,7 @@ def _same_batch(request: StepRequest, model: Any, device: Any) -> NextInputs:
     from sim.extract import target
 
     if len(request.inputs) == 1 and request.inputs[0].startswith("@"):
-        inputs = target.find(request.inputs[0][1:])(request.batch)
+        inputs = target.load_target(request.inputs[0][1:])(request.batch)
         positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     else:
         shapes = [target.parse_input(text) for text in request.inputs]

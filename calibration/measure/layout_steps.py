@@ -71,7 +71,7 @@ class LayoutRank:
         torch.set_flush_denormal(True)  # in isolation, weights from other ranks are uninitialized memory
         torch.manual_seed(0)
         arguments = target.parse_arguments(request.arguments)
-        self.model = target.find(request.model)(**arguments).to(device)
+        self.model = target.load_target(request.model)(**arguments).to(device)
         (shape,) = [target.parse_input(text) for text in request.inputs]
         self.inputs = torch.zeros(shape.sizes(request.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marker = lambda part: None

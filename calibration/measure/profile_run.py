@@ -92,10 +92,10 @@ def _check_model(model: JobModel) -> None:
     """Raise SpecError, before anything is measured, if the user's model does not exist or its inputs are invalid."""
     from sim.extract import target
 
-    target.find(model.target)
+    target.load_target(model.target)
     target.parse_arguments(model.arguments)
     for text in model.inputs:
-        target.find(text[1:]) if text.startswith("@") else target.parse_input(text)
+        target.load_target(text[1:]) if text.startswith("@") else target.parse_input(text)
 
 
 def _device(wanted: str | None, needs_torch: bool) -> str:

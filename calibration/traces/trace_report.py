@@ -14,7 +14,7 @@ from calibration.run_records import parse_record
 from calibration.traces.import_trace import ImportedJob, kernel_times
 from calibration.traces.kineto import CPU
 from sim.events import STALLS, Cause
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar
 from sim.spec.whole_file import write_file
@@ -67,7 +67,7 @@ def trace_table(imported: ImportedJob) -> str:
             lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f}%  {bar(share):{BAR}}  {MEANINGS[cause]}")
     titles = [Title("kernels, collectives and copies", left=True), Title("calls per step"), Title("time per step")]
     rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(imported, 8)]
-    return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
+    return "\n".join([*lines, "", *(f"  {line}" for line in align(titles, rows).splitlines())])
 
 
 def gpus(imported: ImportedJob) -> int:

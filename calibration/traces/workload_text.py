@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calibration.traces.profiled_job import JobMachine, ProfiledJob
-from sim.extract.table import render, word
+from sim.extract.table import quote_word, render
 from sim.spec.workload import Model
 
 
@@ -39,4 +39,4 @@ def _flow(value: Any) -> str:
     """Return plain data as one line of YAML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    return word([*value] if isinstance(value, tuple) else value)
+    return quote_word([*value] if isinstance(value, tuple) else value)

@@ -62,7 +62,7 @@ class CheckpointParts(NamedTuple):
     nodes: int
     gpus: int
     traffic: float = 0.0
-    most: int = 0
+    most_per_node: int = 0
     """Number of writers on the node that has the most; 0: they are spread evenly."""
     own_reads: NodeReads | None = None
     """What each node reads; None: its own parts, each by the GPU that wrote it."""
@@ -75,7 +75,7 @@ class CheckpointParts(NamedTuple):
     @property
     def per_node(self) -> int:
         """Return the number of writers on the node that has the most."""
-        return self.most or min(self.gpus, math.ceil(self.writers / self.nodes))
+        return self.most_per_node or min(self.gpus, math.ceil(self.writers / self.nodes))
 
     @property
     def writing_nodes(self) -> float:

@@ -76,17 +76,17 @@ class LayerWork(NamedTuple):
     """The work of one pass of a layer: seconds of products, bytes moved meanwhile, bytes of layout conversions and casts, kernels."""
 
     products: float
-    least: float
+    least_products: float
     """Lower bound of ``products`` in seconds at the peak that the board allows, whatever other factors apply."""
     peak: Peak
-    moved: float
+    moved_bytes: float
     """Bytes moved while products compute."""
-    converted: float
+    converted_bytes: float
     """Bytes of passes before and after the products, including passes over gradients as they become ready."""
     kernels: float
     launches: float
     """Host time of the kernels, in launches of one operator each."""
-    shaped: bool
+    from_shape: bool
     """Whether ``products`` is computed from the shape of the kernels, so that factors of whole networks do not apply to it."""
 
 
@@ -204,9 +204,9 @@ def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> KernelWork:
     """Return the GPU time and launches of one layer for a batch (samples)."""
     work = layer_work(layer, gpu, precision, stack, batch, backward)
-    factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
-    products = max(work.products * factor, work.least)
-    busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
+    factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
+    products = max(work.products * factor, work.least_products)
+    busy = max(products, memory_time(work.moved_bytes, gpu)) + memory_time(work.converted_bytes, gpu)
     in_steps = gpu.kernels.whole_steps if stack.factor_by_kernels and gpu.kernels else 1.0
     return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.compute_factor * in_steps, work.launches)
 
@@ -217,10 +217,10 @@ def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: S
     for layer in layers:
         for backward in (False, True):
             work = layer_work(layer, gpu, precision, stack, batch, backward)
-            factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
-            multiplied, moved = max(work.products * factor, work.least), memory_time(work.moved, gpu)
+            factor = 1.0 if work.from_shape else _stack_factor(layer, stack, work.peak)
+            multiplied, moved = max(work.products * factor, work.least_products), memory_time(work.moved_bytes, gpu)
             products += multiplied if multiplied >= moved else 0.0
-            memory += memory_time(work.converted, gpu) + (moved if moved > multiplied else 0.0)
+            memory += memory_time(work.converted_bytes, gpu) + (moved if moved > multiplied else 0.0)
             starts += work.kernels * gpu.kernel_time
     total = products + memory + starts
     return KernelMix(products / total, memory / total) if total > 0 else None

@@ -34,17 +34,17 @@ class PassSetting(NamedTuple):
     batch: int
 
 
-def pass_time(layer: Layer, on: MeasuredOn | None, here: PassSetting, backward: bool = False) -> KernelWork:
+def pass_time(layer: Layer, on: MeasuredOn | None, setting: PassSetting, backward: bool = False) -> KernelWork:
     """Return the GPU time and launches of one pass of *layer*: modeled, or scaled from a measurement *on* another setting."""
     if layer.measured is None or on is None:
-        return layer_time(layer, *here, backward)
+        return layer_time(layer, *setting, backward)
     measured = layer.measured
-    there = PassSetting(on.gpu, on.precision, here.stack, on.batch)
+    there = PassSetting(on.gpu, on.precision, setting.stack, on.batch)
     launches = measured.backward_launches if backward else measured.forward_launches
     seconds = measured.backward if backward else measured.forward
-    time = seconds * _ratio(layer, seconds, here, there, backward) if seconds else 0.0
+    time = seconds * _ratio(layer, seconds, setting, there, backward) if seconds else 0.0
     if backward and measured.upkeep:
-        time += measured.upkeep * memory_time(1.0, here.gpu) / memory_time(1.0, there.gpu)
+        time += measured.upkeep * memory_time(1.0, setting.gpu) / memory_time(1.0, there.gpu)
     return KernelWork(time, launches)
 
 
@@ -82,7 +82,7 @@ def _worked_out(question: IdentityKey) -> float:
 def _product_seconds(op: OperatorClass, flop: float, setting: PassSetting) -> float:
     layer = Layer.model_construct(**(_EMPTY.__dict__ | {"op": op, "forward": flop}))
     work = layer_work(layer, setting.gpu, setting.precision, setting.stack, 1)
-    return max(work.products, work.least)
+    return max(work.products, work.least_products)
 
 
 _EMPTY: Final = Layer(name="product", op="gemm")

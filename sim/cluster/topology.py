@@ -63,7 +63,7 @@ class NodeGraph:
     _routes: dict[tuple[str, str], Route] = field(default_factory=dict, repr=False)
     _classes: dict[tuple[str, str], PathClass] = field(default_factory=dict, repr=False)
 
-    def above(self, device: str) -> tuple[str, ...]:
+    def ancestors(self, device: str) -> tuple[str, ...]:
         """Return the switches above *device*, nearest first, and finally its socket."""
         chain = []
         while device in self.parents:
@@ -73,7 +73,7 @@ class NodeGraph:
 
     def socket_of(self, device: str) -> str:
         """Return the socket whose host bridge *device* is attached to, directly or through switches."""
-        return self.above(device)[-1]
+        return self.ancestors(device)[-1]
 
     def memory_of(self, gpu: int) -> str:
         """Return the DRAM link of the socket of *gpu*."""
@@ -226,7 +226,7 @@ class NodeGraph:
 
     def _pcie_climb(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the switches and sockets above each of two devices, up to the first that they share (or their sockets)."""
-        up, down = self.above(one), self.above(other)
+        up, down = self.ancestors(one), self.ancestors(other)
         shared = next((name for name in up if name in down), None)
         if shared is None:
             return up, down
@@ -237,11 +237,11 @@ class NodeGraph:
         return (*_climb(src, up), *self._between(up[-1], down[-1]), *_descend(dst, down))
 
     def _to_memory(self, device: str, socket: str) -> tuple[str, ...]:
-        chain = self.above(device)
+        chain = self.ancestors(device)
         return (*_climb(device, chain), *self._between(chain[-1], socket), _memory(socket))
 
     def _from_memory(self, device: str, socket: str) -> tuple[str, ...]:
-        chain = self.above(device)
+        chain = self.ancestors(device)
         return (_memory(socket), *self._between(socket, chain[-1]), *_descend(device, chain))
 
     def _between(self, top: str, other: str) -> tuple[str, ...]:

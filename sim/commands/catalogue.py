@@ -32,7 +32,7 @@ def list_(
         typer.Argument(
             metavar="[KIND]",
             help=", ".join(KINDS),
-            autocompletion=names.of_words(*KINDS),
+            autocompletion=names.complete_words(*KINDS),
         ),
     ] = "",
     where: Where = [],  # noqa: B006

@@ -20,7 +20,7 @@ def check(
         typer.Argument(
             metavar="FILE",
             help="files or catalog names; the whole catalog by default",
-            autocompletion=names.of_folders("hardware", "workloads"),
+            autocompletion=names.complete_folders("hardware", "workloads"),
         ),
     ] = [],  # noqa: B006
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,

@@ -62,7 +62,9 @@ def collective(
             metavar="tp|cp|pp|ep|dp|...",
             help="all groups of a kind in a layout at once: tp, cp, pp, ep, dp (all that hold the same weights), shard, reshard, "
             "replicate, expert_data, ends (first and last stage), everyone",
-            autocompletion=names.of_words("tp", "cp", "pp", "ep", "dp", "shard", "reshard", "replicate", "expert_data", "ends", "everyone"),
+            autocompletion=names.complete_words(
+                "tp", "cp", "pp", "ep", "dp", "shard", "reshard", "replicate", "expert_data", "ends", "everyone"
+            ),
         ),
     ] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="pipeline stage of the groups of --group; 0 by default")] = None,
@@ -110,7 +112,7 @@ def collective(
         )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
     extra_files: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
-    page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))
+    page = partial(collective_page, descriptions=Descriptions([table.machine] if table.machine else [], []))
     write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), extra_files)
     show_table(document, text, collective_csv(table), as_json, as_csv)
 
@@ -129,6 +131,6 @@ def _server_bound(
     table = bound_table(hardware, sizes_of(sizes), compute_time, nodes=nodes, overrides=sets)
     document, text = bound_document(table), bound_text(table)
     rows = figures_csv(bound_rows(document))
-    page = partial(bound_page, read=Descriptions([table.machine], []))
-    write_result(output, html, "collective", (document, text), page, more={"collective.csv": rows})
+    page = partial(bound_page, descriptions=Descriptions([table.machine], []))
+    write_result(output, html, "collective", (document, text), page, more_files={"collective.csv": rows})
     show_table(document, text, rows, *shown)

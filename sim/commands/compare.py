@@ -14,10 +14,10 @@ from sim.commands.options import (
     HtmlOption,
     JsonOption,
     LayoutFields,
+    MachinePrices,
     Nodes,
     PricesOption,
     Processes,
-    SaidPrices,
     Sets,
     WhereOption,
     Wl,
@@ -46,7 +46,7 @@ def compare(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
-    price: SaidPrices = [],  # noqa: B006
+    price: MachinePrices = [],  # noqa: B006
     processes: Processes = None,
     as_json: JsonOption = False,
     as_csv: Csv = False,

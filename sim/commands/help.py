@@ -127,12 +127,12 @@ def _usage(parameter: Any, context: Any) -> str:
 class Commands(MutableMapping[str, Any]):
     """The commands of *program* by name: those *made* by typer already, and those of its modules, which are made on first access."""
 
-    def __init__(self, program: CommandLine, made: Mapping[str, Any]) -> None:
-        self._program, self._made = program, dict(made)
+    def __init__(self, program: CommandLine, registered: Mapping[str, Any]) -> None:
+        self._program, self._made = program, dict(registered)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = self._program.imported(name)
+            self._made[name] = self._program.import_command(name)
         return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -193,7 +193,7 @@ class CommandLine(typer.Typer):
         """Register a command as typer does, but with this layout."""
         return super().command(name, **({"cls": Command} | settings))
 
-    def imported(self, name: str) -> Any:
+    def import_command(self, name: str) -> Any:
         """Import the module that registers the command *name*, and return the command. Raise KeyError if there is none."""
         import_module(self.modules[name])
         self._commands, self.registered_commands = self._commands + self.registered_commands, []

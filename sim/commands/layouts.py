@@ -54,7 +54,7 @@ def show_layouts(
     messages.progress("")
     one = len(scenarios) == 1
     if one:
-        documents[0] = extras.added(documents[0], answers[0].run, scenario.plan)
+        documents[0] = extras.add_to(documents[0], answers[0].run, scenario.plan)
     shown_document: dict[str, Any] = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(answers[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
     if "with_failures" in shown_document:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import get_args
 
 
-def of_folders(*folders: str) -> Callable[[str], list[str]]:
+def complete_folders(*folders: str) -> Callable[[str], list[str]]:
     """Return a function that completes names in *folders* of the catalogue, such as ``hardware``."""
 
     def complete(incomplete: str) -> list[str]:
@@ -17,7 +17,7 @@ def of_folders(*folders: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def of_words(*words: str) -> Callable[[str], list[str]]:
+def complete_words(*words: str) -> Callable[[str], list[str]]:
     """Return a function that completes one of *words*."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
@@ -36,10 +36,10 @@ def fp8_recipes(incomplete: str) -> list[str]:
     return [name for name in get_args(Fp8Recipe) if name.startswith(incomplete)]
 
 
-hardware = of_folders("hardware")
-workloads = of_folders("workloads", "workloads/jobs")
-jobs = of_folders("workloads/jobs")
-stacks = of_folders("workloads/stacks")
-gpus = of_folders("hardware/parts/gpus")
-cpus = of_folders("hardware/parts/cpus")
-stores = of_folders("hardware/parts/stores")
+hardware = complete_folders("hardware")
+workloads = complete_folders("workloads", "workloads/jobs")
+jobs = complete_folders("workloads/jobs")
+stacks = complete_folders("workloads/stacks")
+gpus = complete_folders("hardware/parts/gpus")
+cpus = complete_folders("hardware/parts/cpus")
+stores = complete_folders("hardware/parts/stores")

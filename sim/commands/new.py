@@ -48,7 +48,7 @@ def new(
     batch: Annotated[int | None, typer.Option(min=1, help="workload: samples per GPU")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="workload: a data set of the catalog, or a file", autocompletion=names.of_folders("workloads/datasets")),
+        typer.Option(help="workload: a data set of the catalog, or a file", autocompletion=names.complete_folders("workloads/datasets")),
     ] = None,
     inputs: Annotated[
         list[str],

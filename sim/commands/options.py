@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, get_type_hints, is_typeddict
 import typer
 
 from sim.commands import names
-from sim.report.files import file_due, folder_due, named, page_due
+from sim.report.files import file_due, folder_due, page_due, with_ending
 from sim.spec.own_prices import prices_from_options
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
@@ -38,7 +38,7 @@ Nodes = Annotated[
     str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
 ]
 PricesOption = Annotated[str, typer.Option("--prices", metavar="NAME", help="your own price source, instead of the prices in descriptions")]
-SaidPrices = Annotated[
+MachinePrices = Annotated[
     list[str],
     typer.Option(
         "--price",
@@ -74,7 +74,7 @@ LAYOUT: Final[dict[str, Any]] = {
             "--shard",
             metavar="none|optimizer|gradients|parameters",
             help="what data-parallel ranks shard (ZeRO, FSDP)",
-            autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
+            autocompletion=names.complete_words("none", "optimizer", "gradients", "parameters"),
         ),
     ],
     "wrap": Annotated[
@@ -91,7 +91,7 @@ LAYOUT: Final[dict[str, Any]] = {
         typer.Option(
             "--schedule",
             help=f"{any_of(SCHEDULES)}, or one of your own",
-            autocompletion=names.of_words(*SCHEDULES),
+            autocompletion=names.complete_words(*SCHEDULES),
         ),
     ],
     "parallel": Annotated[
@@ -106,11 +106,11 @@ LAYOUT: Final[dict[str, Any]] = {
 """Options that define the layout of a model, by the parameter of `layout_of` that each one sets."""
 
 
-def as_typed(name: str, declared: DeclaredOption) -> Any:
+def annotated_option(name: str, declared: DeclaredOption) -> Any:
     """Return the option *name* in Typer's notation."""
     option = declared.option
     words = option.words
-    completed = getattr(names, words) if isinstance(words, str) else names.of_words(*words) if words else None
+    completed = getattr(names, words) if isinstance(words, str) else names.complete_words(*words) if words else None
     flags = (option.flag or f"--{name.replace('_', '-')}",) if option.flag or option.switch else ()
     typer_option = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
     return Annotated[declared.type if option.typed is None else option.typed, typer_option]
@@ -135,7 +135,7 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
             ]
         elif name in groups:
             parameters += [
-                parameter.replace(name=option, default=declared.option.default, annotation=as_typed(option, declared))
+                parameter.replace(name=option, default=declared.option.default, annotation=annotated_option(option, declared))
                 for option, declared in groups[name].items()
             ]
         else:
@@ -163,7 +163,7 @@ def trace_due(path: Path | None) -> Path | None:
     if path is None or not path.suffix or path.is_dir():
         return folder_due(path)
     if not path.name.endswith((".json", ".json.gz")):
-        raise SpecError(f"{path}: a trace is JSON; expected {named(path, '.json')}, {named(path, '.json.gz')} or a folder")
+        raise SpecError(f"{path}: a trace is JSON; expected {with_ending(path, '.json')}, {with_ending(path, '.json.gz')} or a folder")
     return file_due(path)
 
 
@@ -184,11 +184,11 @@ def positive(value: float | None, option: str, factor: float = 1.0) -> float | N
     return None if value is None else value * factor
 
 
-def prices_due(prices: str, said: Sequence[str]) -> str:
+def prices_due(prices: str, machine_prices: Sequence[str]) -> str:
     """Return the name of the prices that --prices or --price set. Raise SpecError if both do, or for an invalid price."""
-    if prices and said:
+    if prices and machine_prices:
         raise SpecError("--prices and --price: write one of the two")
-    return prices_from_options(said) if said else prices
+    return prices_from_options(machine_prices) if machine_prices else prices
 
 
 def check_workers(processes: int | None, cluster: str | None) -> None:

@@ -16,10 +16,10 @@ from sim.commands.options import (
     HtmlOption,
     JsonOption,
     LayoutFields,
+    MachinePrices,
     Nodes,
     PricesOption,
     Processes,
-    SaidPrices,
     Sets,
     WhereOption,
     Wl,
@@ -51,7 +51,7 @@ def recommend(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
-    price: SaidPrices = [],  # noqa: B006
+    price: MachinePrices = [],  # noqa: B006
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save each machine's figures here, so that a stopped command can resume")
     ] = None,

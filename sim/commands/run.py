@@ -87,7 +87,7 @@ def run(
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: applies only to a Chakra trace, and {workload} is a workload; leave it out")
     extras = RunExtras(**select_options(options, ExtrasOptions))
-    extras.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
+    extras.check(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
@@ -122,7 +122,7 @@ def _show_runs(
     runs = [point.run for point in points if point.run is not None]
     if len(scenarios) == 1:
         if runs:
-            documents[0] = extras.added(documents[0], runs[0], scenarios[0].plan)
+            documents[0] = extras.add_to(documents[0], runs[0], scenarios[0].plan)
             rows = documents[0].get("jobs", documents)
         first_document, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
         if "with_failures" in first_document:

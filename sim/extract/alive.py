@@ -28,7 +28,7 @@ class DataFlow:
         for tensor in given:
             self._add_storage(tensor)
 
-    def note(self, arguments: Any, result: Any) -> None:
+    def record(self, arguments: Any, result: Any) -> None:
         """Record an operator that reads the tensors in *arguments* and returns the tensors in *result*."""
         read, returned = _strided(arguments), _strided(result)
         reads = [(_address(tensor), tensor.storage_offset(), self._nbytes(tensor)) for tensor in read]

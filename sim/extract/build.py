@@ -37,7 +37,7 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
-        raise SpecError(explained(path, "calling it", error)) from error
+        raise SpecError(explain_failure(path, "calling it", error)) from error
     if not isinstance(model, torch.nn.Module):
         raise SpecError(f"{path}: returned {type(model).__name__}; expected a torch.nn.Module")
     if (scripted := next((name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)) is not None:
@@ -104,7 +104,7 @@ def unpadded() -> AbstractContextManager[Any]:
     return _NothingHidden() if "transformers" in sys.modules else nullcontext()
 
 
-def exported(path: str) -> tuple[torch.nn.Module, Any]:
+def load_exported(path: str) -> tuple[torch.nn.Module, Any]:
     """Return the model in the ``.pt2`` file *path*, and a function that returns its inputs for a batch size."""
     check_archive(Path(path))
     try:
@@ -195,7 +195,7 @@ _REMEDIES: Final = (
 """Error messages of torch for models that cannot be traced as they are, and what the user can do."""
 
 
-def explained(path: str, doing: str, error: BaseException, where: str = "") -> str:
+def explain_failure(path: str, doing: str, error: BaseException, where: str = "") -> str:
     """Return a message that explains what failed, *where*, and what to do."""
     message = " ".join(str(error).split())
     if remedy := next((remedy for pattern, remedy in _REMEDIES if pattern.search(message)), ""):

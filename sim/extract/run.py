@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sim.extract import layers, table, target
 from sim.extract.archive import EXPORTED
 from sim.extract.autocast import ForwardResult, run_forward
-from sim.extract.build import build, explained, exported, unpadded
+from sim.extract.build import build, explain_failure, load_exported, unpadded
 from sim.extract.operators import UnknownOperator
-from sim.extract.trace import Failed, ForwardTrace, element_bytes, loss_of, trace
+from sim.extract.trace import ForwardTrace, StepFailed, element_bytes, loss_of, trace
 from sim.spec.layer import Layer
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
@@ -37,10 +37,10 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         warnings.simplefilter("ignore")
         if path.endswith(EXPORTED):
             make: Any = None
-            model, example = exported(path)
+            model, example = load_exported(path)
             examples = [example(batch) for batch in BATCHES]
         else:
-            make = target.find(path)
+            make = target.load_target(path)
             model = build(path, make, arguments)
             examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
@@ -68,7 +68,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         layers=_with_casts(model_layers, autocast),
         source=_source(make),
     )
-    return Model.model_validate(table.plain(drafted))
+    return Model.model_validate(table.to_plain(drafted))
 
 
 def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: bool) -> tuple[str, ...]:
@@ -121,12 +121,12 @@ def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[
 
 
 def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    make, option = target.find(text[1:]), f"--example {text[1:]}"
+    make, option = target.load_target(text[1:]), f"--example {text[1:]}"
     try:
         with torch.device("meta"):
             example = make(batch)
     except (Exception, SystemExit) as error:
-        raise SpecError(explained(option, f"calling it with a batch of {batch}", error)) from error
+        raise SpecError(explain_failure(option, f"calling it with a batch of {batch}", error)) from error
     if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(example)):
         raise SpecError(
             f"{option}: returned {type(example).__name__} without a tensor; return the inputs of a batch: a tensor, a tuple of forward's "
@@ -156,7 +156,7 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     try:
         with unpadded():
             return trace(model, positional, named)
-    except Failed as failed:
+    except StepFailed as failed:
         error, where = failed.__cause__ or failed, f" in {failed}"
     except (Exception, SystemExit) as failed:
         error, where = failed, ""
@@ -166,7 +166,7 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
             f"{path}: one training step runs the operator '{error}'{where}, for which FLOP and bytes are not defined; {hint}add a rule "
             "to sim/extract/operators.py"
         )
-    raise SpecError(explained(path, "one training step", error, where)) from error
+    raise SpecError(explain_failure(path, "one training step", error, where)) from error
 
 
 def _source(make: Any) -> str:

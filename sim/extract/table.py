@@ -36,16 +36,16 @@ def write(model: Model, path: Path) -> None:
 def render(model: Model) -> str:
     """Return *model* as YAML text."""
     lines = [_comment(line) for line in _heading(model)]
-    lines += [f"{key}: {word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
-    lines += [f"source: {word(model.source)}", "layers:"]
+    lines += [f"{key}: {quote_word(value)}" for key, value in to_plain(model).items() if key not in ("layers", "source")]
+    lines += [f"source: {quote_word(model.source)}", "layers:"]
     for name, members in groupby(model.layers, key=lambda layer: block(layer.name)):
         inside = list(members)
         lines += ["  " + _comment(_total(name, inside))] if len(inside) > 1 else []
-        lines += [f"  - {{{_fields(plain_layer(layer))}}}" for layer in inside]
+        lines += [f"  - {{{_fields(layer_to_plain(layer))}}}" for layer in inside]
     return "\n".join(lines) + "\n"
 
 
-def plain(model: Model) -> dict[str, Any]:
+def to_plain(model: Model) -> dict[str, Any]:
     """Return *model* as plain data with units, as in its YAML; fields with default values are left out."""
     result: dict[str, Any] = {"name": model.name}
     if model.command:
@@ -59,14 +59,14 @@ def plain(model: Model) -> dict[str, Any]:
     if model.autocast_saved:
         result["autocast_saved"] = _quantity(model.autocast_saved, "B")
     result |= {key: list(paths) for key, paths in _modules(model) if paths}
-    return result | {"source": model.source, "layers": [plain_layer(layer) for layer in model.layers]}
+    return result | {"source": model.source, "layers": [layer_to_plain(layer) for layer in model.layers]}
 
 
 def _modules(model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return ("lists", model.lists), ("called_lists", model.called_lists), ("leaves", model.leaves)
 
 
-def plain_layer(layer: Layer) -> dict[str, Any]:
+def layer_to_plain(layer: Layer) -> dict[str, Any]:
     """Return *layer* as plain data with units; fields with default values are left out."""
     result: dict[str, Any] = {}
     for key, field in Layer.model_fields.items():
@@ -98,13 +98,13 @@ def _quantity(value: float, unit: str) -> str:
 
 
 def _fields(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key if key.isidentifier() else word(key)}: {word(value)}" for key, value in values.items())
+    return ", ".join(f"{key if key.isidentifier() else quote_word(key)}: {quote_word(value)}" for key, value in values.items())
 
 
-def word(value: Any) -> str:
+def quote_word(value: Any) -> str:
     """Return *value* as YAML text inside braces; text is quoted if it would be read as something else."""
     if isinstance(value, list):
-        return "[" + ", ".join(word(item) for item in value) + "]"
+        return "[" + ", ".join(quote_word(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + _fields(value) + "}"
     return _text(value) if isinstance(value, str) else json.dumps(value)

@@ -117,7 +117,7 @@ def _defined(file: Path) -> list[str]:
     return defined[-MOST_DEFINED:]
 
 
-def find(target: str) -> Callable[..., Any]:
+def load_target(target: str) -> Callable[..., Any]:
     """Return the callable that *target* names; importing it runs the code of its module."""
     check_target(target)
     module_name, _, name = target.rpartition(":")

@@ -113,7 +113,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
             recorder.follow(loss)
             loss.backward()
         except (Exception, SystemExit) as error:
-            raise Failed(recorder.where()) from error
+            raise StepFailed(recorder.where()) from error
     model.zero_grad(set_to_none=True)
     return recorder.trace
 
@@ -140,7 +140,7 @@ def dtype_of(tensor: torch.Tensor) -> Dtype:
     return _DTYPES.get(tensor.dtype) or ("fp8" if tensor.is_floating_point() else "int8")
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """Raised if a step fails. The message names the part of the step; the cause is the original exception."""
 
 
@@ -197,7 +197,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if event.operator in _LOOK_UPS:
             event.table, event.looked_up = LayerTable(*args[0].shape), args[1].numel()
         self.trace.events.append(event)
-        self._flow.note((args, kwargs), result)
+        self._flow.record((args, kwargs), result)
 
     def _used(self, arguments: Any) -> list[int]:
         """Return the numbers of the parameters of which *arguments* contain all or a part."""

@@ -50,7 +50,7 @@ class Graph(NamedTuple):
     where: str
     nodes: tuple[GraphNode, ...]
 
-    def named(self, place: int) -> str:
+    def describe_node(self, place: int) -> str:
         """Return the node at *place* as error messages name it."""
         node = self.nodes[place]
         return f"node {node.number}" + (f" ({node.name})" if node.name else "")
@@ -92,7 +92,7 @@ def order(graph: Graph) -> list[int]:
     if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
         cycle = _cycle({place: next(before for before in graph.nodes[place].predecessors if before in blocked) for place in blocked})
-        path = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
+        path = " -> ".join(graph.describe_node(place) for place in [*cycle, cycle[0]])
         raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {path}")
     return places
 
@@ -146,8 +146,9 @@ def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_ran
         for rank in ranks:
             own = of_rank.get(rank, ())
             if turn >= len(own):
+                node = graphs[most].describe_node(place)
                 raise SpecError(
-                    f"{graphs[most].where}: {graphs[most].named(place)} is collective {turn + 1} of communicator {name or 'of all ranks'}, "
+                    f"{graphs[most].where}: {node} is collective {turn + 1} of communicator {name or 'of all ranks'}, "
                     f"but rank {rank} calls only {len(own)} there ({graphs[rank].where})"
                 )
             members.append((rank, own[turn]))
@@ -161,8 +162,8 @@ def _require_equal(first: Graph, at: int, other: Graph, there: int) -> None:
     one, two = first.nodes[at], other.nodes[there]
     if (one.op, one.nbytes) != (two.op, two.nbytes):
         raise SpecError(
-            f"{other.where}: {other.named(there)} is {_call(two)} where {first.named(at)} of {first.where} is {_call(one)}; "
-            "members of a communicator make the same calls in the same order"
+            f"{other.where}: {other.describe_node(there)} is {_call(two)} where {first.describe_node(at)} of {first.where} is "
+            f"{_call(one)}; members of a communicator make the same calls in the same order"
         )
 
 
@@ -177,15 +178,19 @@ def _messages(
     for turn in range(max(len(sends), len(receives))):
         if turn >= len(sends):
             graph, place = graphs[target], receives[turn][1]
-            raise SpecError(f"{graph.where}: {graph.named(place)} receives from rank {source} with tag {tag}, which sends no such message")
+            raise SpecError(
+                f"{graph.where}: {graph.describe_node(place)} receives from rank {source} with tag {tag}, which sends no such message"
+            )
         if turn >= len(receives):
             graph, place = graphs[source], sends[turn][1]
-            raise SpecError(f"{graph.where}: {graph.named(place)} sends to rank {target} with tag {tag}, which receives no such message")
+            raise SpecError(
+                f"{graph.where}: {graph.describe_node(place)} sends to rank {target} with tag {tag}, which receives no such message"
+            )
         here, there = graphs[source].nodes[sends[turn][1]], graphs[target].nodes[receives[turn][1]]
         if here.nbytes != there.nbytes:
             raise SpecError(
-                f"{graphs[target].where}: {graphs[target].named(receives[turn][1])} receives {there.nbytes:,.0f} bytes, but "
-                f"{graphs[source].named(sends[turn][1])} of {graphs[source].where} sends {here.nbytes:,.0f}"
+                f"{graphs[target].where}: {graphs[target].describe_node(receives[turn][1])} receives {there.nbytes:,.0f} bytes, but "
+                f"{graphs[source].describe_node(sends[turn][1])} of {graphs[source].where} sends {here.nbytes:,.0f}"
             )
         yield GraphMeeting((sends[turn], receives[turn]), here)
 
@@ -241,4 +246,4 @@ def _require_acyclic(graphs: Sequence[Graph], first: Sequence[int], waits: dict[
 
 def _name_on_rank(graphs: Sequence[Graph], first: Sequence[int], place: int) -> str:
     rank = next(rank for rank in range(len(graphs)) if place < first[rank + 1])
-    return f"rank {rank} {graphs[rank].named(place - first[rank])}"
+    return f"rank {rank} {graphs[rank].describe_node(place - first[rank])}"

@@ -73,7 +73,7 @@ def expert_messages(
         for there, nbytes in ((begins, layers[index].write), (ends, layers[index].read)):
             if there:
                 load = expert_load(parallel)
-                message = LayerMessage("expert", "all_to_all", nbytes * load.mean / tokens, skew=load.most / load.mean)
+                message = LayerMessage("expert", "all_to_all", nbytes * load.mean / tokens, skew=load.maximum / load.mean)
                 forward.append(message)
                 backward.append(message)
     elif parallel.tensor > 1 and parallel.sequence_parallel:

@@ -60,7 +60,7 @@ def expert_host_time(seconds: float, graphs: bool) -> float:
 class ExpertLoad(NamedTuple):
     """Tokens processed by the experts of a rank, relative to the mean number that the router assigns."""
 
-    most: float
+    maximum: float
     """Load of the most loaded rank of an expert group, which the others wait for."""
     mean: float
     """Mean load over ranks, including padding."""

@@ -12,7 +12,7 @@ from sim.spec.workload import Layer
 
 def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
     """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
-    load = expert_load(parallel).most if layer.share == "expert" else 1.0
+    load = expert_load(parallel).maximum if layer.share == "expert" else 1.0
     if parallel.tensor == parallel.context == parallel.expert == 1 and load == 1.0:
         return layer
     tensor, context = parallel.tensor, parallel.context
@@ -107,7 +107,7 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     if layer.tokens:
         tokens = layer.tokens / context
         if layer.share == "expert":
-            tokens *= expert_load(parallel).most / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
+            tokens *= expert_load(parallel).maximum / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
             shape["groups"] = max(1, layer.groups // parallel.expert)
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sim.spec.module_paths import matches, named, paths
+from sim.spec.module_paths import list_modules, matches, paths
 from sim.spec.parallel import Wrapping
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
@@ -60,7 +60,9 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
         matched = {path for path in sizes if matches(pattern, path)}
         if not matched:
             modules = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
-            raise SpecError(f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has {named(modules)}")
+            raise SpecError(
+                f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has {list_modules(modules)}"
+            )
         if bare := sorted(matched & lists):
             raise SpecError(
                 f"training.parallel.wrap: {bare[0]} of {model.name} is a list of modules that is never called itself, so FSDP cannot "

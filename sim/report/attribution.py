@@ -80,14 +80,14 @@ def gaps_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines that tell where the two methods of an `gaps_document` differ noticeably, and why."""
     lines = []
     for name, both in document["stalls"].items():
-        gaps = [both["gaps"][place] for place in noticed(document, name)]
+        gaps = [both["gaps"][place] for place in notable_gaps(document, name)]
         if gaps:
             lines.append(f"  {name}: {_time(both['subtraction_s'])} by subtraction, {_time(both['direct_s'])} of waits in {RUNS[name][1]}")
             lines += [f"    {_signed(gap['difference_s'])} {gap['cause']}: {gap['why']}" for gap in gaps]
     return [*(["why the two methods differ (per step):"] if lines else []), *lines, _sum(document["all"])]
 
 
-def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
+def notable_gaps(document: Mapping[str, Any], stall: str) -> list[int]:
     """Return the indices of the gaps of *stall* in an `gaps_document` that are large enough to report."""
     both, totals = document["stalls"][stall], document["all"]
     largest = max(abs(both["subtraction_s"]), both["direct_s"])

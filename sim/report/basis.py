@@ -34,7 +34,7 @@ def merged_basis(documents: Sequence[JsonDocument]) -> dict[str, Any]:
     ``inputs_sha256`` has an entry for each machine.
     """
     several = len({document["workload"] for document in documents}) > 1
-    machines = {named(document) + (f", {document['workload']}" if several else ""): document for document in documents}
+    machines = {machine_label(document) + (f", {document['workload']}" if several else ""): document for document in documents}
     prints = next(({**document["inputs_sha256"]} for document in documents), {})
     prints.pop("hardware", None)
     return {
@@ -46,7 +46,7 @@ def merged_basis(documents: Sequence[JsonDocument]) -> dict[str, Any]:
     }
 
 
-def named(document: JsonDocument) -> str:
+def machine_label(document: JsonDocument) -> str:
     """Return the machine's name in a run's *document*, with the number of nodes if there are several."""
     nodes = document["nodes"]
     return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes} nodes"

@@ -32,7 +32,12 @@ def collective_document(table: Table) -> dict[str, Any]:
         for row in table.rows
     ]
     head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
-    rests_on = {"assumptions": assumed(table), "warnings": unmeasured(table), "version": __version__, "inputs_sha256": dict(table.inputs)}
+    rests_on = {
+        "assumptions": assumptions(table),
+        "warnings": unmeasured(table),
+        "version": __version__,
+        "inputs_sha256": dict(table.inputs),
+    }
     head |= {} if table.group is None else {"group": group_document(table.group)}
     return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows, "expected_error": collective_error(table), **rests_on}
 
@@ -78,7 +83,7 @@ _SHOWN = 4
 """Maximum number of ranks of a group that the text lists."""
 
 
-def assumed(table: Table) -> list[str]:
+def assumptions(table: Table) -> list[str]:
     """Return the assumptions behind the times of *table*."""
     version, algorithms, protocols, channels = table.tuning
     settings = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}

@@ -13,7 +13,7 @@ class Title(NamedTuple):
     left: bool = False
 
 
-def aligned(titles: Sequence[Title], rows: Sequence[Sequence[str]]) -> str:
+def align(titles: Sequence[Title], rows: Sequence[Sequence[str]]) -> str:
     """Return *rows* of cells below *titles*, two spaces between columns."""
     lines = [[title.text for title in titles], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(titles))]

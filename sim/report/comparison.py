@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import merged_basis, merged_by_machine
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
@@ -142,21 +142,21 @@ def comparison_text(document: dict[str, Any]) -> str:
         lines = [
             f"{document['workload']}: {count}",
             "",
-            aligned(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
+            align(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
             "",
             _FRONT,
             *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
-            *too_close(rows),
+            *ambiguity_notes(rows),
             *laid_out_lines(rows),
             *not_validated_lines(rows),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
-            *grouped((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
+            *group_by_text((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
-        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in why_not(document["left_out"]))]
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in failure_lines(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
@@ -180,21 +180,21 @@ def time_differs(job: Mapping[str, Any]) -> bool:
     return bool(job["given"] != "time")
 
 
-def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
+def failure_lines(failed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line per reason why machines of *failed* cannot run the workload, with the machines that share it."""
     problems = [cannot_run(row) for row in failed]
     parted = [(line, *line.partition(": ")) for line in problems]
     ungrouped = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
-    return [*ungrouped, *grouped(((name, text) for line, name, _, text in parted if line not in ungrouped), len(problems))]
+    return [*ungrouped, *group_by_text(((name, text) for line, name, _, text in parted if line not in ungrouped), len(problems))]
 
 
-def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
-    """Return one line per distinct text in *said* (pairs of machine and text), with its machines; long lists are cut to *most* names.
+def group_by_text(texts: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
+    """Return one line per distinct text in *texts* (pairs of machine and text), with its machines; long lists are cut to *most* names.
 
     HW replaces the machine's name in a text that applies to several.
     """
     statements: dict[str, list[tuple[str, str]]] = {}
-    for name, text in said:
+    for name, text in texts:
         text = text.removeprefix(f"{name}: ")
         statements.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
     lines = []
@@ -265,7 +265,7 @@ def _above(gap: float) -> str:
     return ", proven under the model" if gap <= 0 else f", at most {100 * gap:.2g}% above the best (`plan` searches further)"
 
 
-def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
     sentences = []
     for place, adjective in enumerate(("fast", "cheap")):

@@ -16,7 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from sim.events import STALLS, causes_of
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.spec.strict import check_type, read_json
 from sim.spec.yaml import SpecError
 from sim.units import show
@@ -190,7 +190,7 @@ def difference_text(difference: Mapping[str, Any], before: Mapping[str, Any], af
         for name, change in difference["stalls_s"].items()
         if any(pair := [document["stalls_s"].get(name, 0.0) for document in (before, after)])
     ]
-    table = aligned([Title("", True), Title("before"), Title("after"), Title("change")], rows)
+    table = align([Title("", True), Title("before"), Title("after"), Title("change")], rows)
     lines = input_lines(difference["inputs"], SHOWN)
     return "\n".join([*lines, *([""] if lines else []), table, "", *sentences(difference)])
 

@@ -20,7 +20,7 @@ from sim.report.inputs import inputs as values_of
 from sim.report.kinds import fullest_memory
 from sim.report.placement import placement_text
 from sim.report.prices import date_of, source_of
-from sim.report.verdict import assumptions, moments, verdict, warnings
+from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
 from sim.study.whole_job import course
@@ -47,7 +47,7 @@ def run_document(
     documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
         document |= freed_figures(run, number, bottlenecks[number] if bottlenecks else None)
-        document["warnings"] += moments(bottlenecks[number]) if bottlenecks else []
+        document["warnings"] += moment_warning(bottlenecks[number]) if bottlenecks else []
         document["whole_job"] = _whole_job(run, number, plan, document)
     if len(documents) == 1:
         return documents[0]

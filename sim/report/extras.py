@@ -38,7 +38,7 @@ class RunExtras:
     spares: int | None = None
     """Spare nodes. None means the default of `sim.study.weeks`."""
 
-    def checked(self, plan: JobPlan | None, one: bool = True) -> None:
+    def check(self, plan: JobPlan | None, one: bool = True) -> None:
         """Raise SpecError if parts are requested for several runs (*one* is False), or failures without a job length (*plan*)."""
         options = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
         for option, value in options.items():
@@ -48,7 +48,7 @@ class RunExtras:
             raise SpecError("--with-failures: set the length of the job with --epochs, --hours or --tokens")
         require_failures(self.with_failures, self.reliability, self.spares)
 
-    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
+    def add_to(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
         """Return the *document* of *run* with the requested parts added; *plan* is the whole job. Raise SpecError for several jobs."""
         if "jobs" in document:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):

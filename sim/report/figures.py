@@ -18,14 +18,14 @@ Rows = Iterable[Mapping[str, Any]]
 _UNITS = ("_bytes", "_usd", "_s")
 
 
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return *row* with nested figures flattened by joining their keys; a unit stays at the end (``stalls_s.copy`` is ``copy_s``)."""
     flattened: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
             unit = next((unit for unit in _UNITS if key.endswith(unit)), "")
             stem = "" if key == "stalls_s" else f"{key.removesuffix(unit)}_"
-            flattened |= {f"{stem}{name}{unit}": part for name, part in flat(value).items()}
+            flattened |= {f"{stem}{name}{unit}": part for name, part in flatten(value).items()}
         else:
             flattened[key] = value
     return flattened
@@ -63,7 +63,7 @@ def write_table(path: Path, rows: Rows) -> None:
 def _write_csv(file: TextIO, rows: Rows) -> None:
     writer = csv.DictWriter(file, list(_columns(rows)), lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(safe_cells(flat(row)) for row in rows)
+    writer.writerows(safe_cells(flatten(row)) for row in rows)
 
 
 def safe_cells(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     kinds = _columns(rows)
     schema = arrow.schema([(name, column(types - {type(None)})) for name, types in kinds.items()])
     texts = [name for name in kinds if schema.field(name).type == arrow.string()]
-    flattened = map(flat, rows)
+    flattened = map(flatten, rows)
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(flattened, ROW_GROUP)):
             for row in group:
@@ -118,6 +118,6 @@ def _columns(rows: Rows) -> dict[str, set[type]]:
     """Return every column that any of *rows* has, with the types of its values."""
     types_of: dict[str, set[type]] = {}
     for row in rows:
-        for name, value in flat(row).items():
+        for name, value in flatten(row).items():
             types_of.setdefault(name, set()).add(type(value))
     return types_of

@@ -49,11 +49,13 @@ def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None
     """Return *path* if a file can be written there and its name has one of *endings*; *what* names the kind of file in errors."""
     file = _writable(path, endings[0])
     if file is not None and file.suffix.lower() not in endings:
-        raise SpecError(f"{file}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(file, endings[0])}")
+        raise SpecError(
+            f"{file}: {what} is written here; expected a name that ends in {endings[0]}, such as {with_ending(file, endings[0])}"
+        )
     return file
 
 
-def named(path: Path, ending: str) -> Path:
+def with_ending(path: Path, ending: str) -> Path:
     """Return *path* with *ending* in place of its own; if it has no file name, add one."""
     return path.with_suffix(ending) if path.name else path / f"result{ending}"
 

@@ -20,7 +20,7 @@ _GAP = "  "
 _BOLD, _DIM, _GREEN, _YELLOW, _CYAN, _END = (f"\x1b[{code}m" for code in (1, 2, 32, 33, 36, 0))
 
 
-def fitted(text: str, width: int) -> str:
+def fit_text(text: str, width: int) -> str:
     """Return *text* with lines of at most *width* (at least 40), except where a single word, cell or command is longer."""
     width = max(width, 40)
     shown: list[str] = []
@@ -200,7 +200,7 @@ def _in_parts(columns: list[list[str]], width: int) -> list[list[list[str]]]:
     return [[*fixed, *part] for part in parts]
 
 
-def coloured(text: str) -> str:
+def colour_text(text: str) -> str:
     """Return *text* with terminal colors: the first line bold, bars cyan, the ``*`` of the best rows green, warnings yellow."""
     lines = text.split("\n")
     shown = [f"{_BOLD}{lines[0]}{_END}" if lines[0] else ""]
@@ -218,6 +218,6 @@ def coloured(text: str) -> str:
     return "\n".join(shown)
 
 
-def plain(text: str) -> str:
-    """Return *text* without the colors that `coloured` added."""
+def strip_colours(text: str) -> str:
+    """Return *text* without the colors that `colour_text` added."""
     return re.sub(r"\x1b\[\d+m", "", text)

@@ -13,7 +13,7 @@ from sim import __version__
 from sim.analysis.energy import KWH
 from sim.analysis.long_run import LOST_CATEGORIES
 from sim.analysis.whole_job import JobPlan
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import paid_text
@@ -256,7 +256,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* as text: the outcome, where time goes, checkpoints, and what would help."""
     size = ", ".join([pluralized(document["gpus"], "GPU"), pluralized(document["nodes"], "node"), pluralized(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
-    lines += [aligned([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
+    lines += [align([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
     lines += [f"  {sentence}" for sentence in (died_text(document), _per_step(document)) if sentence] + [""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]

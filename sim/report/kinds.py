@@ -29,7 +29,7 @@ def batch_text(document: Mapping[str, Any]) -> str:
     return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU"
 
 
-def tightest(run: Run, number: int) -> Gpu:
+def tightest_gpu(run: Run, number: int) -> Gpu:
     """Return the kind of GPU on which job *number* leaves the least memory free."""
     return _tightest(run, number).node.gpu
 

@@ -149,8 +149,8 @@ def stall_by_gradients_plot(document: Mapping[str, Any]) -> Picture:
     ):
         points = [(scale * row[key], 1e3 * row["stall_s"]) for row in rows]
         place.scatter(*zip(*points, strict=True), color="#228833")
-        for numbers in together(points, _NEAR):
-            place.annotate(ranges(numbers), points[numbers[0] - 1], fontsize=9, xytext=(5, 4), textcoords="offset points")
+        for numbers in group_near(points, _NEAR):
+            place.annotate(ranges_text(numbers), points[numbers[0] - 1], fontsize=9, xytext=(5, 4), textcoords="offset points")
         place.set_xlabel(label)
         place.set_ylabel("stall, ms per step")
         place.grid(alpha=0.3)
@@ -160,7 +160,7 @@ def stall_by_gradients_plot(document: Mapping[str, Any]) -> Picture:
     return picture(drawn)
 
 
-def together(points: Sequence[tuple[float, float]], near: float) -> list[list[int]]:
+def group_near(points: Sequence[tuple[float, float]], near: float) -> list[list[int]]:
     """Return the numbers of *points*, from 1, in groups within *near* of the group's first point, as a share of each axis's range."""
     spans = [(max(values) - min(values)) or 1.0 for values in zip(*points, strict=True)]
     groups: list[list[int]] = []
@@ -175,7 +175,7 @@ def together(points: Sequence[tuple[float, float]], near: float) -> list[list[in
     return groups
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def ranges_text(numbers: Sequence[int]) -> str:
     """Return rising *numbers* as text, with three or more consecutive ones as a range: ``1-3, 7``."""
     runs: list[list[int]] = []
     for number in numbers:

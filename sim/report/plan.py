@@ -30,7 +30,6 @@ from sim.study.weeks import Weeks, with_reliability
 from sim.units import any_of, pluralized, show
 
 SCHEMA: Final = 1
-_OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
 PARTS: Final[Mapping[str, str]] = {
     "compute": "compute",
     "data": "gradient reduction",
@@ -153,8 +152,8 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "job_time_s": None if steps is None else steps * outcome.time,
         "job_cost_usd": None if steps is None or money is None else steps * money,
         "seconds": parts(outcome),
-        "limit": limit(outcome),
-        "why": why(outcome, best),
+        "limit": limit_text(outcome),
+        "why": reasons_text(outcome, best),
         "not_validated": not_validated(run),
         "tie_within": tie_between(outcome, best),
         "tie": _ties(outcome, best),
@@ -215,14 +214,14 @@ def parts(outcome: Outcome) -> dict[str, float]:
     return {**own, "straggler": run.stalls[Cause.STRAGGLER], "launch": run.stalls[Cause.LAUNCH]}
 
 
-def limit(outcome: Outcome) -> str:
+def limit_text(outcome: Outcome) -> str:
     """Return the shares of a step as text: compute, then the largest waits (at most two) of more than 2% of it."""
     shares = {name: seconds / outcome.step_time for name, seconds in parts(outcome).items()}
     waits = sorted((name for name in shares if name != "compute" and shares[name] > 0.02), key=lambda name: -shares[name])
     return ", ".join(f"{PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
 
 
-def why(outcome: Outcome, best: Outcome) -> str:
+def reasons_text(outcome: Outcome, best: Outcome) -> str:
     """Return why *outcome* is worse than *best*: the parts of a step that take longer."""
     if outcome is best:
         return "the best"

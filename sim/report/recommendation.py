@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import merged_basis
-from sim.report.columns import Title, aligned
-from sim.report.comparison import grouped, scattered
+from sim.report.columns import Title, align
+from sim.report.comparison import group_by_text, scattered
 from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
@@ -20,8 +20,8 @@ SHOWN = 10
 """Maximum number of candidates in the table; JSON has them all."""
 
 
-def recommendation_document(workload: str, answer: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON document of a recommendation among the *named* machines; ``best`` is null if no candidate meets the budget."""
+def recommendation_document(workload: str, answer: Recommendation, machine_names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON document of a recommendation among *machine_names*; ``best`` is null if no candidate meets the budget."""
     return {
         "schema": 1,
         "workload": workload,
@@ -39,7 +39,7 @@ def recommendation_document(workload: str, answer: Recommendation, named: Sequen
         "notes": list(answer.notes),
         "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
         "left_out": dict(answer.left_out),
-        "named": list(named),
+        "named": list(machine_names),
         "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
         **merged_basis([candidate.document for candidate in answer.ranked]),
     }
@@ -95,15 +95,15 @@ def recommendation_text(document: dict[str, Any]) -> str:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
         lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here include it"] if chosen["power_cap"] else []
     else:
-        lines += [f"  {entry}" for entry in grouped(document["left_out"].items())]
+        lines += [f"  {entry}" for entry in group_by_text(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
-        lines += [f"  - left out: {entry}" for entry in grouped(document["left_out"].items())]
+        lines += [f"  - left out: {entry}" for entry in group_by_text(document["left_out"].items())]
     machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
     machine_notes = [
         (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
     ]
     lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
-    lines += [f"  - {entry}" for entry in grouped(machine_notes)]
+    lines += [f"  - {entry}" for entry in group_by_text(machine_notes)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
@@ -113,7 +113,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         Title("epochs" if by_time else "time"), Title("USD"), Title("price of", True),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
-    table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
+    table = ["", align(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
 
 
@@ -123,7 +123,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
     if not left_out:
         return []
     if document["named"]:
-        return ["", "Left out:", *(f"  - {line}" for line in grouped(left_out.items()))]
+        return ["", "Left out:", *(f"  - {line}" for line in group_by_text(left_out.items()))]
     count = len(left_out)
     return [
         "",

@@ -7,7 +7,7 @@ from collections import Counter
 from sim.simulate import Run
 
 
-def described(run: Run, name: str) -> tuple[str, int]:
+def describe_resource(run: Run, name: str) -> tuple[str, int]:
     """Return the recorded resource *name* of *run* in words, or *name* if it is unknown, and how many of a node's links it represents."""
     slot, _, link = name.partition(".")
     owner = next((each for each in run.cluster if each.name == slot), None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim import __version__
 from sim.report.picture import Picture, figure, picture
-from sim.report.verdict import stack_assumed, volume_assumed
+from sim.report.verdict import stack_assumption, volume_assumption
 from sim.study.share import PolicyOutcome, SharedMachine
 from sim.units import show
 
@@ -24,9 +24,9 @@ def share_document(answer: SharedMachine) -> dict[str, Any]:
 def _assumed(answer: SharedMachine) -> list[str]:
     workloads = {job.workload.name: job.workload for job in answer.jobs}
     nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
-    volumes = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
+    volumes = [text for workload in workloads.values() for text in volume_assumption(answer.machine, nodes, workload)]
     return [
-        *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
+        *(f"{name}: {stack_assumption(workload)}" for name, workload in workloads.items()),
         *dict.fromkeys(volumes),
         "page caches are warm from the start, and jobs run at their steady-state speed next to the others",
         "workers move to another job immediately when a job starts or ends",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
@@ -85,11 +85,11 @@ def spot_text(document: dict[str, Any]) -> str:
         ["  95% between", _range(time, "time"), _range(cost)],
         ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:,.2f}"],
     ]
-    lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
+    lines = [head, "", align([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:
         share = f"{100 * abs(document['saving']):.0f}%"
         money = f"saves {share} of the cost" if document["saving"] >= 0 else f"costs {share} more"
-        lines.append(f"  Spot {money} and takes {slower(time['mean'], on_demand['time_s'])}.")
+        lines.append(f"  Spot {money} and takes {slowdown_text(time['mean'], on_demand['time_s'])}.")
     lost = show(spot["lost_s"], "time")
     lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
@@ -102,7 +102,7 @@ def _range(figures: dict[str, float], dimension: str = "") -> str:
     return f"{show(low, dimension)} .. {show(high, dimension)}" if dimension else f"{low:,.2f} .. {high:,.2f}"
 
 
-def slower(time: float, other: float) -> str:
+def slowdown_text(time: float, other: float) -> str:
     """Return text on how *time* compares with *other*."""
     if round(100 * (time / other - 1)) == 0:
         return "as long"

@@ -9,7 +9,7 @@ from sim.analysis.differential import Stall
 from sim.events import STALLS, Cause
 from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.document import burst_credits_end, credits_end
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
@@ -156,7 +156,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
         if (run := document["runs"][key]) is not None
     ]
     stalls = [
-        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f}% of {AGAINST[name]}", _made_of(document, name)]
+        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f}% of {AGAINST[name]}", _causes_text(document, name)]
         for name, stall in document["stash"].items()
         if stall is not None
     ]
@@ -164,9 +164,9 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
         [
             head,
             "",
-            aligned([Title("run", True), Title("machine", True), Title("step"), Title("epoch")], runs),
+            align([Title("run", True), Title("machine", True), Title("step"), Title("epoch")], runs),
             "",
-            aligned([Title("stall", True), Title("per epoch"), Title("share", True), Title("causes, by direct attribution", True)], stalls),
+            align([Title("stall", True), Title("per epoch"), Title("share", True), Title("causes, by direct attribution", True)], stalls),
             f"  {FORMULAS[document['formulas']]}",
             "",
             *gaps_lines(document["apart"]),
@@ -179,7 +179,7 @@ def profile_text(profile: Profile, document: dict[str, Any]) -> str:
     )
 
 
-def _made_of(document: dict[str, Any], name: str) -> str:
+def _causes_text(document: dict[str, Any], name: str) -> str:
     causes = document["made_of_s_per_step"][name]
     least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
@@ -189,7 +189,7 @@ def _made_of(document: dict[str, Any], name: str) -> str:
 def _rates(document: dict[str, Any]) -> list[str]:
     rates = document["rates_samples_per_s"]
     shown = [[name, f"{value:,.0f}", RATES[name]] for name, value in rates.items() if value is not None]
-    return [aligned([Title("rate", True), Title("samples/s"), Title("", True)], shown), ""]
+    return [align([Title("rate", True), Title("samples/s"), Title("", True)], shown), ""]
 
 
 def _needs(profile: Profile) -> list[str]:

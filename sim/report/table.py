@@ -9,7 +9,7 @@ from sim.analysis.layout_memory import THRASHING
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
-from sim.report.kinds import batch_text, gpus_text, tightest
+from sim.report.kinds import batch_text, gpus_text, tightest_gpu
 from sim.report.prices import paid_text
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
@@ -55,7 +55,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]
-    most = tightest(run, number).memory
+    most = tightest_gpu(run, number).memory
     full = ", nearly full: the allocator frees and retries, and a step may take longer" if memory["total"] > THRASHING * most else ""
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_tightest_gpu_text(run, number)}{full}")
     lines += [*_exchange_lines(document), *error_lines(document)]
@@ -82,7 +82,7 @@ def rate_text(rate: float) -> str:
 def _tightest_gpu_text(run: Run, number: int) -> str:
     """Return the kind of GPU on which memory is tightest, if the job has several kinds."""
     several = len({node.gpu.name for node in run.nodes(number)}) > 1
-    return f", on {tightest(run, number).name}" if several else ""
+    return f", on {tightest_gpu(run, number).name}" if several else ""
 
 
 def _nodes(count: int) -> str:

@@ -232,9 +232,9 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     """Return what the simulation assumed because the user did not specify it."""
     job = run.jobs[number]
     workload = job.job.workload
-    sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
-    sentences += price_assumed(run.hardware)
-    sentences += kernels_assumed(run.nodes(number), workload)
+    sentences = [stack_assumption(workload), *volume_assumption(run.hardware, run.nodes(number), workload)]
+    sentences += price_notes(run.hardware)
+    sentences += kernel_assumptions(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples per epoch"
         sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
@@ -250,7 +250,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     return sentences
 
 
-def stack_assumed(workload: Workload) -> str:
+def stack_assumption(workload: Workload) -> str:
     """Return the software stack, precision and batch of *workload* as text."""
     training = workload.training
     return f"software stack {training.stack.name}, {training.precision}, {batches_text(workload)}"
@@ -263,7 +263,7 @@ def batches_text(workload: Workload) -> str:
     return f"{own} samples per GPU, by group" if own else f"{pluralized(training.batch, 'sample')} per GPU"
 
 
-def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
+def kernel_assumptions(nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return the assumptions about kernel times: rates of unmeasured GPUs of *nodes*, and sizes that do not suit the units."""
     return [*_unmeasured(nodes, workload), *_unaligned(workload)]
 
@@ -292,7 +292,7 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     ]
 
 
-def price_assumed(hardware: Hardware) -> list[str]:
+def price_notes(hardware: Hardware) -> list[str]:
     """Return a sentence if a machine has a copy of another's price, or if a provider's machine has none, as with other GPUs."""
     if copied := copied_prices(hardware):
         return copied
@@ -301,7 +301,7 @@ def price_assumed(hardware: Hardware) -> list[str]:
     return [f"no price for {hardware.name} as described, so no cost (--set price.on_demand='10 USD/h')"]
 
 
-def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
+def volume_assumption(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return the volume that is assumed for *nodes* that come without one; empty if *workload* reads no data."""
     if workload.input.loader == "synthetic" or workload.dataset.name == SYNTHETIC:
         return []
@@ -345,7 +345,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     return sentences + choice_warnings(run, number)
 
 
-def moments(bottleneck: Bottleneck) -> list[str]:
+def moment_warning(bottleneck: Bottleneck) -> list[str]:
     """Return a warning if the step depends noticeably on when in it the loaders work."""
     low, high = bottleneck.spread
     if high - low < _MOMENT * bottleneck.step_time:

@@ -8,18 +8,18 @@ from typing import Any, Final
 from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
 from sim.report.basis import run_basis
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.expected_error import expected_error
 from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
-from sim.report.resources import described
+from sim.report.resources import describe_resource
 from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
 from sim.study.whatif import Crowding, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import pluralized, show
 
-SEEN = 1e-3
+NOTICEABLE = 1e-3
 """Smallest gain that gets a line of the table, as a share of the throughput."""
 _ROUNDING = 1e-9
 """Changes of the throughput up to this share are rounding, not a gain."""
@@ -108,7 +108,7 @@ def _warnings(answer: WhatIf) -> list[str]:
 
 
 def _crowd(run: Run, resource: Resource, crowded: Crowding) -> str:
-    where = f", limited by the {described(run, crowded.at)[0]}" if crowded.at else ""
+    where = f", limited by the {describe_resource(run, crowded.at)[0]}" if crowded.at else ""
     longer = show(crowded.longer, "time")
     why = f"{crowded.cause.value} takes {longer} more of a step{where}"
     return f"{NAMES[resource]}: infinitely fast gains less than twice as fast, because {why}"
@@ -127,14 +127,14 @@ def _edge(upgrade: Upgrade, now: float) -> str:
 
 def whatif_text(document: dict[str, Any]) -> str:
     """Return *document* of a what-if as text: the ranked table, and the warnings."""
-    shown = [row for row in document["resources"] if matters(row)]
+    shown = [row for row in document["resources"] if has_effect(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
         Title("on critical path"), Title("saved per +1%"), Title("saved per extra unit"), Title("enough at"),
     ]  # fmt: skip
-    lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
+    lines = [_head(document), "", align(titles, [_cells(row) for row in shown]), ""]
     lines += [f"  {line}" for line in machine_lines(document)]
-    lines += [f"  {line}" for line in little_or_nothing(document["resources"])]
+    lines += [f"  {line}" for line in ineffective_lines(document["resources"])]
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
     lines.append("  Enough at: beyond this factor further upgrades gain <1%, in a warm epoch.")
     lines.append(f"  {CHOSEN}")
@@ -166,14 +166,14 @@ def machine_lines(document: Mapping[str, Any]) -> list[str]:
     return ["Faster GPUs that can be rented:", *(f"  {line}" for line in machines)] if machines else []
 
 
-def matters(row: Mapping[str, Any]) -> bool:
+def has_effect(row: Mapping[str, Any]) -> bool:
     """Return whether more of the resource of *row* gains enough to be listed."""
-    return _best(row) > 100 * SEEN
+    return _best(row) > 100 * NOTICEABLE
 
 
-def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def ineffective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences on the resources of *rows* that do not matter: those that gain little, gain nothing, or lose."""
-    return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not matters(row)])
+    return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not has_effect(row)])
 
 
 CHOSEN: Final = (
@@ -184,7 +184,7 @@ CHOSEN: Final = (
 
 
 def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a sentence for each kind of *gains* (pairs of name and share of the throughput, below `SEEN`): small, none, and losses."""
+    """Return a sentence for each kind of *gains* (pairs of name and throughput share below `NOTICEABLE`): small, none, and losses."""
     kinds: tuple[tuple[str, Callable[[float], bool]], ...] = (
         ("Less than 0.1% even if infinitely fast", lambda gain: gain > _ROUNDING),
         ("No effect even if infinitely fast", lambda gain: abs(gain) <= _ROUNDING),
@@ -224,7 +224,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def whatif_plot(document: dict[str, Any]) -> Picture:
     """Return a plot of the step with each resource twice as fast and infinitely fast, compared with the step as it is."""
-    rows = [row for row in document["resources"] if matters(row)][::-1]
+    rows = [row for row in document["resources"] if has_effect(row)][::-1]
     drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
     for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
         places = [place + shift for place in range(len(rows))]

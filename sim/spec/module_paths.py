@@ -30,7 +30,7 @@ def paths(name: str) -> tuple[str, ...]:
     return tuple(accumulate(names, "{}.{}".format))
 
 
-def named(modules: Sequence[str]) -> str:
+def list_modules(modules: Sequence[str]) -> str:
     """Return a list of the first *modules*, with an explanation of patterns, for a message about a pattern that matches none of them."""
     more = ", ..." if len(modules) > _NAMED else ""
     return f"{', '.join(modules[:_NAMED])}{more} (* matches one name, ** any number of names)"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from sim.spec.layer import Layer, TensorShare
-from sim.spec.module_paths import matches, named, paths
+from sim.spec.module_paths import list_modules, matches, paths
 
 PlanWord = Literal["colwise", "rowwise", "vocabulary", "per_head", "sequence", "replicated"]
 """A tensor share that a plan can assign; ``rowwise`` of an embedding means ``vocabulary``, as in torch."""
@@ -59,7 +59,7 @@ def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> No
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
             modules = list(dict.fromkeys(_path(layer) for layer in layers if _has_weights(layer)))
-            raise ValueError(f"no layer matches {pattern}; modules with weights are {named(modules)}")
+            raise ValueError(f"no layer matches {pattern}; modules with weights are {list_modules(modules)}")
 
 
 def _path(layer: Layer) -> str:

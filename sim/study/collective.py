@@ -43,7 +43,7 @@ def collective_table(
     """
     operation = operation_of(op, tuning)
     lent = placed_machine(hardware, nodes, gpus, placement, overrides)
-    machine, placed, ranks = lent.spec, lent.placed, lent.ranks
+    machine, placed, ranks = lent.spec, lent.placements, lent.ranks
     fabric = job_fabric(machine, [[part.node for part in placed]], 0)
     plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
     if shares is not None and operation != "all_to_all":
@@ -74,14 +74,14 @@ class PlacedMachine(NamedTuple):
     """A checked machine, and those of its GPUs that take part."""
 
     spec: Hardware
-    placed: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
     inputs: Mapping[str, str]
     """SHA-256 of the description."""
 
     @property
     def ranks(self) -> int:
         """Return the number of GPUs that take part."""
-        return sum(len(part.gpus) for part in self.placed)
+        return sum(len(part.gpus) for part in self.placements)
 
     @property
     def bisection(self) -> float:

@@ -12,7 +12,7 @@ from sim.cluster.build import Placement, place
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import Graph, match_messages
 from sim.spec.fields import Peak, Precision
-from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
+from sim.spec.foreign.chakra_files import TraceFiles, read_trace
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
 from sim.spec.precision import PRECISION_TRAITS
@@ -50,11 +50,6 @@ class GraphRun:
     def nodes(self) -> int:
         """Return the number of nodes."""
         return len(self.prices.placement)
-
-
-def is_trace(workload: str) -> bool:
-    """Return whether *workload* names a Chakra trace."""
-    return trace_paths(workload) is not None
 
 
 def graph_run(scenario: Scenario, groups: Path | None = None) -> GraphRun:

@@ -71,7 +71,7 @@ def group_table(
     axis = _axis(question)
     parallel = _parallel(question.layout, of_layout)
     machine = placed_machine(hardware, nodes, gpus, placement, of_machine)
-    mesh = mesh_of(parallel, [len(part.gpus) for part in machine.placed], MEGATRON_ORDER)
+    mesh = mesh_of(parallel, [len(part.gpus) for part in machine.placements], MEGATRON_ORDER)
     _require_group(mesh, axis, question)
     operation = operation_of(op or ("send_recv" if axis == "pipeline" else "all_reduce"), tuning)
     prices = LayoutPrices(machine.spec, mesh, tuning)
@@ -151,7 +151,7 @@ def _exchanged(
 def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], question: GroupQuestion) -> Table:
     """Return the table of messages from the stage to the next one."""
     source, target = question.stage, question.stage + 1
-    ends = prices.ends(source, target)
+    ends = prices.send_pairs(source, target)
     rows = []
     for nbytes in sizes:
         price = prices.send(source, target, float(nbytes))

@@ -36,12 +36,12 @@ POLICIES: tuple[LoaderPolicy, ...] = get_args(LoaderPolicy)
 class Need(NamedTuple):
     """Rates of one GPU of a job: the samples/s that it takes, and that one worker prepares."""
 
-    taken: float
-    prepared: float
+    demand: float
+    worker_rate: float
 
     def busy(self, workers: int) -> float:
         """Return the share of the time that the GPU is busy with *workers* of its own."""
-        return min(1.0, workers * self.prepared / self.taken)
+        return min(1.0, workers * self.worker_rate / self.demand)
 
 
 class LoaderHost(NamedTuple):

@@ -26,18 +26,18 @@ class SweptField:
 
     key: str
     values: tuple[str, ...]
-    ends: tuple[float, float] | None = None
+    range_ends: tuple[float, float] | None = None
     """Smallest and largest number of a range, between which a Sobol sequence draws; None for a list."""
     unit: str = ""
-    whole: bool = False
+    is_integer: bool = False
     """Whether both ends are whole numbers without a unit, so that drawn values are rounded."""
 
-    def between(self, share: float) -> str:
+    def value_at(self, share: float) -> str:
         """Return the value at *share* (0 to 1) of the range, or of the list."""
-        if self.ends is None:
+        if self.range_ends is None:
             return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
-        low, high = self.ends
-        return _written(low + share * (high - low), self.unit, self.whole)
+        low, high = self.range_ends
+        return _written(low + share * (high - low), self.unit, self.is_integer)
 
 
 def axis(text: str) -> SweptField:
@@ -128,7 +128,7 @@ def sobol(axes: Sequence[SweptField], points: int, seed: int) -> list[Point]:
     from scipy.stats import qmc
 
     shares = qmc.Sobol(len(axes), rng=seed).random_base2(max(0, math.ceil(math.log2(points))))[:points]
-    return [tuple((axis.key, axis.between(float(share))) for axis, share in zip(axes, row, strict=True)) for row in shares]
+    return [tuple((axis.key, axis.value_at(float(share))) for axis, share in zip(axes, row, strict=True)) for row in shares]
 
 
 def points_of(texts: Sequence[str], count: int | None, seed: int) -> list[Point]:

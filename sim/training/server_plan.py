@@ -283,12 +283,14 @@ def serving(workload: Workload) -> Serving | None:
     return Serving(stack.servers.count, stack.servers.placement == "colocated", stack.servers.sharding == "chunks")
 
 
-def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, between: ServerFabric = UNLIMITED) -> ServerPlan:
-    """Return the plan of job *number*, which trains *workload* on *cluster*; *between* is the network between its hosts."""
+def plan_servers(
+    number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, server_fabric: ServerFabric = UNLIMITED
+) -> ServerPlan:
+    """Return the plan of job *number*, which trains *workload* on *cluster*; *server_fabric* is the network between its hosts."""
     servers = workload.training.stack.servers
     if servers is None:
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
     parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent_gpus if job == number)
     sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.server_numbers if job == number)
     buckets = tuple(tuple(bucket) for bucket in shards(workload, servers))
-    return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, between)
+    return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, server_fabric)

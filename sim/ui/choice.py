@@ -178,12 +178,12 @@ def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
         parallel.append(f"micro_batches={choice.get('micro_batches')}")
     words = ["compare", choice.get("workload"), *machines, *_options(choice, options)]
     words += ["--parallel", ",".join(parallel)] if parallel else []
-    for text in elsewhere(choice).overrides:
+    for text in on_other_machines(choice).overrides:
         words += ["--set", text]
     return words
 
 
-def elsewhere(choice: Choice) -> Scenario:
+def on_other_machines(choice: Choice) -> Scenario:
     """Return the run that *choice* selects for other machines, as described in their files: without changes of the chosen machine."""
     other = choice.without("nic", "price", "tokens")
     of_machine, _ = split_overrides(other.sets)
@@ -202,6 +202,6 @@ def _options(choice: Choice, options: Mapping[str, str]) -> list[str]:
     return words
 
 
-def typed(words: Iterable[str]) -> str:
+def quote_words(words: Iterable[str]) -> str:
     """Return *words* quoted for a shell."""
     return shlex.join(words)

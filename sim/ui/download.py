@@ -18,7 +18,7 @@ from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import loaded_hardware, sorted_overrides
 from sim.terminal import json_text, program
-from sim.ui.choice import Choice, command_of, scenario_of, typed
+from sim.ui.choice import Choice, command_of, quote_words, scenario_of
 from sim.ui.view import jobs_of, outcome_of
 
 
@@ -44,7 +44,7 @@ def file_of(choice: Choice, name: str) -> File:
     if name not in FILES:
         raise SpecError(f"{name}: no such file; write one of {', '.join(FILES)}")
     kind = FILES[name]
-    token = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
+    token = MADE_BY.set(f"{program()} {quote_words(command_of(choice))}")
     try:
         content = kind.make(choice)
     finally:
@@ -93,7 +93,9 @@ class _Plain(yaml.SafeDumper):
 
 
 def _yaml_text(value: object, choice: Choice) -> str:
-    head = f"# As set on the page of: {program()} {typed(command_of(choice))}\n# Run with: {program()} run hardware.yaml workload.yaml\n"
+    head = (
+        f"# As set on the page of: {program()} {quote_words(command_of(choice))}\n# Run with: {program()} run hardware.yaml workload.yaml\n"
+    )
     return head + str(yaml.dump(value, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120))
 
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 from sim.documents import document
 from sim.report.comparison import comparison_document
 from sim.report.page.comparison import comparison_parts
-from sim.report.page.markup import joined
+from sim.report.page.markup import join
 from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare
 from sim.study.computing import Computing
 from sim.terminal import program
-from sim.ui.choice import AMONG, Choice, comparison_command, elsewhere, typed
+from sim.ui.choice import AMONG, Choice, comparison_command, on_other_machines, quote_words
 from sim.ui.view import View
 
 _BETWEEN: Final = 0.4
@@ -51,7 +51,7 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
 
     Raise SpecError if the choice itself is invalid for every machine.
     """
-    scenario = elsewhere(choice)
+    scenario = on_other_machines(choice)
     counts = [scenario.nodes] if scenario.nodes else []
     rows: list[ComparedMachine] = []
     last_drawn = time.monotonic()
@@ -69,7 +69,7 @@ def _view(choice: Choice, names: Sequence[str], rows: Sequence[ComparedMachine])
     return {
         "done": len(rows),
         "of": len(names),
-        "html": joined(*(part.html for part in parts if part.ident in _SHOWN)),
+        "html": join(*(part.html for part in parts if part.ident in _SHOWN)),
         "verdict": verdict,
-        "command": f"{program()} {typed(comparison_command(choice, names))}",
+        "command": f"{program()} {quote_words(comparison_command(choice, names))}",
     }

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, get_args
 
-from sim.report.page.frame import embedded, framed
-from sim.report.page.markup import Html, details, joined, tag
+from sim.report.page.frame import embed_json, frame
+from sim.report.page.markup import Html, details, join, tag
 from sim.spec.fields import Precision
 from sim.spec.listing import Row
 from sim.spec.parallel import Schedule, Shard
@@ -47,8 +47,8 @@ def control_page(hardware: Sequence[Row], workloads: Sequence[Row]) -> str:
     own = files("sim.ui")
     style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("ui.css", "ui.js"))
     desk = tag("div", _controls(hardware, workloads), _results(), class_="desk")
-    data = tag("script", embedded({"defaults": DEFAULTS}), type="application/json", id="json-controls")
-    return framed("stallsim", "try it", [("controls", "Controls"), *_PLACES.items()], desk, data, style, script)
+    data = tag("script", embed_json({"defaults": DEFAULTS}), type="application/json", id="json-controls")
+    return frame("stallsim", "try it", [("controls", "Controls"), *_PLACES.items()], desk, data, style, script)
 
 
 # --- controls --------------------------------------------------------------------------------------------------------
@@ -205,4 +205,4 @@ def _results() -> Html:
 
 def _copied(ident: str, label: str) -> Html:
     """Return a line of code with a button that copies it."""
-    return joined(tag("div", tag("code", "", id=ident), tag("button", label, type="button", data_copy=ident), class_="copied"))
+    return join(tag("div", tag("code", "", id=ident), tag("button", label, type="button", data_copy=ident), class_="copied"))

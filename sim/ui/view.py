@@ -14,7 +14,7 @@ from sim.report.figures import figures_csv
 from sim.report.layouts.layout import flat_figures, layout_document
 from sim.report.page.frame import PagePart
 from sim.report.page.layout import layout_page, layout_parts
-from sim.report.page.markup import Html, joined
+from sim.report.page.markup import Html, join
 from sim.report.page.run import run_page, run_parts
 from sim.report.page.words import as_money, as_number, as_time
 from sim.report.rows import run_csv
@@ -24,7 +24,7 @@ from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
 from sim.study.scenario import Scenario, answer, has_layout, loaded_hardware, sorted_overrides
 from sim.terminal import named_as_called, program
-from sim.ui.choice import KEYS, Choice, command_of, query_of, scenario_of, typed
+from sim.ui.choice import KEYS, Choice, command_of, query_of, quote_words, scenario_of
 
 View = dict[str, Any]
 """The plain data that is sent to the page."""
@@ -81,10 +81,10 @@ def outcome_of(scenario: Scenario) -> ViewOutcome:
 
 def view_of(choice: Choice) -> View:
     """Return what the page shows for *choice*; if it cannot run, the simulator's messages and the remedies that they suggest."""
-    view: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
+    view: View = {"command": f"{program()} {quote_words(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
     try:
         scenario = scenario_of(choice)
-        view |= {"described": described(choice), "fixed": fixed(choice)}
+        view |= {"described": described_values(choice), "fixed": ineffective_controls(choice)}
         outcome = outcome_of(scenario)
     except SpecError as error:
         problems = [named_as_called(problem) for problem in error.problems]
@@ -92,11 +92,11 @@ def view_of(choice: Choice) -> View:
     hero, parts = outcome.parts
     return view | {
         "title": f"{outcome.document['workload']} on {outcome.document['hardware']}",
-        "brief": brief(outcome.document),
+        "brief": summary_line(outcome.document),
         "verdict": jobs_of(outcome.document)[0]["verdict"],
         "result": hero,
-        "parts": joined(*(part.html for part in parts if part.ident in _FIRST)),
-        "more": joined(*(part.html for part in parts if part.ident not in _FIRST)),
+        "parts": join(*(part.html for part in parts if part.ident in _FIRST)),
+        "more": join(*(part.html for part in parts if part.ident not in _FIRST)),
         "problems": [],
     }
 
@@ -126,7 +126,7 @@ def _readable(choice: Choice) -> bool:
     """Return whether every control of *choice* has a valid value."""
     try:
         scenario_of(choice)
-        described(choice)
+        described_values(choice)
     except SpecError:
         return False
     return True
@@ -138,7 +138,7 @@ def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return jobs
 
 
-def brief(document: Mapping[str, Any]) -> str:
+def summary_line(document: Mapping[str, Any]) -> str:
     """Return the main figures of *document* in one line: step time, throughput, and the cost of an epoch or the whole job."""
     first = jobs_of(document)[0]
     tokens = first.get("tokens_per_s")
@@ -148,7 +148,7 @@ def brief(document: Mapping[str, Any]) -> str:
     return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {unit}"])])
 
 
-def fixed(choice: Choice) -> dict[str, str]:
+def ineffective_controls(choice: Choice) -> dict[str, str]:
     """Return, by control, the reason why it has no effect on this machine or workload."""
     scenario = scenario_of(choice.without("nodes", "batch", "nic", "price", "sequence"))
     workers = [group for group in loaded_hardware(scenario).spec.groups if group.role == "worker"]
@@ -161,7 +161,7 @@ def fixed(choice: Choice) -> dict[str, str]:
     return reasons
 
 
-def described(choice: Choice) -> dict[str, str]:
+def described_values(choice: Choice) -> dict[str, str]:
     """Return, by control, the value of an empty one: that of the machine's or the workload's description.
 
     Raise SpecError if one of the two cannot be read with the settings of *choice*.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.documents import row
-from sim.report.figures import flat
+from sim.report.figures import flatten
 from sim.study.scenario import Scenario
 from sim.study.space import points_of
 from sim.study.sweep import scenario_at
@@ -59,7 +59,7 @@ def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
     with (tmp_path / "whatifs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for index in random.Random(1).sample(range(len(points)), SAMPLE):
-        alone = flat({**dict(points[index]), **row(scenario_at(MAIN, points[index])), "problem": ""})
+        alone = flatten({**dict(points[index]), **row(scenario_at(MAIN, points[index])), "problem": ""})
         assert rows[index] == {name: "" if value is None else str(value) for name, value in alone.items()}
     benchmark.pedantic(lambda: None)
     benchmark.extra_info |= {"label": f"{len(points):,} what-ifs of the main job, to one file", "value": said(used), "aim": "30 s"}

@@ -52,7 +52,7 @@ def test_disks_of_nodes_are_written_side_by_side(node: Node) -> None:
 def test_a_node_reads_what_its_gpus_need_and_its_disk_takes_what_they_write(node: Node) -> None:
     """Oracle: 16 of 64 nodes write 8 parts each; every node reads 24 GB from the store, or from its disk, and each GPU takes 5 GB."""
     assert node.storage is not None
-    parts = CheckpointParts(1 * GB, 128, 64, 8, most=8, own_reads=NodeReads(24 * GB, 8, 5 * GB))
+    parts = CheckpointParts(1 * GB, 128, 64, 8, most_per_node=8, own_reads=NodeReads(24 * GB, 8, 5 * GB))
     shared, alone = checkpoint_times(node, parts, store(bandwidth="100 GB/s")), checkpoint_times(node, parts, None)
     assert parts.writing_nodes == 16 and shared.write_time == pytest.approx(128 * GB / 100e9)
     assert alone.write_time == pytest.approx(8 * GB / most_bandwidth(node.storage))

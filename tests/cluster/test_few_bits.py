@@ -32,8 +32,8 @@ def test_four_bits_are_read_thrice_and_never_written_by_a_norm() -> None:
     shape = {"name": "block.attention.qkv", "op": "gemm", "tokens": tokens, "channels": (k, n), "forward": f"{2 * tokens * k * n} FLOP"}
     frozen = Layer.model_validate(shape | {"frozen": [k * n]})
     assert stack.fused_casts
-    assert layer_work(frozen, gpu, "nvfp4", stack, batch).converted == (6.0 + 0.5625) * batch * tokens * k + (4.0 + 1.125) * k * n
-    assert layer_work(frozen, gpu, "nvfp4", stack, batch, backward=True).converted == (6.0 + 0.5625) * batch * tokens * n
+    assert layer_work(frozen, gpu, "nvfp4", stack, batch).converted_bytes == (6.0 + 0.5625) * batch * tokens * k + (4.0 + 1.125) * k * n
+    assert layer_work(frozen, gpu, "nvfp4", stack, batch, backward=True).converted_bytes == (6.0 + 0.5625) * batch * tokens * n
     assert (
         layer_time(frozen, gpu, "nvfp4", stack, 8).time
         < layer_time(frozen, gpu, "fp8", stack, 8).time

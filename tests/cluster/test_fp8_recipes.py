@@ -50,7 +50,7 @@ def _product(name: str = "block.attention.output", **weights: object) -> Layer:
 
 def _forward(gpu: Gpu, stack: Stack, layer: Layer) -> float:
     """Return the bytes of an activation's element that a forward moves beside the product."""
-    return layer_work(layer, gpu, "fp8", stack, BATCH).converted / (BATCH * TOKENS * K)
+    return layer_work(layer, gpu, "fp8", stack, BATCH).converted_bytes / (BATCH * TOKENS * K)
 
 
 @pytest.mark.parametrize(("machine", "counted"), [("hgx-h100", HOPPER), ("gb300-nvl72", BLACKWELL)])
@@ -59,7 +59,7 @@ def test_casts_are_the_bytes_of_the_kernels_of_each_recipe(machine: str, counted
     for recipe, each in counted.items():
         stack = _stack("megatron-core", recipe)
         assert _forward(gpu, stack, _product()) == pytest.approx(each)
-        backward = layer_work(_product(), gpu, "fp8", stack, BATCH, backward=True).converted
+        backward = layer_work(_product(), gpu, "fp8", stack, BATCH, backward=True).converted_bytes
         assert backward == pytest.approx(each * BATCH * TOKENS * N)
 
 
@@ -86,7 +86,7 @@ def test_frozen_weights_spare_the_copy_by_columns() -> None:
         ("gb300-nvl72", "mxfp8", 2 + 1 + SCALES[1], 2 + 2 * (1 + SCALES[1])),
     )
     for machine, recipe, each, weight in cases:  # weights themselves are wanted both ways, for gradients of inputs
-        moved = layer_work(frozen, _gpu(machine), "fp8", _stack("megatron-core", recipe), BATCH).converted
+        moved = layer_work(frozen, _gpu(machine), "fp8", _stack("megatron-core", recipe), BATCH).converted_bytes
         assert moved == pytest.approx(each * BATCH * TOKENS * K + weight * K * N)
 
 
@@ -107,7 +107,9 @@ def test_frozen_weights_spare_the_copy_by_columns() -> None:
 )
 def test_weights_are_cast_from_the_type_they_are_kept_in(stack: str, machine: str, recipe: Fp8Recipe, each: float) -> None:
     own, gpu = _stack(stack, recipe), _gpu(machine)
-    with_weights, without = (layer_work(layer, gpu, "fp8", own, BATCH).converted for layer in (_product(gradients=[K * N]), _product()))
+    with_weights, without = (
+        layer_work(layer, gpu, "fp8", own, BATCH).converted_bytes for layer in (_product(gradients=[K * N]), _product())
+    )
     assert with_weights - without == pytest.approx(each * K * N)
 
 
@@ -120,12 +122,12 @@ def test_torchao_casts_inputs_that_it_keeps_in_16_bits_again_in_backward() -> No
     gpu, stack = _gpu("hgx-h100"), _stack("torchtitan-2.x", "tensorwise")
     assert _forward(gpu, stack, _product()) == pytest.approx(2 + 2 + 1)
     assert _forward(gpu, stack, _product("block.feed.down")) == pytest.approx(2 + 1)
-    backward = layer_work(_product(), gpu, "fp8", stack, BATCH, backward=True).converted
+    backward = layer_work(_product(), gpu, "fp8", stack, BATCH, backward=True).converted_bytes
     assert backward == pytest.approx(BATCH * TOKENS * ((2 + 1 + 1) * N + (2 + 1) * K))
     eager = stack.model_copy(update={"fused_maxima": False})
-    backward = layer_work(_product(), gpu, "fp8", eager, BATCH, backward=True).converted
+    backward = layer_work(_product(), gpu, "fp8", eager, BATCH, backward=True).converted_bytes
     assert backward == pytest.approx(BATCH * TOKENS * ((2 + 2 + 1 + 1) * N + (2 + 2 + 1) * K))
-    rowwise = layer_work(_product(), gpu, "fp8", _stack("torchtitan-2.x", "rowwise"), BATCH, backward=True).converted
+    rowwise = layer_work(_product(), gpu, "fp8", _stack("torchtitan-2.x", "rowwise"), BATCH, backward=True).converted_bytes
     assert rowwise == pytest.approx(BATCH * TOKENS * ((2 + 1 + 2 + 2 + 1) * N + (2 + 2 + 1) * K))  # a row in registers; columns read twice
 
 

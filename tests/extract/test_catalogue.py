@@ -85,7 +85,7 @@ def test_parameters_gradients_and_flop_are_torchs(name: str) -> None:
     arguments = target.parse_arguments([text for option, text in options if option == "--arg"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = build(words[4], target.find(words[4]), arguments)
+        model = build(words[4], target.load_target(words[4]), arguments)
         assert table.parameters == sum(parameter.numel() for parameter in model.parameters())
         forward, backward = counted_per_sample(name, model, inputs)
     gradients = sorted(parameter.numel() for parameter in model.parameters() if parameter.grad is not None)

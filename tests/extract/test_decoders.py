@@ -9,7 +9,7 @@ import pytest
 
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
-from sim.extract.target import find
+from sim.extract.target import load_target
 from sim.spec.decoder import decoder_layers
 from sim.spec.fields import Precision
 from sim.spec.layer import Layer
@@ -135,7 +135,7 @@ def test_an_eager_step_of_gpt2_takes_what_the_traced_one_takes(precision: Precis
 
 def test_gradients_of_gpt2_are_ready_as_in_a_real_backward() -> None:
     """Oracle: hooks of torch's own backward of a small GPT-2 with real numbers; the head shares the embedding's table."""
-    net = find("workloads/models/sources/gpt.py:Gpt2")(width=16, depth=2, heads=2, vocabulary=50, positions=8)
+    net = load_target("workloads/models/sources/gpt.py:Gpt2")(width=16, depth=2, heads=2, vocabulary=50, positions=8)
     order = watched(net)
     net(torch.zeros(2, 8, dtype=torch.long)).backward()
     shape = GPT | {"layers": 2, "hidden": 16, "heads": 2, "vocab": 50, "max_seq": 8}

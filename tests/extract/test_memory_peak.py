@@ -56,7 +56,7 @@ def allocated(table: Model, batch: int, autocast: bool) -> int:
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or "resnet" in words[4] or "ssd" in words[4]:
         pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
-    model = build(words[4], target.find(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
+    model = build(words[4], target.load_target(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
     positional, named = run._inputs(model, [text for option, text in options if option == "--input"], batch)
     with as_on_cuda(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sim.extract import extract, run_extract
-from sim.extract.target import find
+from sim.extract.target import load_target
 from sim.spec.library import load_part
 from sim.spec.workload import Model
 from tests.extract.readiness import assert_same_order, watched
@@ -72,7 +72,7 @@ def test_catalogue_order_equals_a_real_backward() -> None:
 def test_bert_order_equals_a_real_backward() -> None:
     """Oracle: the same hooks on a BERT for pretraining of two layers and width 8; its decoder shares the word embeddings."""
     size = {"width": 8, "depth": 2, "heads": 2, "vocabulary": 50}
-    model = find("workloads/models/sources/bert.py:BertForPretraining")(**size)
+    model = load_target("workloads/models/sources/bert.py:BertForPretraining")(**size)
     order = watched(model)
     tokens = torch.zeros(2, 6, dtype=torch.long)
     words, following = model(tokens, tokens, tokens, tokens[:, :2])

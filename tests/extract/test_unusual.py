@@ -29,12 +29,12 @@ def torchs(target: str, inputs: list[str], arguments: dict[str, Any]) -> tuple[i
 
     from sim.extract import build, run, trace
     from sim.extract.fused import as_on_cuda
-    from sim.extract.target import find
+    from sim.extract.target import load_target
 
     totals = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = build.build(target, find(target), arguments)
+        model = build.build(target, load_target(target), arguments)
         with torch.device("meta"), as_on_cuda(), build.unpadded():
             for batch in (2, 3):
                 positional, named = run._inputs(model, inputs, batch)

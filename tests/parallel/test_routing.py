@@ -50,7 +50,7 @@ def test_capacity_drops_what_counting_drops(factor: float, imbalance: float, pad
     worked = [[capacity if padded else each for each in own] for own in kept]
     given = parallel(expert=ranks, expert_imbalance=imbalance, capacity_factor=factor, pad_to_capacity=padded)
     load = expert_load(given)
-    assert load.most == pytest.approx(max(map(sum, worked)) / (experts * mean), rel=1e-3)
+    assert load.maximum == pytest.approx(max(map(sum, worked)) / (experts * mean), rel=1e-3)
     assert load.mean == pytest.approx(sum(map(sum, worked)) / (ranks * experts * mean), rel=1e-3)
     assert dropped_share(given) == pytest.approx(1 - sum(map(sum, kept)) / (ranks * experts * mean), abs=1e-3)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.extract import extract
-from sim.extract.target import find
+from sim.extract.target import load_target
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Start, Work
 from sim.parallel.shares import rank_share
@@ -109,7 +109,7 @@ def test_gpt2_sends_what_parallelize_module_sends(ranks: int, sequence: bool) ->
     from torch.distributed.tensor.parallel import parallelize_module
 
     plan = GPT2_PLAN
-    net = find(GPT2)(**SIZES)
+    net = load_target(GPT2)(**SIZES)
     for block in net.block:
         block.heads //= ranks
     if sequence:  # each rank looks up the positions of its own tokens

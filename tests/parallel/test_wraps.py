@@ -47,7 +47,7 @@ def made(name: str) -> Any:
         "llama-7b": ("workloads/models/sources/llama.py:Llama", {}),
         "ssd300": ("workloads/models/sources/ssd.py:Ssd300", {}),
     }.get(name, (f"torchvision.models:{name}", {}))
-    return target.find(where)(**arguments)
+    return target.load_target(where)(**arguments)
 
 
 def held(name: str, wrapping: Wrapping) -> dict[str, int]:

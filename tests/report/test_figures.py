@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.figures import check_table, figures_csv, flat, write_table
+from sim.report.figures import check_table, figures_csv, flatten, write_table
 from sim.spec.yaml import SpecError
 
 ROWS = [{"name": "a", "stalls_s": {"copy": 0.5}, "first": {"time_s": 1.0}}, {"name": "b", "cost_usd": None}]
 
 
 def test_nested_figures_become_columns_with_their_unit_last() -> None:
-    assert flat(ROWS[0]) == {"name": "a", "copy_s": 0.5, "first_time_s": 1.0}
+    assert flatten(ROWS[0]) == {"name": "a", "copy_s": 0.5, "first_time_s": 1.0}
 
 
 def test_deeper_figures_become_columns_as_well() -> None:
     row = {"parts_s": {"start_up": 2.0}, "expected_error": {"median": 0.1, "measured_over_predicted_95": {"low": 0.9}}}
-    assert flat(row) == {"parts_start_up_s": 2.0, "expected_error_median": 0.1, "expected_error_measured_over_predicted_95_low": 0.9}
+    assert flatten(row) == {"parts_start_up_s": 2.0, "expected_error_median": 0.1, "expected_error_measured_over_predicted_95_low": 0.9}
 
 
 def test_every_column_of_any_row_is_there() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.report.document import run_document
-from sim.report.kinds import gpus_text, tightest
+from sim.report.kinds import gpus_text, tightest_gpu
 from sim.report.page.run import run_page
 from sim.report.table import run_text
 from sim.study.scenario import Answer, Scenario, answer
@@ -38,7 +38,7 @@ def test_both_kinds_stand_with_their_numbers_in_text_and_page(mixed: Answer) -> 
 
 
 def test_memory_is_of_the_gpu_with_least_to_spare(mixed: Answer) -> None:
-    assert tightest(mixed.run, 0).name == "A100-SXM4-40GB"
+    assert tightest_gpu(mixed.run, 0).name == "A100-SXM4-40GB"
     assert "of 40 GiB, on A100-SXM4-40GB" in run_text(mixed.run, run_document(mixed.run, mixed.inputs))
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.spot import QUANTILES, policy_in_words, slower, spot_document, spot_plot, spot_text
+from sim.report.spot import QUANTILES, policy_in_words, slowdown_text, spot_document, spot_plot, spot_text
 from sim.study.transient import POLICIES, DrawnCourse
 
 COURSES = [DrawnCourse(3600.0 * hours, cost, revocations, 50.0 * revocations) for hours, cost, revocations in
@@ -54,8 +54,8 @@ def test_the_text_compares_with_on_demand() -> None:
 
 
 def test_words() -> None:
-    assert (slower(3.0, 2.0), slower(1.0, 2.0)) == ("50% longer", "50% less time")
-    assert slower(100.2, 100.0) == slower(99.8, 100.0) == "as long"
+    assert (slowdown_text(3.0, 2.0), slowdown_text(1.0, 2.0)) == ("50% longer", "50% less time")
+    assert slowdown_text(100.2, 100.0) == slowdown_text(99.8, 100.0) == "as long"
     assert len({policy_in_words({"policy": policy}) for policy in POLICIES}) == len(POLICIES)
 
 

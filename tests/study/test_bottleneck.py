@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, largest_saving
 from sim.cluster.build import Placement
-from sim.report.verdict import bound_by, moments, verdict
+from sim.report.verdict import bound_by, moment_warning, verdict
 from sim.simulate import Run
 from sim.study.bottleneck import bottlenecks, jobs_met_by
 from sim.study.faster import faster
@@ -182,7 +182,7 @@ def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
     assert job.first.step_time < 0.96 * job.warm.step_time  # both exact
     assert low <= job.first.step_time * 1.001
     assert high >= job.warm.step_time
-    assert moments(bottleneck)[0].startswith("the step takes 53.8 ms to 56.8 ms, depending on when the loaders")
+    assert moment_warning(bottleneck)[0].startswith("the step takes 53.8 ms to 56.8 ms, depending on when the loaders")
 
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
@@ -190,5 +190,5 @@ def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
     found = run(machine(1, disk=volume()), toy_workload(loader="dali_cpu", prep=1.0, inputs={"num_threads": 1}))
     [bottleneck] = bottlenecks(found)
     assert bottleneck.spread == pytest.approx((1.0, 1.0), rel=1e-6)
-    assert moments(bottleneck) == []
+    assert moment_warning(bottleneck) == []
     assert bottlenecks(run(machine(1), toy_workload()))[0].phases == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.layers import layers_plot, layers_text, ranges, stall_by_gradients_plot, stall_by_gradients_text, together
+from sim.report.layers import group_near, layers_plot, layers_text, ranges_text, stall_by_gradients_plot, stall_by_gradients_text
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
@@ -99,9 +99,9 @@ def test_winograd_is_named_where_dots_lie_above_the_roof() -> None:
 
 def test_dots_that_would_hide_each_other_share_a_label() -> None:
     """By hand: spans are 10 and 1; the first two lie within a tenth of both, the third of one only."""
-    assert together([(0.0, 0.0), (0.9, 0.09), (0.5, 0.5), (10.0, 1.0)], 0.1) == [[1, 2], [3], [4]]
-    assert together([(1.0, 1.0), (1.0, 1.0)], 0.1) == [[1, 2]]
-    assert ranges([1, 2, 3, 5, 6, 9]) == "1-3, 5, 6, 9"
+    assert group_near([(0.0, 0.0), (0.9, 0.09), (0.5, 0.5), (10.0, 1.0)], 0.1) == [[1, 2], [3], [4]]
+    assert group_near([(1.0, 1.0), (1.0, 1.0)], 0.1) == [[1, 2]]
+    assert ranges_text([1, 2, 3, 5, 6, 9]) == "1-3, 5, 6, 9"
 
 
 def test_patterns_and_what_is_refused() -> None:

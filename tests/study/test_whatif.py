@@ -11,7 +11,7 @@ import pytest
 from sim.analysis.cost import cost
 from sim.cluster.build import place
 from sim.events import Cause
-from sim.report.whatif import little_or_nothing, matters, whatif_document, whatif_text
+from sim.report.whatif import has_effect, ineffective_lines, whatif_document, whatif_text
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -176,7 +176,7 @@ def test_what_loses_is_not_said_to_have_no_effect() -> None:
     document = whatif_document(whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)))
     network = next(row for row in document["resources"] if row["resource"] == "network")
     assert network["infinite"]["throughput_gain_percent"] < -0.1 and abs(network["twice"]["throughput_gain_percent"]) < 0.1
-    assert not matters(network) and not document["warnings"]
+    assert not has_effect(network) and not document["warnings"]
     gain = network["infinite"]["throughput_gain_percent"]
     said = next(line for line in whatif_text(document).splitlines() if "network" in line)
     assert said == f"  A step gets longer with more of: network ({gain:.2g}% throughput)."
@@ -197,11 +197,11 @@ def test_little_is_not_called_nothing() -> None:
         return {"resource": resource, "twice": {"throughput_gain_percent": 0.0}, "infinite": {"throughput_gain_percent": gain}}
 
     rows = [row("gpu", 0.2), row("disk", 0.05), row("cpu", 0.0), row("copy", 1e-12)]
-    assert little_or_nothing(rows) == [
+    assert ineffective_lines(rows) == [
         "Less than 0.1% even if infinitely fast: disk.",
         "No effect even if infinitely fast: CPU, copy to the GPU.",
     ]
-    assert little_or_nothing(rows[:1]) == []
+    assert ineffective_lines(rows[:1]) == []
 
 
 def test_faster_gpus_are_named_with_what_they_bring_and_cost() -> None:

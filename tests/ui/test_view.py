@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from sim.cli import main
 from sim.study.scenario import loaded_hardware
 from sim.ui.choice import Choice, choice_of, command_of, scenario_of
-from sim.ui.view import brief, described, outcome_of, remedies, view_of
+from sim.ui.view import described_values, outcome_of, remedies, summary_line, view_of
 
 
 def test_figures_on_the_page_are_those_of_the_document() -> None:
@@ -35,16 +35,21 @@ def test_figures_on_the_page_are_those_of_the_document() -> None:
 
 def test_the_brief_line_names_what_is_paid() -> None:
     run = {"step_time_s": 0.25, "throughput_samples_per_s": 1000.0, "cost_per_epoch_usd": 4.5, "whole_job": None}
-    assert brief(run) == "step 250 ms, 1,000 samples/s, $4.50 per epoch"
-    assert brief(run | {"tokens_per_s": 2e6, "whole_job": {"cost_usd": 90.0}}) == "step 250 ms, 2,000,000 tokens/s, $90.00 per whole job"
-    assert brief(run | {"cost_per_epoch_usd": None}) == "step 250 ms, 1,000 samples/s"
+    assert summary_line(run) == "step 250 ms, 1,000 samples/s, $4.50 per epoch"
+    assert (
+        summary_line(run | {"tokens_per_s": 2e6, "whole_job": {"cost_usd": 90.0}})
+        == "step 250 ms, 2,000,000 tokens/s, $90.00 per whole job"
+    )
+    assert summary_line(run | {"cost_per_epoch_usd": None}) == "step 250 ms, 1,000 samples/s"
 
 
 def test_empty_controls_say_what_they_mean() -> None:
-    found = described(choice_of([("hardware", "p4d.24xlarge"), ("workload", "resnet50"), ("nodes", "7"), ("nic", "9"), ("batch", "3")]))
+    found = described_values(
+        choice_of([("hardware", "p4d.24xlarge"), ("workload", "resnet50"), ("nodes", "7"), ("nic", "9"), ("batch", "3")])
+    )
     assert (found["nodes"], found["nic"], found["batch"], found["tp"]) == ("1", "100", "80", "1"), "as the files say, not as set"
-    spot = described(choice_of([("hardware", "p3.16xlarge"), ("market", "spot")]))
-    assert float(spot["price"]) < float(described(choice_of([("hardware", "p3.16xlarge")]))["price"])
+    spot = described_values(choice_of([("hardware", "p3.16xlarge"), ("market", "spot")]))
+    assert float(spot["price"]) < float(described_values(choice_of([("hardware", "p3.16xlarge")]))["price"])
 
 
 def test_a_problem_is_the_sentence_of_the_simulator_and_its_remedy_runs() -> None:

@@ -19,7 +19,7 @@ def accpar_page(document: Mapping[str, Any]) -> str:
     title = "AccPar on different boards, simulated"
     places = {(mean["wires"], mean["strategy"]): place for place, mean in enumerate(document["means"])}
     rows: list[tuple[str, Child, Child]] = [
-        (f"AccPar, {named}", figures.shown(f"means/{places[wires, 'AccPar']}/geometric", as_tenths), "geometric mean of speed-ups")
+        (f"AccPar, {named}", figures.format(f"means/{places[wires, 'AccPar']}/geometric", as_tenths), "geometric mean of speed-ups")
         for wires, named in WIRED.items()
     ]
     hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples per step", tiles(rows))
@@ -33,8 +33,8 @@ def _gains(figures: Figures, wires: str, named: str) -> PagePart:
     others = [name for name in STRATEGIES if name != "data parallel"]
     cells: list[list[Child]] = []
     for model in dict.fromkeys(model for model, _ in places):
-        step = figures.shown(f"rows/{places[model, 'data parallel']}/step_time_s", as_time)
-        cells.append([model, step, *(figures.shown(f"rows/{places[model, name]}/speedup", as_tenths) for name in others)])
+        step = figures.format(f"rows/{places[model, 'data parallel']}/step_time_s", as_time)
+        cells.append([model, step, *(figures.format(f"rows/{places[model, name]}/speedup", as_tenths) for name in others)])
     head = [("network", False), ("data parallel", True), *((name, True) for name in others)]
     shown = section(wires, named.capitalize(), table(head, cells, f"Times faster than data parallelism: {named}", "sortable"))
     return PagePart(wires, named.capitalize(), shown)

@@ -26,5 +26,5 @@ class Stash2022:
         document, text = study_document(study), study_text(study)
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(study)}
         more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(study) if output is not None else {}
-        write_result(output, html, "stash2022", (document, text), lambda document: study_page(document, read_for(study)), more=more)
+        write_result(output, html, "stash2022", (document, text), lambda document: study_page(document, read_for(study)), more_files=more)
         print_json(document) if as_json else show_text(text)

@@ -21,9 +21,9 @@ from calibration.studies.stash2022.study import (
 from sim import __version__
 from sim.analysis import differential
 from sim.report.basis import merged_by_machine
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.prices import price_rows
-from sim.report.verdict import volume_assumed
+from sim.report.verdict import volume_assumption
 from sim.spec.library import load_hardware, load_workload
 from sim.units import show
 
@@ -58,7 +58,7 @@ def _assumed(study: StashStudy) -> list[str]:
     """Return the assumptions of the study on all or some of its cases."""
     workload = load_workload(SMALL[0]).spec
     machines = [load_hardware(name).spec for name in _machines(study)]
-    assumed_volumes = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
+    assumed_volumes = {machine.name: volume_assumption(machine, [group.node for group in machine.groups], workload) for machine in machines}
     return [
         f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with the number of threads in Stash's run scripts",
         f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
@@ -192,7 +192,7 @@ def _table(study: StashStudy, family: InstanceFamily, cell: Cell, form: str) -> 
         cells = [_range([cell(row) for row in rows if row.case.model == model], form) for model in models]
         if any(cells):
             lines.append([machine, *cells])
-    return aligned([Title("", True), *(Title(model) for model in models)], lines)
+    return align([Title("", True), *(Title(model) for model in models)], lines)
 
 
 def _range(values: Sequence[float | None], form: str) -> str:
@@ -219,4 +219,4 @@ def _micro(study: StashStudy) -> str:
     words = ("tensors", "MB", "one machine adds", "of RUN1", "two add", "slower")
     titles = [Title("network", True), *map(Title, words)]
     batch = study.micro[0].case.batch if study.micro else 0
-    return f"Layers and gradients, {batch} samples per GPU: time that communication adds to a step\n{aligned(titles, lines)}"
+    return f"Layers and gradients, {batch} samples per GPU: time that communication adds to a step\n{align(titles, lines)}"

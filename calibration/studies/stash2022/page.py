@@ -9,7 +9,7 @@ from calibration.studies.stash2022.study import FAMILIES, InstanceFamily
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_tenths, as_time
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
@@ -78,7 +78,7 @@ def _tiles(figures: Figures) -> Html:
             key=lambda pair: pair[1][measure.key],
         )
         caption = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
-        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), caption))
+        rows.append((f"{measure.title}, at most", figures.format(f"rows/{place}/{measure.key}", measure.write), caption))
     return tiles(rows)
 
 
@@ -118,7 +118,7 @@ def _family(figures: Figures, measure: Measure, family: InstanceFamily, most: fl
         cells = [_shade(figures, measure, places.get((machine, *case)), most) for case in cases]
         if any(cell.startswith("<td data-tip") for cell in cells):
             body.append(tag("tr", tag("th", machine, scope="row"), *cells))
-    head = joined(
+    head = join(
         tag("tr", tag("td", None), *(tag("th", model, scope="colgroup", colspan=len(sizes)) for model, sizes in tried.items() if sizes)),
         tag("tr", tag("th", "samples per GPU", scope="col"), *(tag("th", str(batch), scope="col") for _, batch in cases)),
     )
@@ -138,7 +138,7 @@ def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -
         return tag("td")
     tooltip = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
     return tag(
-        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=tooltip, class_="mark",
+        "td", figures.format(f"rows/{place}/{measure.key}", measure.write), data_tip=tooltip, class_="mark",
         style=f"--heat:{50 * value / most if most else 0.0:.1f}%",
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -
 
 
 def _micro(figures: Figures) -> PagePart:
-    rows = [figures.inside(f"micro/{place}") for place in range(len(figures.value("micro")))]
+    rows = [figures.subfigures(f"micro/{place}") for place in range(len(figures.value("micro")))]
     if not rows:
         return PagePart("layers", "", section("layers", "Layers and gradients", tag("p", "The micro study was left out.")))
     drawn = [
@@ -158,8 +158,8 @@ def _micro(figures: Figures) -> PagePart:
     caption = tag("p", tag("span", "Orange", class_="flag"), f": {names[max(names)]}, over the network; the others: {names[min(names)]}.")
     cells: list[list[Child]] = [
         [
-            row.value("model"), row.value("hardware"), row.shown("gradient_tensors", as_number), row.shown("gradient_bytes", _megabytes),
-            row.shown("communication_s_per_step", as_time), row.shown("communication_stall_percent", as_tenths),
+            row.value("model"), row.value("hardware"), row.format("gradient_tensors", as_number), row.format("gradient_bytes", _megabytes),
+            row.format("communication_s_per_step", as_time), row.format("communication_stall_percent", as_tenths),
         ]
         for row in rows
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def _costs(figures: Figures) -> PagePart:
     cases: dict[tuple[str, int], list[Figures]] = {}
     for place, row in enumerate(figures.value("rows")):
         if not row["hypothetical"]:
-            cases.setdefault((row["model"], row["batch_per_gpu"]), []).append(figures.inside(f"rows/{place}"))
+            cases.setdefault((row["model"], row["batch_per_gpu"]), []).append(figures.subfigures(f"rows/{place}"))
     cells: list[list[Child]] = []
     for (model, batch), rows in cases.items():
         cheapest = min(rows, key=lambda row: row.value("warm_cost_per_epoch_usd"))
@@ -214,7 +214,7 @@ def _costs(figures: Figures) -> PagePart:
 
 
 def _chosen(row: Figures) -> list[Child]:
-    return [row.value("hardware"), row.shown("warm_cost_per_epoch_usd", as_money), row.shown("warm_epoch_time_s", as_time)]
+    return [row.value("hardware"), row.format("warm_cost_per_epoch_usd", as_money), row.format("warm_epoch_time_s", as_time)]
 
 
 def _left_out(failed: Sequence[str]) -> PagePart:

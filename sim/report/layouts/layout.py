@@ -23,7 +23,7 @@ from sim.report.prices import date_of, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernels_assumed, price_assumed
+from sim.report.verdict import kernel_assumptions, price_notes
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -207,8 +207,8 @@ def _assumptions(run: LayoutRun) -> list[str]:
         f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
         _loading(run),
         "model FLOPS utilization counts half of causal attention and no recomputation, relative to the dense 16-bit peak",
-        *kernels_assumed((run.node,), run.workload),
-        *price_assumed(run.hardware),
+        *kernel_assumptions((run.node,), run.workload),
+        *price_notes(run.hardware),
         *_reads_apart(run),
     ]
     if (wraps := wraps_text(run)) is not None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sim.events import Cause
 from sim.mesh import LayoutRun
-from sim.report.columns import Title, aligned
+from sim.report.columns import Title, align
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.study.layout_profile import DIFFERENCES, FULL, RUN0, RUN1, RUN2, RUN3, LayoutProfile
 from sim.units import pluralized, show
@@ -78,7 +78,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
     stalls = [
         [
             name, show(stall["time_s"], "time"), f"{stall['percent']:.1f}% of {RUNS[stall['of']][:4]}", show(stall["direct_s"], "time"),
-            made_of(document, name),
+            causes_text(document, name),
         ]
         for name, stall in document["stash"].items()
     ]  # fmt: skip
@@ -87,9 +87,9 @@ def layout_profile_text(document: dict[str, Any]) -> str:
         f"Stash's method, simulated: {document['workload']} on {document['hardware']}, {pluralized(document['gpus'], 'GPU')}, "
         f"{layout_name(document)}, {document['stack']}",
         "",
-        aligned([Title("run", True), Title("step")], runs),
+        align([Title("run", True), Title("step")], runs),
         "",
-        aligned(head, stalls),
+        align(head, stalls),
         "",
         *(f"  {sentence}." for sentence in document["method"]),
         f"  {document['verdict']}",
@@ -99,7 +99,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def made_of(document: dict[str, Any], name: str) -> str:
+def causes_text(document: dict[str, Any], name: str) -> str:
     """Return the causes of the stall *name* that are large enough to report, largest first."""
     least = _SMALL * document["step_time_s"]
     causes = document["stash"][name]["made_of_s"]

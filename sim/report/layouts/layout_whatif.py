@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.layouts.layout import layout_document, layout_name
-from sim.report.whatif import CHOSEN, SEEN, idle_lines
+from sim.report.whatif import CHOSEN, NOTICEABLE, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
 from sim.units import pluralized, show
 
@@ -52,10 +52,10 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
     ]
     idle: list[tuple[str, float]] = []
     links = document["links"]
-    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= SEEN
+    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= NOTICEABLE
     for row in [*document["resources"], *([links] if hidden else [])]:
         name = _NAMES[row["resource"]]
-        if row["infinite_gain"] < SEEN:
+        if row["infinite_gain"] < NOTICEABLE:
             idle.append((name, row["infinite_gain"]))
             continue
         gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sim.events import LAYOUT_STALLS, STALLS, Cause, causes_of
 from sim.report.page.colours import fill
-from sim.report.page.markup import Child, Figures, Html, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
 
@@ -25,7 +25,7 @@ class BarPiece(NamedTuple):
     path: str
     colour: str
     name: str
-    says: str
+    tooltip: str
 
 
 def p90_error(figures: Figures) -> float:
@@ -33,7 +33,7 @@ def p90_error(figures: Figures) -> float:
     return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
 
 
-def reach(rows: Iterable[Figures], key: str) -> float:
+def bar_scale(rows: Iterable[Figures], key: str) -> float:
     """Return the value that fills the width of the bars of *rows*: the largest of their figures at *key*, including its error bar."""
     return max(float(row.value(key)) * (1 + p90_error(row)) for row in rows)
 
@@ -60,7 +60,7 @@ def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, of
                 style=style,
                 data_at=figures.place(piece.path),
                 data_value=repr(value),
-                data_tip=f"{piece.name}\n{piece.says}\n{100 * share:.1f}% of the whole",
+                data_tip=f"{piece.name}\n{piece.tooltip}\n{100 * share:.1f}% of the whole",
             )
         )
     stack = tag("div", *marks, class_="stack")
@@ -79,8 +79,8 @@ def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
     """Return the tile of the expected error of *figures*; empty if it is unknown."""
     if not figures.value("expected_error"):
         return []
-    beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
-    return [("Expected error", figures.shown("expected_error/median", as_percent), beyond)]
+    beyond = join("median; one in ten above ", figures.format("expected_error/p90", as_percent))
+    return [("Expected error", figures.format("expected_error/median", as_percent), beyond)]
 
 
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
@@ -108,31 +108,31 @@ def swatch(colour: str) -> Html:
 
 def stalls(figures: Figures) -> Html:
     """Return the stalls of a warm and of the first epoch of one job: two bars, and a table of the same figures."""
-    warm, cold = figures, figures.inside("first_epoch")
+    warm, cold = figures, figures.subfigures("first_epoch")
     off = p90_error(warm)
     scale = max(warm.value("step_time_s"), cold.value("step_time_s")) * (1 + off)
     rows = [
-        (name, bar(which, stall_pieces(which), "step_time_s", scale, off), which.shown("step_time_s", as_time))
+        (name, bar(which, stall_pieces(which), "step_time_s", scale, off), which.format("step_time_s", as_time))
         for name, which in (("warm epoch", warm), ("first epoch", cold))
     ]
     chart = named_bars(rows, "Step time by cause, in a warm and in the first epoch")
     key = tag("figcaption", ERROR_BARS) if off > 0 else None
-    return joined(tag("figure", chart, key), stall_table(figures))
+    return join(tag("figure", chart, key), stall_table(figures))
 
 
 def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, Html, Html]:
     """Return a rank's step of a layout or a graph by cause: a bar, its key, and a table with the *meanings* of the causes."""
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
     pieces = [BarPiece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
-    step, off = figures.shown("step_time_s", as_time), p90_error(figures)
-    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
+    step, off = figures.format("step_time_s", as_time), p90_error(figures)
+    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", bar_scale([figures], "step_time_s"), off), step)], "Step")
     means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None
     key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
     rows: list[list[Child]] = []
     for cause in causes:
         path = f"stalls_s/{cause.value}"
-        name = joined(swatch(cause.value), cause.value)
-        rows.append([name, figures.shown(path, as_time), figures.share(path, "step_time_s"), meanings[cause]])
+        name = join(swatch(cause.value), cause.value)
+        rows.append([name, figures.format(path, as_time), figures.share(path, "step_time_s"), meanings[cause]])
     head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
     return tag("figure", drawn, means), key, table(head, rows)
 
@@ -143,13 +143,13 @@ def _sentence(text: str) -> str:
 
 def stall_table(figures: Figures) -> Html:
     """Return a table of every cause that a step of either epoch has, with its time and share."""
-    cold, rows = figures.inside("first_epoch"), []
+    cold, rows = figures.subfigures("first_epoch"), []
     for cause in STALLS:
         path = f"stalls_s/{cause.value}"
         if max(figures.value(path), cold.value(path)) <= 1e-12:
             continue
-        cells: list[Child] = [joined(swatch(cause.value), cause.value), figures.shown(path, as_time), figures.share(path, "step_time_s")]
-        rows.append([*cells, cold.shown(path, as_time), cold.share(path, "step_time_s"), MEANINGS[cause]])
+        cells: list[Child] = [join(swatch(cause.value), cause.value), figures.format(path, as_time), figures.share(path, "step_time_s")]
+        rows.append([*cells, cold.format(path, as_time), cold.share(path, "step_time_s"), MEANINGS[cause]])
     head = [("cause", False), ("warm", True), ("share", True), ("first epoch", True), ("share", True), ("activity", False)]
     return table(head, rows, "Step time by cause")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sim.report.page.frame import PagePart
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, tag
+from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, tag
 from sim.report.page.provenance import fingerprints, machine_inputs, prices, sources, workload_inputs
 from sim.spec.hardware import Group, Hardware
 from sim.study.descriptions import Descriptions
@@ -14,50 +14,50 @@ _OPEN = 1
 """Maximum number of descriptions whose inputs are shown openly; if there are more, each is folded behind its name."""
 
 
-def basis(figures: Figures, read: Descriptions | None = None) -> list[PagePart]:
-    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if specified, and prices.
+def basis(figures: Figures, descriptions: Descriptions | None = None) -> list[PagePart]:
+    """Return the last parts of a page: assumptions and warnings, the inputs of what was *descriptions*, if specified, and prices.
 
     *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
     """
-    return [_assumed(figures), _inputs(figures, read), *(prices(figures) if "prices" in figures.value("") else [])]
+    return [_assumed(figures), _inputs(figures, descriptions), *(prices(figures) if "prices" in figures.value("") else [])]
 
 
 def _assumed(figures: Figures) -> PagePart:
     warned = figures.value("warnings")
-    html = joined(
+    html = join(
         bullets(figures.value("assumptions")), tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None
     )  # fmt: skip
     return PagePart("assumed", "Assumptions", section("assumed", "Assumptions", html))
 
 
-def _inputs(figures: Figures, read: Descriptions | None) -> PagePart:
-    shown: list[Child] = [*_machines(read), *_workloads(read)] if read else []
+def _inputs(figures: Figures, descriptions: Descriptions | None) -> PagePart:
+    shown: list[Child] = [*_machines(descriptions), *_workloads(descriptions)] if descriptions else []
     return PagePart(
         "inputs", "Inputs", section("inputs", "Inputs", details("All inputs, sources and hashes", *shown, fingerprints(figures)))
     )
 
 
-def _machines(read: Descriptions) -> Iterator[Html]:
-    if len(read.hardware) > _OPEN:
+def _machines(descriptions: Descriptions) -> Iterator[Html]:
+    if len(descriptions.hardware) > _OPEN:
         yield tag("h3", "Machines")
-    for hardware in read.hardware:
+    for hardware in descriptions.hardware:
         rows = [
             (_role_prefix(group, hardware) + name, value, source)
             for group in hardware.groups
             for name, value, source in machine_inputs(group)
         ]
-        yield _folded(hardware.name, sources(rows, f"Inputs of {hardware.name}"), len(read.hardware))
+        yield _folded(hardware.name, sources(rows, f"Inputs of {hardware.name}"), len(descriptions.hardware))
 
 
 def _role_prefix(group: Group, hardware: Hardware) -> str:
     return f"{group.role}: " if len(hardware.groups) > 1 else ""
 
 
-def _workloads(read: Descriptions) -> Iterator[Html]:
-    if len(read.workloads) > _OPEN:
+def _workloads(descriptions: Descriptions) -> Iterator[Html]:
+    if len(descriptions.workloads) > _OPEN:
         yield tag("h3", "Workloads")
-    for workload in read.workloads:
-        yield _folded(workload.name, sources(workload_inputs(workload), f"Inputs of {workload.name}"), len(read.workloads))
+    for workload in descriptions.workloads:
+        yield _folded(workload.name, sources(workload_inputs(workload), f"Inputs of {workload.name}"), len(descriptions.workloads))
 
 
 def _folded(name: str, table: Html, count: int) -> Html:

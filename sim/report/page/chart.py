@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise, product
 
 from sim.report.page.bars import ERROR_BARS
-from sim.report.page.markup import Html, joined, tag
+from sim.report.page.markup import Html, join, tag
 
 WIDTH, HEIGHT = 820.0, 470.0
 LEFT, RIGHT, TOP, BOTTOM = 88.0, 24.0, 14.0, 52.0
@@ -42,21 +42,21 @@ _Room = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A point at *x*, *y* with tooltip *says*; *at* has the place and value of both figures; *best* draws it in the accent color."""
+    """A point at *x*, *y* with its *tooltip*; *figures* has the place and value of both figures; *best* draws it in the accent color."""
 
     x: float
     y: float
     name: str
-    says: str
-    at: tuple[tuple[str, float], tuple[str, float]]
+    tooltip: str
+    figures: tuple[tuple[str, float], tuple[str, float]]
     best: bool = False
-    named: bool = False
+    is_labeled: bool = False
     """Whether its name is written next to it, if there is room."""
-    first: bool = False
+    has_priority: bool = False
     """Whether its name gets room before those of other points."""
-    off: float = 0.0
+    error: float = 0.0
     """Relative error of the horizontal figure, for an error bar; 0 for none."""
-    off_up: float = 0.0
+    error_up: float = 0.0
     """Relative error of the vertical figure."""
 
 
@@ -118,7 +118,7 @@ def linear_axis(title: str, values: Sequence[float], write: Callable[[float], st
 
 def with_errors(points: Sequence[ChartPoint]) -> list[float]:
     """Return the horizontal figures of *points* and of the ends of their error bars, for an axis that holds them all."""
-    return [point.x * factor for point in points for factor in (1.0, 1 - point.off, 1 + point.off) if factor > _SHORTEST]
+    return [point.x * factor for point in points for factor in (1.0, 1 - point.error, 1 + point.error) if factor > _SHORTEST]
 
 
 _SHORTEST = 0.1
@@ -127,29 +127,30 @@ _SHORTEST = 0.1
 
 def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
     """Return the error bar of *point*, cut off at the axis, and the room it takes; an end that is cut off has no cap."""
-    ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
+    ends = (max(across.low, point.x * (1 - point.error)), min(across.high, point.x * (1 + point.error)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
     y = up.place(point.y, HEIGHT - BOTTOM, TOP)
     first, last = (
-        "m0,-4v8m0,-4" if end == point.x * factor else "" for end, factor in zip(ends, (1 - point.off, 1 + point.off), strict=True)
+        "m0,-4v8m0,-4" if end == point.x * factor else "" for end, factor in zip(ends, (1 - point.error, 1 + point.error), strict=True)
     )
     return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_=look), (left, y - 4, right, y + 4)
 
 
 def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
     """Return the vertical error bar of *point*, as `_error` does for the horizontal one."""
-    ends = (max(up.low, point.y * (1 - point.off_up)), min(up.high, point.y * (1 + point.off_up)))
+    ends = (max(up.low, point.y * (1 - point.error_up)), min(up.high, point.y * (1 + point.error_up)))
     floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
     x = across.place(point.x, LEFT, WIDTH - RIGHT)
     first, last = (
-        "m-4,0h8m-4,0" if end == point.y * factor else "" for end, factor in zip(ends, (1 - point.off_up, 1 + point.off_up), strict=True)
+        "m-4,0h8m-4,0" if end == point.y * factor else ""
+        for end, factor in zip(ends, (1 - point.error_up, 1 + point.error_up), strict=True)
     )
     return tag("path", d=f"M{x:.1f},{floor:.1f}{first}V{top:.1f}{last}", class_=look), (x - 4, top, x + 4, floor)
 
 
 def _errors(points: Sequence[ChartPoint], across: ChartAxis, up: ChartAxis, look: str) -> list[tuple[Html, _Room]]:
-    bars = [_error(point, across, up, look) for point in points if point.off > 0]
-    return bars + [_error_up(point, across, up, look) for point in points if point.off_up > 0]
+    bars = [_error(point, across, up, look) for point in points if point.error > 0]
+    return bars + [_error_up(point, across, up, look) for point in points if point.error_up > 0]
 
 
 def chart(
@@ -183,14 +184,14 @@ def chart(
                 cy=f"{y:.1f}",
                 r="7" if point.best else f"{_DOT:g}",
                 class_=look,
-                data_tip=point.says,
-                data_x=repr(point.at[0][1]),
-                data_y=repr(point.at[1][1]),
-                data_x_at=point.at[0][0],
-                data_y_at=point.at[1][0],
+                data_tip=point.tooltip,
+                data_x=repr(point.figures[0][1]),
+                data_y=repr(point.figures[1][1]),
+                data_x_at=point.figures[0][0],
+                data_y_at=point.figures[1][0],
             )
         )
-    first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
+    first = sorted((point for point in points if point.is_labeled), key=lambda point: (not point.best, not point.has_priority))
     written: list[_Room] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
@@ -203,7 +204,7 @@ def chart(
         candidates = (_name(group[0], text, scale, *at, occupied, barred, written) for text in texts)
         names += [name for name in islice(filter(None, candidates), 1)]
     if not few:
-        foremost = [group[0] for group in groups if group[0].best or group[0].first][:_FEW]
+        foremost = [group[0] for group in groups if group[0].best or group[0].has_priority][:_FEW]
         names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], occupied, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Vertical: {up.title}. Horizontal: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
@@ -212,7 +213,7 @@ def chart(
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys move between points")
 
 
-def turns(points: Sequence[ChartPoint]) -> list[ChartPoint]:
+def turning_points(points: Sequence[ChartPoint]) -> list[ChartPoint]:
     """Return the ends and the turns of a curve of *points* in order: those next to which it moves horizontally, not only vertically."""
     xs = [point.x for point in points]
     threshold = _UPRIGHT * (max(xs) - min(xs))
@@ -296,7 +297,7 @@ def _name(
         for step, side, left in product(range(2, _FURTHEST), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
     ]
     tries = [(tall, blocked, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for blocked in ((*dots, *errors), dots)]
-    tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.first or point.best else []
+    tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.has_priority or point.best else []
     tries += [(_LABEL_HEIGHT, (), near)] if point.best else []
     for tall, blocked, places in tries:
         for left, base in places:
@@ -320,7 +321,7 @@ def _written(text: str, room: _Room, base: float, at: tuple[float, float], look:
     )  # fmt: skip
     end = (min(max(at[0], room[0]), room[2]), room[3] if base < at[1] else room[1])
     line = f"M{at[0]:.1f},{at[1]:.1f}L{end[0]:.1f},{end[1]:.1f}"
-    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), label) if led else label
+    return join(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), label) if led else label
 
 
 def _overlap(one: _Room, other: _Room) -> bool:
@@ -343,7 +344,7 @@ def _grid(across: ChartAxis, up: ChartAxis) -> list[Html]:
             _tick(LEFT - 8, y + 4, up.write(value), "end", "tick up"),
         ]
     corner = TOP + (floor - TOP) / 2
-    titles = joined(
+    titles = join(
         tag("text", across.title, x=LEFT + (edge - LEFT) / 2, y=HEIGHT - 8, class_="axis-title", text_anchor="middle"),
         tag("text", up.title, x=14, y=corner, class_="axis-title", text_anchor="middle", transform=f"rotate(-90 14 {corner:g})"),
     )

@@ -21,10 +21,10 @@ _TICKS = 8
 """Maximum number of sizes that an axis writes."""
 
 
-def collective_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a *document* of collectives by size, with the machine that was *read* for it."""
+def collective_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a *document* of collectives by size, with the machine that was *descriptions* for it."""
     figures = Figures(document, "collective")
-    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
     set_up = f"{pluralized(document['gpus'], 'GPU')} on {pluralized(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
@@ -34,9 +34,9 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
         _over_size(
             figures, rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes are bound by latency, large ones by the links."
         ),
-        *([_links(figures.inside("group"))] if "group" in document else []),
+        *([_links(figures.subfigures("group"))] if "group" in document else []),
         _table(rows),
-        *basis(figures, read),
+        *basis(figures, descriptions),
     ]
     return page(title, "collective", hero, parts, {"collective": document})
 
@@ -52,11 +52,11 @@ def _concurrent_text(group: Mapping[str, Any] | None) -> str:
 
 def _links(figures: Figures) -> PagePart:
     """Return the part on the links that groups of a mesh share."""
-    uses = [figures.inside(f"links/{place}") for place in range(len(figures.value("links")))]
+    uses = [figures.subfigures(f"links/{place}") for place in range(len(figures.value("links")))]
     cells: list[list[Child]] = [
         [
-            use.value("busiest"), use.shown("links", as_number), "all" if use.value("groups") is None else use.shown("groups", as_number),
-            use.shown("busy", as_percent),
+            use.value("busiest"), use.format("links", as_number), "all" if use.value("groups") is None else use.format("groups", as_number),
+            use.format("busy", as_percent),
         ]
         for use in uses
     ]  # fmt: skip
@@ -80,17 +80,17 @@ def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
     best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
     halves = figures.value("bisection_bytes_per_s") is not None
     shown: list[tuple[str, Child, Child]] = [
-        (f"Time of {as_memory(row.value('bytes'))}", row.shown("time_s", as_time), f"{row.value('algorithm')} {row.value('protocol')}")
+        (f"Time of {as_memory(row.value('bytes'))}", row.format("time_s", as_time), f"{row.value('algorithm')} {row.value('protocol')}")
         for row in ((small, large) if len(rows) > 1 else (small,))
     ]
-    shown.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "maximum"))
-    shown.append(("Channels", best.shown("channels", as_number), "at the maximum"))
+    shown.append(("Bus bandwidth", best.format("busbw_bytes_per_s", as_bandwidth), "maximum"))
+    shown.append(("Channels", best.format("channels", as_number), "at the maximum"))
     if figures.value("expected_error"):
         last = len(figures.value("expected_error")["bands"]) - 1
-        error = figures.inside(f"expected_error/bands/{last}")
-        shown.append(("Expected error", error.shown("median", as_percent), f"median of measured runs, {error.value('band')}"))
+        error = figures.subfigures(f"expected_error/bands/{last}")
+        shown.append(("Expected error", error.format("median", as_percent), f"median of measured runs, {error.value('band')}"))
     if halves:
-        shown.append(("Bisection bandwidth", figures.shown("bisection_bytes_per_s", as_bandwidth), "between halves, each way"))
+        shown.append(("Bisection bandwidth", figures.format("bisection_bytes_per_s", as_bandwidth), "between halves, each way"))
     return tiles(shown)
 
 
@@ -110,18 +110,18 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
             float(row.value("bytes")), row.value(key), how,
             f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {pluralized(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
-            (row.marked("bytes"), row.marked(key)), named=how not in chosen[max(0, place - 1) : place],
-            off_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in NOT_NCCLS else 0.0,
+            (row.marked("bytes"), row.marked(key)), is_labeled=how not in chosen[max(0, place - 1) : place],
+            error_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in NOT_NCCLS else 0.0,
         )
         for place, (row, how) in enumerate(zip(rows, chosen, strict=True))
     ]  # fmt: skip
     line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
-    values = [point.y * factor for point in points for factor in (1.0, 1 + point.off_up)]
+    values = [point.y * factor for point in points for factor in (1.0, 1 + point.error_up)]
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
     drawn = chart(points, size_axis(rows), up, f"{names[2]} by size", line)
     caption = tag(
         "figcaption",
-        f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.off_up for point in points) else ''}",
+        f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.error_up for point in points) else ''}",
     )
     return PagePart(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 
@@ -130,9 +130,9 @@ def _table(rows: Sequence[Figures]) -> PagePart:
     grouped = "by_itself_s" in rows[0].value("")
     cells: list[list[Child]] = [
         [
-            row.shown("bytes", as_memory), row.shown("time_s", as_time), *([row.shown("by_itself_s", as_time)] if grouped else []),
-            row.shown("algbw_bytes_per_s", as_bandwidth), row.shown("busbw_bytes_per_s", as_bandwidth), row.value("algorithm"),
-            row.value("protocol"), row.shown("channels", as_number), row.value("bottleneck"),
+            row.format("bytes", as_memory), row.format("time_s", as_time), *([row.format("by_itself_s", as_time)] if grouped else []),
+            row.format("algbw_bytes_per_s", as_bandwidth), row.format("busbw_bytes_per_s", as_bandwidth), row.value("algorithm"),
+            row.value("protocol"), row.format("channels", as_number), row.value("bottleneck"),
         ]
         for row in rows
     ]  # fmt: skip

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import AxisQuantity, comparison_axes, rate_of, time_differs, why_not
+from sim.report.comparison import AxisQuantity, comparison_axes, failure_lines, rate_of, time_differs
 from sim.report.energy import grid_words
 from sim.report.page.bars import bar, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
+from sim.report.page.markup import Child, Figures, Html, bullets, join, section, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
@@ -22,23 +22,23 @@ _BARS = 60
 """Maximum number of machines whose steps are drawn; the table has all."""
 
 
-def comparison_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a comparison's *document*, with the inputs that were *read* for it."""
+def comparison_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a comparison's *document*, with the inputs that were *descriptions* for it."""
     title = f"{document['workload']} on {pluralized(len(document['rows']), 'machine')}"
     verdict, parts = comparison_parts(document)
-    parts += basis(Figures(document, "compare"), read)
+    parts += basis(Figures(document, "compare"), descriptions)
     return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})
 
 
 def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:
     """Return the verdict of a comparison's *document*, and the parts that show its machines."""
     figures = Figures(document, "compare")
-    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
     return verdict_of(rows), [*parts, *([_left_out(document["left_out"])] if document["left_out"] else [])]
 
 
-def named(row: Figures) -> str:
+def machine_label(row: Figures) -> str:
     """Return the machine of *row*, with the number of nodes if there are several."""
     nodes = row.value("nodes")
     return str(row.value("hardware")) if nodes == 1 else f"{row.value('hardware')}, {nodes} nodes"
@@ -58,11 +58,11 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     fastest = min(rows, key=fast_then_cheap)
     priced = [row for row in rows if row.value(cost.path) is not None]
     if not priced:
-        return f"{named(fastest)} is fastest: {_words(fastest)}."
+        return f"{machine_label(fastest)} is fastest: {_words(fastest)}."
     cheapest = min(priced, key=lambda row: row.value(cost.path))
     if cheapest is fastest:
-        return f"{named(fastest)} is fastest and cheapest: {_words(fastest)}."
-    return f"{named(fastest)} is fastest: {_words(fastest)}. {named(cheapest)} is cheapest: {_words(cheapest)}."
+        return f"{machine_label(fastest)} is fastest and cheapest: {_words(fastest)}."
+    return f"{machine_label(fastest)} is fastest: {_words(fastest)}. {machine_label(cheapest)} is cheapest: {_words(cheapest)}."
 
 
 def _shown(rows: Sequence[Figures]) -> tuple[AxisQuantity, AxisQuantity]:
@@ -81,7 +81,7 @@ def _pareto(rows: Sequence[Figures]) -> PagePart:
     in_time = not time.path.endswith("epochs")
     points = [
         ChartPoint(
-            x, y, named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
+            x, y, machine_label(row), f"{machine_label(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
             row.value("pareto"), True, row.value("pareto"), p90_error(row) if in_time else 0.0,
         )
         for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
@@ -115,7 +115,7 @@ def _stall(row: Figures) -> str:
 
 def _steps(rows: Sequence[Figures]) -> PagePart:
     drawn: list[tuple[Child, Html, Child]] = [
-        (named(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.shown("step_time_s", as_time))
+        (machine_label(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.format("step_time_s", as_time))
         for row in rows[:_BARS]
     ]
     bars = tag("div", named_bars(drawn, "Share of step time by cause, on each machine"), class_="short long")
@@ -127,7 +127,7 @@ def _carbon(row: Figures) -> Child:
     """Return the CO2 of an epoch, with the grid in its tooltip."""
     if not row.value("energy"):
         return "-"
-    return tag("span", row.shown("energy/co2_per_epoch_kg", as_carbon), title=grid_words(row.value("energy/grid")))
+    return tag("span", row.format("energy/co2_per_epoch_kg", as_carbon), title=grid_words(row.value("energy/grid")))
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
@@ -137,20 +137,20 @@ def _table(rows: Sequence[Figures]) -> PagePart:
     in_tokens = job is not None and job["given"] == "tokens"
 
     def of_epoch(row: Figures) -> list[Child]:
-        energy = row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-"
-        figures = [row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money), energy]
-        return [] if in_tokens else [*figures, _carbon(row), row.shown("first_epoch_time_s", as_time)]
+        energy = row.format("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-"
+        figures = [row.format("epoch_time_s", as_time), row.format("cost_per_epoch_usd", as_money), energy]
+        return [] if in_tokens else [*figures, _carbon(row), row.format("first_epoch_time_s", as_time)]
 
     cells: list[list[Child]] = [
         [
-            joined(
-                named(row),
+            join(
+                machine_label(row),
                 tag("span", " *", class_="flag", title="Pareto-optimal") if row.value("pareto") else None,
                 tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
             ),
-            row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown(rate, as_number), *of_epoch(row),
-            row.shown("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
-            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
+            row.format("gpus", as_number), row.format("step_time_s", as_time), row.format(rate, as_number), *of_epoch(row),
+            row.format("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
+            row.format("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip
@@ -159,13 +159,13 @@ def _table(rows: Sequence[Figures]) -> PagePart:
     if job:
         titles += ["whole job" if time_differs(job) else "epochs done", "cost of whole job"]
         for row, line in zip(rows, cells, strict=True):
-            done = row.shown("whole_job/time_s", as_time) if time_differs(job) else row.shown("whole_job/epochs", as_tenths)
-            line += [done, row.shown("whole_job/cost_usd", as_money)]
+            done = row.format("whole_job/time_s", as_time) if time_differs(job) else row.format("whole_job/epochs", as_tenths)
+            line += [done, row.format("whole_job/cost_usd", as_money)]
     drawn = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
-    star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
+    star = join("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
     return PagePart("table", "Table", section("table", "All figures", drawn, lead=star))
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:
-    listed = bullets(why_not(failed))
+    listed = bullets(failure_lines(failed))
     return PagePart("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", listed))

@@ -9,7 +9,7 @@ from sim.events import causes_of
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, join, section, table, tag, tiles
 from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
 
@@ -35,7 +35,7 @@ def _named(document: Mapping[str, Any]) -> str:
 
 def _tiles(old: Figures, new: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
-        (title, new.shown(path, write), joined("before ", old.shown(path, write)))
+        (title, new.format(path, write), join("before ", old.format(path, write)))
         for title, path, write in (
             ("Step", "step_time_s", as_time), ("Epoch", "epoch_time_s", as_time), ("First epoch", "first_epoch/epoch_time_s", as_time),
             ("Cost per epoch", "cost_per_epoch_usd", as_money), ("GPU memory", "gpu_memory_bytes/total", as_memory),
@@ -47,10 +47,10 @@ def _tiles(old: Figures, new: Figures) -> Html:
 def _steps(old: Figures, new: Figures) -> PagePart:
     shown: list[Child] = []
     for epoch, below in _EPOCHS.items():
-        pair = [("before", old.inside(below)), ("after", new.inside(below))]
+        pair = [("before", old.subfigures(below)), ("after", new.subfigures(below))]
         scale = max(run.value("step_time_s") for _, run in pair)
         drawn: list[tuple[Child, Html, Child]] = [
-            (name, bar(run, stall_pieces(run), "step_time_s", scale), run.shown("step_time_s", as_time)) for name, run in pair
+            (name, bar(run, stall_pieces(run), "step_time_s", scale), run.format("step_time_s", as_time)) for name, run in pair
         ]
         shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Step time by cause, {epoch} epoch"))]
     return PagePart("steps", "Steps", section("steps", "Step time by cause", *shown, stall_key(old, new)))
@@ -59,8 +59,8 @@ def _steps(old: Figures, new: Figures) -> PagePart:
 def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
-            joined(swatch(cause.value), cause.value), *(_spent(run, cause.value) for run in (old, new)),
-            figures.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
+            join(swatch(cause.value), cause.value), *(_spent(run, cause.value) for run in (old, new)),
+            figures.format(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
         ]
         for cause in causes_of(figures.value("stalls_s"))
         if any(run.value("stalls_s").get(cause.value) for run in (old, new))
@@ -72,7 +72,7 @@ def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
 
 def _spent(run: Figures, cause: str) -> Html:
     """Return the seconds of *cause* in a step of *run*; a dash if the run does not have this cause."""
-    return run.shown(f"stalls_s/{cause}", as_time) if cause in run.value("stalls_s") else Html("-")
+    return run.format(f"stalls_s/{cause}", as_time) if cause in run.value("stalls_s") else Html("-")
 
 
 def _signed(seconds: float) -> str:
@@ -83,7 +83,7 @@ def _figures(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             title,
-            *(figures.shown(f"{key}/{place}", _WRITE[unit]) for place in (0, 1)),
+            *(figures.format(f"{key}/{place}", _WRITE[unit]) for place in (0, 1)),
             "changed" if key in figures.value("changed") else "same",
         ]
         for title, key, _, unit in FIGURES

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Slot
-from sim.report.page.markup import Child, Figures, Html, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.plan import Box, DrawingPlan, plan
 from sim.report.page.use import Use
 from sim.report.page.words import as_percent
@@ -40,15 +40,15 @@ def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: JobBound) ->
         for slot in run.cluster
         if any(job == number for job, _ in slot.lent_gpus) or any(job == number for job, _ in slot.server_numbers)
     ]
-    return joined(*(_Drawing(run, slot, number, uses, bound).figure() for slot in slots))
+    return join(*(_Drawing(run, slot, number, uses, bound).figure() for slot in slots))
 
 
 def use_table(uses: Sequence[Use], figures: Figures) -> Html:
     """Return a table of the use of every resource; *figures* have the values under ``links``."""
     rows: list[list[Child]] = [
         [
-            use.words, str(use.alike), use.capacity_in_words, figures.shown(f"links/{place}/mean", _percent),
-            figures.shown(f"links/{place}/peak", _percent),
+            use.description, str(use.count), use.capacity_in_words, figures.format(f"links/{place}/mean", _percent),
+            figures.format(f"links/{place}/peak", _percent),
         ]
         for place, use in enumerate(uses)
     ]  # fmt: skip
@@ -100,7 +100,7 @@ class _Drawing:
         named: list[Child] = [f"{self.bound.link}, the slowest link on the path of gradients"] if self.bound.link else []
         if self.bound.resource in _HELD:
             named.append(f"the bottleneck of the job: {NAMES[self.bound.resource]}")
-        marked = joined(tag("span", "Orange", class_="flag"), ": ", "; ".join(map(str, named)), ". ") if named else None
+        marked = join(tag("span", "Orange", class_="flag"), ": ", "; ".join(map(str, named)), ". ") if named else None
         return tag("figcaption", marked, "Strong lines carried data during the steps shown; wider lines used more of their capacity.")
 
     # --- boxes ---------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class _Drawing:
         says = "\n".join([words, show(links[both[0]].capacity, "bandwidth"), *(lines or ["idle"])])
         look = "wire bound" if bound else "wire used" if most > 0 else "wire"
         line = tag("path", d=path, class_=look, stroke_width=f"{max(width, 3.0) if bound else width + 3 * most:.2f}")
-        return joined(line, tag("path", d=path, class_="hit mark", data_tip=says))
+        return join(line, tag("path", d=path, class_="hit mark", data_tip=says))
 
 
 LEVEL_MIDDLE = 42.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.report.page.markup import Child, Figures, Html, joined, table
+from sim.report.page.markup import Child, Figures, Html, join, table
 from sim.report.page.words import as_carbon, as_energy, as_time
 from sim.units import show
 
@@ -14,8 +14,8 @@ def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
     """Return the tile of the energy of an epoch of the job in *figures*; empty if the TDP of its GPU is not specified."""
     if figures.value("energy") is None:
         return []
-    more = joined(figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
-    return [("Energy per epoch", figures.shown("energy/kwh_per_epoch", as_energy), more)]
+    more = join(figures.format("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
+    return [("Energy per epoch", figures.format("energy/kwh_per_epoch", as_energy), more)]
 
 
 def energy(figures: Figures) -> Html:
@@ -23,15 +23,15 @@ def energy(figures: Figures) -> Html:
     if figures.value("energy") is None:
         return Html("")
     rows: list[list[Child]] = [
-        [name, figures.shown(f"energy/parts_w/{key}", _power), figures.share(f"energy/parts_w/{key}", "energy/node_power_w")]
+        [name, figures.format(f"energy/parts_w/{key}", _power), figures.share(f"energy/parts_w/{key}", "energy/node_power_w")]
         for key, name in _PARTS.items()
     ]
     rows += [
-        ["node", figures.shown("energy/node_power_w", _power), None],
-        ["job, with PUE", figures.shown("energy/site_power_w", _power), None],
+        ["node", figures.format("energy/node_power_w", _power), None],
+        ["job, with PUE", figures.format("energy/site_power_w", _power), None],
     ]
     power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
-    return joined(power, _caps(figures), _grid(figures))
+    return join(power, _caps(figures), _grid(figures))
 
 
 def _power(watts: float) -> str:
@@ -45,10 +45,10 @@ def _joules(joules: float) -> str:
 def _caps(figures: Figures) -> Html:
     rows: list[list[Child]] = [
         [
-            figures.shown(f"energy/power_caps/{place}/gpu_cap_w", _power),
-            figures.shown(f"energy/power_caps/{place}/step_time_s", as_time),
+            figures.format(f"energy/power_caps/{place}/gpu_cap_w", _power),
+            figures.format(f"energy/power_caps/{place}/step_time_s", as_time),
             figures.share(f"energy/power_caps/{place}/step_time_s", "step_time_s", 0),
-            figures.shown(f"energy/power_caps/{place}/energy_per_sample_j", _joules),
+            figures.format(f"energy/power_caps/{place}/energy_per_sample_j", _joules),
             figures.share(f"energy/power_caps/{place}/energy_per_sample_j", "energy/energy_per_sample_j", 0),
         ]
         for place in range(len(figures.value("energy/power_caps")))
@@ -61,7 +61,7 @@ def _grid(figures: Figures) -> Html:
     grid = figures.value("energy/grid")
     where = "world average, because the region is unknown" if grid["assumed"] else grid["region"]
     rows: list[list[Child]] = [
-        ["energy per epoch", figures.shown("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
-        ["CO2 per epoch", figures.shown("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
+        ["energy per epoch", figures.format("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
+        ["CO2 per epoch", figures.format("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
     ]
     return table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sim import __version__
 from sim.report.files import MADE_BY
 from sim.report.page.colours import style_tokens
-from sim.report.page.markup import Child, Html, command_line, details, joined, section, tag
+from sim.report.page.markup import Child, Html, command_line, details, join, section, tag
 from sim.report.page.words import unbroken
 
 
@@ -26,19 +26,19 @@ class PagePart(NamedTuple):
 def page(title: str, kind: str, hero: Html, parts: Sequence[PagePart], documents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a whole page: *hero* (the outcome), then *parts*; *documents* are embedded as JSON by name, the first one also visibly."""
     name = next(iter(documents))
-    main = joined(hero, *(part.html for part in parts), _document(name, documents[name]))
-    data = joined(*(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()))
-    return framed(title, kind, [(part.ident, part.title) for part in parts], main, data)
+    main = join(hero, *(part.html for part in parts), _document(name, documents[name]))
+    data = join(*(tag("script", embed_json(document), type="application/json", id=f"json-{key}") for key, document in documents.items()))
+    return frame(title, kind, [(part.ident, part.title) for part in parts], main, data)
 
 
-def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, data: Html, style: str = "", script: str = "") -> str:
+def frame(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, data: Html, style: str = "", script: str = "") -> str:
     """Return *main* in the frame of all pages: *links* are its navigation, *data* its scripts of JSON.
 
     *style* and *script* are added to those of every page.
     """
     own = files("sim.report.page")
     sheet, code = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    head = joined(
+    head = join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=f"stallsim {__version__}"),
@@ -46,7 +46,7 @@ def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, 
         tag("title", title),
         tag("style", Html(style_tokens() + sheet + style)),
     )
-    body = joined(
+    body = join(
         tag("a", "Skip to the result", href="#result", class_="skip"),
         _header(kind, links),
         tag("main", main, id="main"),
@@ -62,7 +62,7 @@ def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, 
 def _made() -> Html:
     """Return the date and the command that makes the page; empty if no command is running."""
     command = MADE_BY.get()
-    return joined(f", {datetime.now(UTC).date().isoformat()}: ", command_line(command)) if command else Html("")
+    return join(f", {datetime.now(UTC).date().isoformat()}: ", command_line(command)) if command else Html("")
 
 
 def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:
@@ -71,7 +71,7 @@ def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:
     return tag("div", tag("h1", title), tag("p", unbroken(verdict), class_="verdict"), below, *more, class_="hero", id="result")
 
 
-def embedded(document: Mapping[str, Any]) -> Html:
+def embed_json(document: Mapping[str, Any]) -> Html:
     """Return *document* as JSON that cannot end the script element around it."""
     return Html(json.dumps(document, ensure_ascii=True).replace("<", "\\u003c"))
 

@@ -10,9 +10,9 @@ from sim.report.energy import grid_words, power_cap_text
 from sim.report.goodput import NAMES, died_text, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
+from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.words import (
     as_carbon,
     as_energy,
@@ -41,14 +41,14 @@ _SHOWN = (
 )
 
 
-def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of the *document* of a long run, with the inputs that were *read* for it."""
+def goodput_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of the *document* of a long run, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "goodput")
     title = f"{document['workload']} on {pluralized(document['nodes'], 'node')} of {document['hardware']}, with failures"
     set_up = f"{pluralized(document['gpus'], 'GPU')}, {pluralized(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
     hero = outcome(title, _verdict(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
     parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
-    parts += basis(figures, read)
+    parts += basis(figures, descriptions)
     return page(title, "goodput", hero, [part for part in parts if part.html], {"goodput": document})
 
 
@@ -56,8 +56,8 @@ def with_failures(figures: Figures) -> Html:
     """Return the outcome of the job in *figures* with failures; empty if failures were not requested."""
     if not figures.value("").get("with_failures"):
         return Html("")
-    weeks = figures.inside("with_failures")
-    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), note_box("Assumed", weeks.value("notes")))
+    weeks = figures.subfigures("with_failures")
+    return join(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), note_box("Assumed", weeks.value("notes")))
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
@@ -72,24 +72,24 @@ def _verdict(document: Mapping[str, Any]) -> str:
 def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
     rows: list[tuple[str, Child, Child]] = [
-        ("Effective share", figures.shown("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
-        ("Interruptions", figures.shown("interruptions", as_expected), _replaced(figures)),
-        ("Days", figures.shown("days", as_tenths), None),
-        ("Cost", figures.shown("cost_usd", as_money), "spares included"),
-        ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
-        ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares always ready"),
+        ("Effective share", figures.format("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
+        ("Interruptions", figures.format("interruptions", as_expected), _replaced(figures)),
+        ("Days", figures.format("days", as_tenths), None),
+        ("Cost", figures.format("cost_usd", as_money), "spares included"),
+        ("Energy", figures.format("energy_kwh", as_energy), join(figures.format("co2_kg", as_carbon), " CO2")),
+        ("Closed form", figures.format("closed_form/effective_share", _per_cent), "at the middle rate, spares always ready"),
     ]
     if figures.value("energy_per_sample_j") is not None:
         per_token = figures.value("energy_per_token_j") is not None
         key, name = ("energy_per_token_j", "token") if per_token else ("energy_per_sample_j", "sample")
-        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "whole job, per unit of kept work"))
+        rows.append((f"Energy per {name}", figures.format(key, lambda joules: show(joules, "energy")), "whole job, per unit of kept work"))
     if figures.value("model_flops_utilization"):
-        rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "not part of the effective share"))
+        rows.append(("MFU of a step", figures.format("model_flops_utilization", as_percent), "not part of the effective share"))
     return tiles(rows)
 
 
 def _replaced(figures: Figures) -> Html:
-    return joined(figures.shown("replaced_nodes", as_expected), " nodes replaced")
+    return join(figures.format("replaced_nodes", as_expected), " nodes replaced")
 
 
 def _per_cent(share: float) -> str:
@@ -105,7 +105,7 @@ def _lost(figures: Figures) -> Html:
     pieces = [BarPiece("work_s", "later_epochs", "kept work", "kept work")]
     pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST_CATEGORIES]
     rows: list[list[Child]] = [
-        [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
+        [join(swatch(piece.colour), piece.tooltip), figures.format(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
     mean = named_bars([("mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
@@ -113,7 +113,7 @@ def _lost(figures: Figures) -> Html:
     lost_rows = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(lost_rows, "Lost time") if lost_rows else None
     titles = [("", False), ("time", True), ("share", True)]
-    return joined(mean, more, table(titles, rows, "Time of the mean run"))
+    return join(mean, more, table(titles, rows, "Time of the mean run"))
 
 
 def _timeline(figures: Figures) -> PagePart:
@@ -152,7 +152,7 @@ def _spread(figures: Figures) -> PagePart:
         drawn = tag(
             "figure",
             chart(
-                turns(points),
+                turning_points(points),
                 across,
                 up,
                 "Share of simulated runs below an effective share",
@@ -165,7 +165,7 @@ def _spread(figures: Figures) -> PagePart:
 
 def _figures_table(figures: Figures) -> Html:
     rows: list[list[Child]] = [
-        [name, figures.shown(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
+        [name, figures.format(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
         for key, name, write in _SHOWN
         if figures.value(key) is not None
     ]
@@ -173,28 +173,28 @@ def _figures_table(figures: Figures) -> Html:
 
 
 def _ends(figures: Figures, interval: str, key: str, write: Any) -> Html:
-    return joined(figures.shown(f"{interval}/{key}/0", write), " to ", figures.shown(f"{interval}/{key}/1", write))
+    return join(figures.format(f"{interval}/{key}/0", write), " to ", figures.format(f"{interval}/{key}/1", write))
 
 
 def _checkpoints(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
-        ["bytes", figures.shown("checkpoint/bytes", as_memory)],
-        ["writers", figures.shown("checkpoint/writers", as_number)],
-        ["training time lost", figures.shown("checkpoint/blocking_s", as_time)],
-        ["due to slower steps", figures.shown("checkpoint/slowed_s", as_time)],
-        ["complete after", figures.shown("checkpoint/persist_s", as_time)],
-        ["load time", figures.shown("checkpoint/load_s", as_time)],
-        ["interval, in training time", figures.shown("checkpoint/interval_s/used", as_time)],
-        ["best interval", figures.shown("checkpoint/interval_s/exact", as_time)],
-        ["Young (1974)", figures.shown("checkpoint/interval_s/young", as_time)],
-        ["Daly (2006)", figures.shown("checkpoint/interval_s/daly", as_time)],
+        ["bytes", figures.format("checkpoint/bytes", as_memory)],
+        ["writers", figures.format("checkpoint/writers", as_number)],
+        ["training time lost", figures.format("checkpoint/blocking_s", as_time)],
+        ["due to slower steps", figures.format("checkpoint/slowed_s", as_time)],
+        ["complete after", figures.format("checkpoint/persist_s", as_time)],
+        ["load time", figures.format("checkpoint/load_s", as_time)],
+        ["interval, in training time", figures.format("checkpoint/interval_s/used", as_time)],
+        ["best interval", figures.format("checkpoint/interval_s/exact", as_time)],
+        ["Young (1974)", figures.format("checkpoint/interval_s/young", as_time)],
+        ["Daly (2006)", figures.format("checkpoint/interval_s/daly", as_time)],
     ]
     if figures.value("checkpoint/memory") is not None:
         rows += [
-            ["interval of copies to peers", figures.shown("checkpoint/memory_interval_s", as_time)],
-            ["training time lost per copy", figures.shown("checkpoint/memory/blocking_s", as_time)],
-            ["copy complete after", figures.shown("checkpoint/memory/persist_s", as_time)],
-            ["load time from a peer", figures.shown("checkpoint/memory/load_from_peer_s", as_time)],
+            ["interval of copies to peers", figures.format("checkpoint/memory_interval_s", as_time)],
+            ["training time lost per copy", figures.format("checkpoint/memory/blocking_s", as_time)],
+            ["copy complete after", figures.format("checkpoint/memory/persist_s", as_time)],
+            ["load time from a peer", figures.format("checkpoint/memory/load_from_peer_s", as_time)],
         ]
     saved = figures.value("checkpoint")
     lead = f"{saved['mode']}, to {saved['store']}; simulated on the links of a node and the store, alongside the training traffic."
@@ -214,9 +214,9 @@ def _energy(figures: Figures) -> PagePart:
         return PagePart("energy", "", Html(""))
     grid, cap = figures.value("energy/grid"), figures.value("energy/power_cap")
     rows: list[list[Child]] = [
-        [name, figures.shown(f"energy/node_power_w/{state}", lambda watts: show(watts, "power"))] for state, name in _POWER.items()
+        [name, figures.format(f"energy/node_power_w/{state}", lambda watts: show(watts, "power"))] for state, name in _POWER.items()
     ]
-    rows += [["energy of the job", figures.shown("energy_kwh", as_energy)], ["CO2 of the job", figures.shown("co2_kg", as_carbon)]]
+    rows += [["energy of the job", figures.format("energy_kwh", as_energy)], ["CO2 of the job", figures.format("co2_kg", as_carbon)]]
     drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
     unknown = " (the region is unknown)" if grid["assumed"] else ""
     below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
@@ -231,7 +231,7 @@ def _changes(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             change["change"],
-            *(figures.shown(f"sensitivities/{place}/{key}", signed_points) for key in ("gain_points", "closed_form_gain_points")),
+            *(figures.format(f"sensitivities/{place}/{key}", signed_points) for key in ("gain_points", "closed_form_gain_points")),
         ]
         for place, change in enumerate(changes)
         if place

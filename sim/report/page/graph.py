@@ -39,12 +39,12 @@ def graph_page(run: GraphRun, document: Mapping[str, Any]) -> str:
 
 def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
-        ("Step", figures.shown("step_time_s", as_time), None),
+        ("Step", figures.format("step_time_s", as_time), None),
         ("Compute", figures.share("stalls_s/compute", "step_time_s"), "mean over ranks"),
-        ("Ranks", figures.shown("gpus", as_number), pluralized(figures.value("nodes"), "node")),
+        ("Ranks", figures.format("gpus", as_number), pluralized(figures.value("nodes"), "node")),
     ]
     if figures.value("communication"):
-        rows.append(("Longest exposed", figures.shown("communication/0/exposed_s", as_time), figures.value("communication/0/name")))
+        rows.append(("Longest exposed", figures.format("communication/0/exposed_s", as_time), figures.value("communication/0/name")))
     return tiles(rows)
 
 
@@ -84,11 +84,11 @@ def _mark(mark: WaitSpan, span: TimelineSpan) -> Html:
 def _communication(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place in range(len(figures.value("communication"))):
-        row = figures.inside(f"communication/{place}")
+        row = figures.subfigures(f"communication/{place}")
         rows.append(
             [
-                row.value("name"), row.shown("communicators", as_number), row.shown("operations", as_number), row.shown("bytes", as_memory),
-                row.shown("time_s", as_time), row.shown("exposed_s", as_time),
+                row.value("name"), row.format("communicators", as_number), row.format("operations", as_number),
+                row.format("bytes", as_memory), row.format("time_s", as_time), row.format("exposed_s", as_time),
             ]
         )  # fmt: skip
     head = [("communication", False), ("communicators", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
@@ -100,12 +100,12 @@ def _communication(figures: Figures) -> PagePart:
 def _ranks(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place in range(len(figures.value("by_rank"))):
-        row = figures.inside(f"by_rank/{place}")
+        row = figures.subfigures(f"by_rank/{place}")
         busy = row.value("stalls_s/compute") / figures.value("step_time_s") if figures.value("step_time_s") else 0.0
         rows.append(
             [
-                row.shown("rank", as_number), row.shown("operations", as_number), row.shown("stalls_s/compute", as_time), as_percent(busy),
-                row.shown("end_s", as_time),
+                row.format("rank", as_number), row.format("operations", as_number), row.format("stalls_s/compute", as_time),
+                as_percent(busy), row.format("end_s", as_time),
             ]
         )  # fmt: skip
     head = [("rank", True), ("operations", True), ("compute", True), ("busy", True), ("ends at", True)]

@@ -17,7 +17,7 @@ from sim.report.page.colours import USES, fill
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
@@ -78,7 +78,7 @@ def _job(figures: Figures) -> PagePart | None:
     if not figures.value("whole_job"):
         return None
     lead = "From the start of the machines to the last checkpoint."
-    return PagePart("job", "The whole job", section("job", "The whole job", whole_job(figures.inside("whole_job")), lead=lead))
+    return PagePart("job", "The whole job", section("job", "The whole job", whole_job(figures.subfigures("whole_job")), lead=lead))
 
 
 def _failures(figures: Figures) -> PagePart | None:
@@ -92,30 +92,30 @@ def _energy(figures: Figures) -> PagePart | None:
 
 
 def _tiles(figures: Figures) -> Html:
-    rows: list[tuple[str, Child, Child]] = [("Step", figures.shown("step_time_s", as_time), None)]
+    rows: list[tuple[str, Child, Child]] = [("Step", figures.format("step_time_s", as_time), None)]
     if figures.value("tokens_per_s") is not None:
-        each = joined(figures.shown("tokens_per_s_per_gpu", as_number), " per GPU")
-        rows.append(("Tokens per second", figures.shown("tokens_per_s", as_number), each))
+        each = join(figures.format("tokens_per_s_per_gpu", as_number), " per GPU")
+        rows.append(("Tokens per second", figures.format("tokens_per_s", as_number), each))
     else:
-        rows.append(("Samples per second", figures.shown("throughput_samples_per_s", as_number), None))
+        rows.append(("Samples per second", figures.format("throughput_samples_per_s", as_number), None))
     if figures.value("model_flops_utilization") is not None:
-        rows.append(("Model FLOPS utilization", figures.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
-    rows.append(("GPU memory", figures.shown("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
+        rows.append(("Model FLOPS utilization", figures.format("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
+    rows.append(("GPU memory", figures.format("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
     rows.append(
         (
             "Global batch",
-            figures.shown("global_batch", as_number),
+            figures.format("global_batch", as_number),
             f"{figures.value('micro_batches')} micro-batch{'es' * (figures.value('micro_batches') != 1)}",
         )
     )
-    cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
+    cost = figures.format("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
     tokens = epoch_tokens(figures.value(""))
     length = None if tokens is None else tokens_text(tokens)
-    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), joined(cost, ", " if cost and length else "", length)))
+    rows.append(("Epoch", figures.format("epoch_time_s", as_time), join(cost, ", " if cost and length else "", length)))
     rows += error_tile(figures)
     rows += energy_tile(figures)
     if figures.value("whole_job"):
-        rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), figures.shown("whole_job/cost_usd", as_money)))
+        rows.append(("Whole job", figures.format("whole_job/time_s", as_time), figures.format("whole_job/cost_usd", as_money)))
     return tiles(rows)
 
 
@@ -228,10 +228,10 @@ def _memory(figures: Figures, memory: float) -> PagePart:
     stages: Sequence[Mapping[str, Any]] = figures.value("memory_by_stage")
     rows = []
     for place, stage in enumerate(stages[:MOST_STAGES]):
-        own = figures.inside(f"memory_by_stage/{place}")
+        own = figures.subfigures(f"memory_by_stage/{place}")
         pieces = [BarPiece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in _SHOWN_USES]
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
-        rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.shown("total", as_memory)))
+        rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.format("total", as_memory)))
     key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
     lead = f"Peak of a step; a full bar is the GPU's {as_memory(memory)}."
     return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
@@ -240,11 +240,11 @@ def _memory(figures: Figures, memory: float) -> PagePart:
 def _scaling_page(document: Mapping[str, Any]) -> str:
     figures = Figures(document, "run")
     ran = [place for place, row in enumerate(document["runs"]) if "infeasible" not in row]
-    sizes = [figures.inside(f"runs/{place}") for place in ran]
+    sizes = [figures.subfigures(f"runs/{place}") for place in ran]
     first = document["runs"][ran[0]] if ran else document["runs"][0]
     key = "tokens_per_s" if ran and first["tokens_per_s"] is not None else "throughput_samples_per_s"
     columns = {"gpus": as_number, "step_time_s": as_time, key: as_number, "model_flops_utilization": as_percent}
-    rows: list[list[Child]] = [[size.shown(name, write) for name, write in columns.items()] for size in sizes]
+    rows: list[list[Child]] = [[size.format(name, write) for name, write in columns.items()] for size in sizes]
     head = [("GPUs", True), ("step", True), (key.replace("_", " "), True), ("MFU", True)]
     parts = [PagePart("table", "Table", section("table", "All runs", table(head, rows)))]
     if len(sizes) > 1:
@@ -262,4 +262,4 @@ def _scaling_page(document: Mapping[str, Any]) -> str:
 def _point(size: Figures, key: str) -> ChartPoint:
     name = pluralized(size.value("gpus"), "GPU")
     says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
-    return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)
+    return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), is_labeled=True)

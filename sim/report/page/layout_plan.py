@@ -9,7 +9,7 @@ from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, named_ba
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, linear_axis, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, bullets, command_line, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, command_line, join, note_box, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.report.plan import NOT_VALIDATED, PARTS, flip_lines, rate_text
 from sim.units import any_of, show
@@ -25,12 +25,14 @@ def plan_page(document: Mapping[str, Any]) -> str:
     """Return the page of a plan's *document*."""
     figures = Figures(document, "plan")
     count = min(SHOWN, len(document["layouts"]))
-    rows = [figures.inside(f"layouts/{place}") for place in range(count)]
+    rows = [figures.subfigures(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = any_of(document["gpus"])
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), note_box("Warnings", document["warnings"]))
-    more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
+    more = {
+        place: figures.subfigures(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count
+    }
     parts = [_table(dict(enumerate(rows)) | more), _time(figures, rows), _trade(figures)]
     failing = with_failures(figures)
     parts += [PagePart("failures", "With failures", section("failures", "With failures", failing))] if failing else []
@@ -45,24 +47,24 @@ def plan_page(document: Mapping[str, Any]) -> str:
 
 
 def _tiles(figures: Figures, best: Figures) -> Html:
-    gap = "proven best" if figures.value("complete") else joined("gap ", figures.shown("gap", as_percent))
+    gap = "proven best" if figures.value("complete") else join("gap ", figures.format("gap", as_percent))
     rows: list[tuple[str, Child, Child]] = [
-        ("Step", best.shown("step_time_s", as_time), joined("bound ", best.shown("bound_s", as_time))),
-        ("Model FLOPS utilization", best.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"),
-        ("Memory left", best.shown("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
-        ("Layouts", figures.shown("candidates", as_number), joined(figures.shown("infeasible", as_number), " cannot fit")),
-        ("Simulated", figures.shown("simulated", as_number), gap),
+        ("Step", best.format("step_time_s", as_time), join("bound ", best.format("bound_s", as_time))),
+        ("Model FLOPS utilization", best.format("model_flops_utilization", as_percent), "of the dense 16-bit peak"),
+        ("Memory left", best.format("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
+        ("Layouts", figures.format("candidates", as_number), join(figures.format("infeasible", as_number), " cannot fit")),
+        ("Simulated", figures.format("simulated", as_number), gap),
         *error_tile(figures),
     ]
     unit = _unit(best)
-    rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.shown(f"{unit}s_per_s_per_gpu", rate_text), None))
+    rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.format(f"{unit}s_per_s_per_gpu", rate_text), None))
     if best.value(f"cost_per_{unit}_usd") is not None:
-        rows.append((f"Per million {unit}s", best.shown(f"cost_per_{unit}_usd", _of_a_million), None))
+        rows.append((f"Per million {unit}s", best.format(f"cost_per_{unit}_usd", _of_a_million), None))
     if best.value("job_time_s") is not None:
-        money = best.shown("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
-        rows.append(("Whole job", best.shown("job_time_s", as_time), money))
+        money = best.format("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
+        rows.append(("Whole job", best.format("job_time_s", as_time), money))
         if best.value("job_energy_kwh") is not None:
-            rows.append(("Energy", best.shown("job_energy_kwh", as_energy), joined(best.shown("job_co2_kg", as_carbon), " CO2")))
+            rows.append(("Energy", best.format("job_energy_kwh", as_energy), join(best.format("job_co2_kg", as_carbon), " CO2")))
     return tiles(rows)
 
 
@@ -81,10 +83,10 @@ def _table(rows: Mapping[int, Figures]) -> PagePart:
     priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows.values()]
     cells: list[list[Child]] = [
         [
-            _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
-            row.shown("step_time_s", as_time), row.shown(f"{unit}s_per_s_per_gpu", rate_text),
-            row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
-            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if price_known else "-"] if any(priced) else []),
+            _named(row, place), tag("span", row.value("stack"), class_="kept"), row.format("nodes", as_number),
+            row.format("step_time_s", as_time), row.format(f"{unit}s_per_s_per_gpu", rate_text),
+            row.format("model_flops_utilization", as_percent), row.format("memory_headroom_bytes", as_memory),
+            *([row.format(f"cost_per_{unit}_usd", _of_a_million) if price_known else "-"] if any(priced) else []),
         ]
         for (place, row), price_known in zip(rows.items(), priced, strict=True)
     ]  # fmt: skip
@@ -104,7 +106,7 @@ def _named(row: Figures, place: int) -> Html:
         tag("span", NOT_VALIDATED, class_="flag", title="; ".join(row.value("not_validated"))) if row.value("not_validated") else None
     )
     reasons = "; ".join(text for text in (row.value("limit"), row.value("why")) if text)
-    return joined(
+    return join(
         f"{place + 1}. ",
         row.value("name"),
         tie,
@@ -120,7 +122,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
     drawn: list[tuple[Child, Html, Child]] = []
     for place, row in enumerate(rows):
         pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
-        drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
+        drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.format("step_time_s", as_time)))
     key = tag("ul", *(tag("li", swatch(_COLOURS[name]), PARTS[name]) for name in names), class_="key")
     lead = "Step time of each layout in the table, by its number: compute, and what compute waits for; mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
@@ -129,7 +131,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
 
 def _trade(figures: Figures) -> PagePart:
     layouts = figures.value("layouts")
-    rows = [figures.inside(f"layouts/{place}") for place in range(len(layouts))]
+    rows = [figures.subfigures(f"layouts/{place}") for place in range(len(layouts))]
     off, points = p90_error(figures), []
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30

@@ -26,7 +26,7 @@ def layout_profile_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
 
 
 def _runs(figures: Figures) -> PagePart:
-    rows: list[list[Child]] = [[title, figures.shown(f"runs/{name}/step_time_s", as_time)] for name, title in RUNS.items()]
+    rows: list[list[Child]] = [[title, figures.format(f"runs/{name}/step_time_s", as_time)] for name, title in RUNS.items()]
     method = tag("ul", *(tag("li", f"{sentence}.") for sentence in figures.value("method")))
     lead = "Each stall is the difference between two runs."
     return PagePart("runs", "Runs", section("runs", "The runs", table([("run", False), ("step", True)], rows, "Runs"), method, lead=lead))
@@ -35,8 +35,8 @@ def _runs(figures: Figures) -> PagePart:
 def _stalls(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
-            name, figures.shown(f"stash/{name}/time_s", as_time), figures.shown(f"stash/{name}/percent", lambda value: f"{value:.1f}%"),
-            RUNS[stall["of"]][:4], figures.shown(f"stash/{name}/direct_s", as_time), _made_of(figures, name),
+            name, figures.format(f"stash/{name}/time_s", as_time), figures.format(f"stash/{name}/percent", lambda value: f"{value:.1f}%"),
+            RUNS[stall["of"]][:4], figures.format(f"stash/{name}/direct_s", as_time), _stall_causes(figures, name),
         ]
         for name, stall in figures.value("stash").items()
     ]  # fmt: skip
@@ -45,11 +45,11 @@ def _stalls(figures: Figures) -> PagePart:
     return PagePart("stash", "Stalls", section("stash", "Stalls by subtraction", table(head, rows, "Stalls"), lead=lead))
 
 
-def _made_of(figures: Figures, name: str) -> Child:
+def _stall_causes(figures: Figures, name: str) -> Child:
     causes = figures.value(f"stash/{name}/made_of_s")
     least = _SMALL * figures.value("step_time_s")
     named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
-    shown = [tag("li", swatch(cause), f"{cause} ", figures.shown(f"stash/{name}/made_of_s/{cause}", _signed)) for cause in named]
+    shown = [tag("li", swatch(cause), f"{cause} ", figures.format(f"stash/{name}/made_of_s/{cause}", _signed)) for cause in named]
     return tag("ul", *shown, class_="key") if shown else "-"
 
 

@@ -32,17 +32,17 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
     ``class_`` writes the attribute ``class``, ``data_at`` writes ``data-at``; None and False write nothing, True only the name.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    return Html(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{joined(*children)}</{name}>")
+    return Html(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{join(*children)}</{name}>")
 
 
-def joined(*children: Child) -> Html:
+def join(*children: Child) -> Html:
     """Return *children* concatenated, with text escaped."""
     return Html("".join(child if isinstance(child, Html) else escape(child) for child in children if child is not None))
 
 
 def command_line(text: str) -> Html:
     """Return a command as it is typed; line breaks do not split its options at a dash."""
-    return joined(*(tag("span", part, class_="kept") if part.startswith("--") else part for part in re.split(r"((?<=\s)--[\w-]+)", text)))
+    return join(*(tag("span", part, class_="kept") if part.startswith("--") else part for part in re.split(r"((?<=\s)--[\w-]+)", text)))
 
 
 def _attribute(key: str, value: str | float | bool | None) -> str:
@@ -59,20 +59,20 @@ def step(key: str) -> str:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one *document* that a page embeds as *name*; paths are relative to *below*."""
+    """The figures of one *document* that a page embeds as *name*; paths are relative to *base_path*."""
 
     document: Mapping[str, Any]
     name: str
-    below: str = ""
+    base_path: str = ""
 
     def place(self, path: str) -> str:
         """Return the ``data-at`` of *path*."""
-        return "/".join(part for part in (self.name, self.below, path) if part)
+        return "/".join(part for part in (self.name, self.base_path, path) if part)
 
     def value(self, path: str) -> Any:
         """Return the value at *path*: keys (see `step`) and indices, separated by slashes."""
         value: Any = self.document
-        for part in filter(None, f"{self.below}/{path}".split("/")):
+        for part in filter(None, f"{self.base_path}/{path}".split("/")):
             value = value[int(part)] if isinstance(value, list) else value[part.replace("~1", "/").replace("~0", "~")]
         return value
 
@@ -80,11 +80,11 @@ class Figures:
         """Return the place and the value of the figure at *path*, for a mark."""
         return self.place(path), float(self.value(path))
 
-    def inside(self, path: str) -> Figures:
+    def subfigures(self, path: str) -> Figures:
         """Return the same figures with paths relative to *path*."""
-        return Figures(self.document, self.name, f"{self.below}/{path}".strip("/"))
+        return Figures(self.document, self.name, f"{self.base_path}/{path}".strip("/"))
 
-    def shown(self, path: str, write: Callable[[float], str]) -> Html:
+    def format(self, path: str, write: Callable[[float], str]) -> Html:
         """Return the figure at *path*, formatted by *write*; a dash if there is none."""
         value = self.value(path)
         if value is None:
@@ -110,7 +110,7 @@ def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = 
         )
         for row in rows
     ]
-    inner = joined(tag("caption", caption) if caption else None, tag("thead", tag("tr", *titles)), tag("tbody", *body))
+    inner = join(tag("caption", caption) if caption else None, tag("thead", tag("tr", *titles)), tag("tbody", *body))
     return tag(
         "div", tag("table", inner, class_=class_ or None), class_="table", tabindex="0", role="region", aria_label=caption or head[0][0]
     )
@@ -139,5 +139,5 @@ def details(summary: str, *children: Child) -> Html:
 
 def section(ident: str, title: str, *children: Child, lead: Child = None) -> Html:
     """Return a part of the page under a heading."""
-    head = joined(tag("h2", title, id=f"{ident}-title"), tag("p", lead, class_="lead") if lead else None)
+    head = join(tag("h2", title, id=f"{ident}-title"), tag("p", lead, class_="lead") if lead else None)
     return tag("section", head, *children, id=ident, aria_labelledby=f"{ident}-title")

@@ -45,12 +45,12 @@ def plan(graph: NodeGraph) -> DrawingPlan:
     for device, holder in graph.parents.items():
         below.setdefault(holder, []).append(device)
     sockets = [f"socket{index}" for index in range(len(graph.node.topology.sockets))]
-    deepest = max((len(graph.above(device)) for device in graph.parents), default=1)
+    deepest = max((len(graph.ancestors(device)) for device in graph.parents), default=1)
     columns = _Columns(below, NARROW if graph.node.gpu_count + graph.node.nic.count > MANY else COLUMN)
     edge = MARGIN
     for socket in sockets:
         edge = columns.settle(socket, edge) + GAP
-    row = {device: deepest if device.startswith(("gpu", "nic")) else len(graph.above(device)) for device in columns.spans}
+    row = {device: deepest if device.startswith(("gpu", "nic")) else len(graph.ancestors(device)) for device in columns.spans}
     top = 96.0  # the disk is above the first socket
     boxes = {}
     for device, (left, right) in columns.spans.items():

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.events import STALLS
-from sim.report.attribution import noticed
+from sim.report.attribution import notable_gaps
 from sim.report.page.bars import BarPiece, bar, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
@@ -25,8 +25,8 @@ _CAUSE = {
 }  # fmt: skip
 
 
-def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a profile's *document*, with the inputs that were *read* for it."""
+def profile_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a profile's *document*, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, Stash profile"
     set_up = (
@@ -38,7 +38,7 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
         title,
         "profile",
         hero,
-        [_runs(figures), _stalls(figures), _direct(figures), _data(figures), *basis(figures, read)],
+        [_runs(figures), _stalls(figures), _direct(figures), _data(figures), *basis(figures, descriptions)],
         {"profile": document},
     )
 
@@ -58,13 +58,13 @@ def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         (
             f"{name.capitalize()} stall",
-            figures.shown(f"stash/{name}/percent", _percent) if stall else "-",
-            joined(f"of {AGAINST[name]}; ", figures.shown(f"stash/{name}/time_s_per_epoch", as_time), " per epoch") if stall else "no twin",
+            figures.format(f"stash/{name}/percent", _percent) if stall else "-",
+            join(f"of {AGAINST[name]}; ", figures.format(f"stash/{name}/time_s_per_epoch", as_time), " per epoch") if stall else "no twin",
         )
         for name, stall in figures.value("stash").items()
     ]
-    rows.append(("Warm epoch", figures.shown("runs/run3_warm/epoch_time_s", as_time), figures.shown("cost_per_epoch_usd/warm", as_money)))
-    rows.append(("Cold epoch", figures.shown("runs/run2_cold/epoch_time_s", as_time), figures.shown("cost_per_epoch_usd/cold", as_money)))
+    rows.append(("Warm epoch", figures.format("runs/run3_warm/epoch_time_s", as_time), figures.format("cost_per_epoch_usd/warm", as_money)))
+    rows.append(("Cold epoch", figures.format("runs/run2_cold/epoch_time_s", as_time), figures.format("cost_per_epoch_usd/cold", as_money)))
     return tiles(rows)
 
 
@@ -76,14 +76,14 @@ def _runs(figures: Figures) -> PagePart:
     runs = [name for name in RUNS if figures.value(f"runs/{name}") is not None]
     scale = max(figures.value(f"runs/{name}/step_time_s") for name in runs)
     drawn: list[tuple[Child, Html, Child]] = [
-        (RUNS[name], _run_bar(figures, name, scale), figures.shown(f"runs/{name}/step_time_s", as_time)) for name in runs
+        (RUNS[name], _run_bar(figures, name, scale), figures.format(f"runs/{name}/step_time_s", as_time)) for name in runs
     ]
     chart = tag("figure", tag("div", named_bars(drawn, "Step time of each run"), class_="short long"))
     rows: list[list[Child]] = [
         [
-            RUNS[name], joined(figures.shown(f"runs/{name}/nodes", as_number), f" x {figures.value(f'runs/{name}/hardware')}"),
-            figures.shown(f"runs/{name}/gpus", as_number), figures.shown(f"runs/{name}/step_time_s", as_time),
-            figures.shown(f"runs/{name}/epoch_time_s", as_time),
+            RUNS[name], join(figures.format(f"runs/{name}/nodes", as_number), f" x {figures.value(f'runs/{name}/hardware')}"),
+            figures.format(f"runs/{name}/gpus", as_number), figures.format(f"runs/{name}/step_time_s", as_time),
+            figures.format(f"runs/{name}/epoch_time_s", as_time),
         ]
         for name in runs
     ]  # fmt: skip
@@ -105,8 +105,8 @@ def _run_bar(figures: Figures, name: str, scale: float) -> Html:
 def _stalls(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
-            name, figures.shown(f"stash/{name}/time_s_per_epoch", as_time), figures.shown(f"stash/{name}/percent", _percent), AGAINST[name],
-            _made_of(figures, name),
+            name, figures.format(f"stash/{name}/time_s_per_epoch", as_time), figures.format(f"stash/{name}/percent", _percent),
+            AGAINST[name], _stall_causes(figures, name),
         ]
         for name, stall in figures.value("stash").items()
         if stall is not None
@@ -125,25 +125,25 @@ def _differences(figures: Figures) -> Html | None:
     apart = figures.value("apart")
     rows: list[list[Child]] = []
     for name in apart["stalls"]:
-        for place in noticed(apart, name):
+        for place in notable_gaps(apart, name):
             path = f"apart/stalls/{name}/gaps/{place}"
             cause = figures.value(f"{path}/cause")
             rows.append(
                 [
-                    name, figures.shown(f"apart/stalls/{name}/subtraction_s", as_time),
-                    figures.shown(f"apart/stalls/{name}/direct_s", as_time),
-                    joined(swatch(cause), f"{cause} ", figures.shown(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
+                    name, figures.format(f"apart/stalls/{name}/subtraction_s", as_time),
+                    figures.format(f"apart/stalls/{name}/direct_s", as_time),
+                    join(swatch(cause), f"{cause} ", figures.format(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
                 ]
             )  # fmt: skip
     head = [("stall", False), ("by subtraction", True), ("waits", True), ("difference", False), ("reason", False)]
     return table(head, rows, "Why the two methods differ, per step") if rows else None
 
 
-def _made_of(figures: Figures, name: str) -> Child:
+def _stall_causes(figures: Figures, name: str) -> Child:
     causes = figures.value(f"made_of_s_per_step/{name}")
     least = _SMALL / 100 * figures.value("runs/run1_synthetic/step_time_s")
     named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
-    shown = [tag("li", swatch(cause), f"{cause} ", figures.shown(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
+    shown = [tag("li", swatch(cause), f"{cause} ", figures.format(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
     return tag("ul", *shown, class_="key") if shown else "-"
 
 
@@ -160,7 +160,7 @@ def _direct(figures: Figures) -> PagePart:
             for cause in STALLS
         ]  # fmt: skip
         drawn.append(
-            (f"{kind} epoch", bar(figures, pieces, f"runs/{run}/step_time_s", scale), figures.shown(f"runs/{run}/step_time_s", as_time))
+            (f"{kind} epoch", bar(figures, pieces, f"runs/{run}/step_time_s", scale), figures.format(f"runs/{run}/step_time_s", as_time))
         )
     bars = tag("figure", named_bars(drawn, "Step time by cause, in a warm and in a cold epoch"))
     lead = "The same two epochs by direct attribution: a rank's step by what it does or waits for."
@@ -169,7 +169,7 @@ def _direct(figures: Figures) -> PagePart:
 
 def _data(figures: Figures) -> PagePart:
     rates = [name for name, value in figures.value("rates_samples_per_s").items() if value is not None]
-    rows: list[list[Child]] = [[name, figures.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
+    rows: list[list[Child]] = [[name, figures.format(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
     drawn = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
     lead = "DS-Analyzer's rates, computed from its runs. None is the rate of a cold epoch, whose time is that of RUN2."
     return PagePart(
@@ -189,9 +189,11 @@ def _needs(figures: Figures) -> Html:
         )
         if figures.value(f"needs/{path}") is not None
     ]
-    listed = [tag("li", figures.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs]
+    listed = [tag("li", figures.format(f"needs/{path}", write), f" {words}") for path, words, write in needs]
     if figures.value("burst_credits_end"):
-        epoch, later = (figures.shown(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time)))
+        epoch, later = (
+            figures.format(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time))
+        )
         listed.append(tag("li", "Disk reads use burst credits, which run out in epoch ", epoch, "; from then on a step takes ", later))
     if not listed:
         return tag("p", "Nothing: either reading and preparing data keep up with the GPUs, or no amount of a single resource is enough.")

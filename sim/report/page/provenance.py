@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sim.analysis.cost import node_price
 from sim.report.page.frame import PagePart
-from sim.report.page.markup import Child, Figures, Html, details, joined, section, step, table, tag
+from sim.report.page.markup import Child, Figures, Html, details, join, section, step, table, tag
 from sim.report.page.words import as_number, as_price
 from sim.report.prices import date_of, source_of
 from sim.simulate import Run
@@ -24,7 +24,7 @@ ProvenanceRow = tuple[str, str, object]
 
 def provenance(run: Run, number: int, figures: Figures) -> Html:
     """Return the inputs of job *number* of *run* with their sources, and the hashes of all descriptions."""
-    return joined(sources(_inputs(run, number), "Inputs and their sources"), fingerprints(figures))
+    return join(sources(_inputs(run, number), "Inputs and their sources"), fingerprints(figures))
 
 
 def sources(rows: Iterable[ProvenanceRow], caption: str) -> Html:
@@ -42,14 +42,14 @@ def fingerprints(figures: Figures) -> Html:
     seeded = (", seed ", _text(figures, "seed")) if "seed" in figures.value("") else ()
     same = ". The same descriptions, version and seed give the same figures. SHA-256 of the descriptions:"
     made = tag("p", "Made by stallsim ", _text(figures, "version"), *seeded, same, class_="lead")
-    return joined(made, tag("ul", *prints))
+    return join(made, tag("ul", *prints))
 
 
 def prices(figures: Figures) -> list[PagePart]:
     """Return the part on the prices that a document uses, with their date, region and source; empty if there are none."""
     rows: list[list[Child]] = [
         [
-            row["hardware"], row["market"].replace("_", " "), figures.shown(f"prices/{place}/node_usd_per_h", as_price),
+            row["hardware"], row["market"].replace("_", " "), figures.format(f"prices/{place}/node_usd_per_h", as_price),
             row["region"] or "-", row["date"], _source(row["source"]),
         ]
         for place, row in enumerate(figures.value("prices"))

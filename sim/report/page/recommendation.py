@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.energy import grid_words
-from sim.report.page.bars import ERROR_BARS, named_bars, p90_error, reach
+from sim.report.page.bars import ERROR_BARS, bar_scale, named_bars, p90_error
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, join, note_box, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.recommendation import nothing_to_rent, time_axis
@@ -26,16 +26,16 @@ _NAMED = 25
 """Number of the best candidates that may have their name in the chart, in addition to those on the front."""
 
 
-def recommendation_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a recommendation's *document*, with the inputs that were *read* for it."""
+def recommendation_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a recommendation's *document*, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "recommend")
-    rows = [figures.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
-    chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
+    rows = [figures.subfigures(f"candidates/{place}") for place in range(len(document["candidates"]))]
+    chosen = next((figures.subfigures(name) for name in ("best", "nearest") if document[name] is not None), None)
     notes_title = "Certainty, and what would change the answer" if document["best"] else "Notes"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
     hero = outcome(title, verdict_of(document), "", shown, note_box(notes_title, document["notes"]))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
-    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, descriptions)]
     return page(title, "recommendation", hero, parts, {"recommend": document})
 
 
@@ -75,28 +75,28 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
     used = chosen.value(over) / figures.value(f"budget/{path}")
     error = chosen.value("expected_error")
     rows: list[tuple[str, Child, Child]] = [
-        ("Whole job", chosen.shown("total_time_s", as_time), _length(figures.value(""), chosen.value(""))),
-        ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
-        ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} {'used' if used <= 1 else 'needed'}"),
-        ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
-        ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
-        ("Energy", chosen.shown("energy_kwh", as_energy), _carbon(chosen)),
-        ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
+        ("Whole job", chosen.format("total_time_s", as_time), _length(figures.value(""), chosen.value(""))),
+        ("Costs", chosen.format("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
+        ("Budget", figures.format(f"budget/{path}", write), f"{as_percent(used)} {'used' if used <= 1 else 'needed'}"),
+        ("GPUs", chosen.format("gpus", as_number), join("on ", chosen.format("nodes", as_number), f" x {chosen.value('hardware')}")),
+        ("Step", chosen.format("step_time_s", as_time), _saved(chosen)),
+        ("Energy", chosen.format("energy_kwh", as_energy), _carbon(chosen)),
+        ("Expected error", chosen.format("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
     return tiles(rows)
 
 
 def _carbon(chosen: Figures) -> Child:
-    return joined(chosen.shown("co2_kg", as_carbon), f" ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
+    return join(chosen.format("co2_kg", as_carbon), f" ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
 
 
 def _saved(chosen: Figures) -> Child:
     interval = chosen.value("spot_checkpoint_interval_s")
-    return joined("a checkpoint every ", chosen.shown("spot_checkpoint_interval_s", as_time)) if interval else None
+    return join("a checkpoint every ", chosen.format("spot_checkpoint_interval_s", as_time)) if interval else None
 
 
 def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
-    return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "no similar run was measured"
+    return join("median; one in ten above ", chosen.format("expected_error/p90", as_percent)) if error else "no similar run was measured"
 
 
 def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
@@ -114,7 +114,7 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     across, up = axis(title, times, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
-    orange = joined(tag("span", "Orange", class_="flag"), ": the recommendation. ") if figures.value("best") is not None else None
+    orange = join(tag("span", "Orange", class_="flag"), ": the recommendation. ") if figures.value("best") is not None else None
     dashed = "Dashed: the budget. " if budget else ""
     caption = tag(
         "figcaption",
@@ -149,9 +149,9 @@ def _plain(value: float) -> str:
 def _parts(rows: Sequence[Figures]) -> PagePart:
     longest = _LONG * rows[0].value("total_time_s")
     shown = [row for row in rows if row.value("total_time_s") <= longest][:_BARS]
-    scale = reach(shown, "total_time_s")
+    scale = bar_scale(shown, "total_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (_name_of(row), parts_bar(row, "total_time_s", scale, p90_error(row)), row.shown("total_time_s", as_time)) for row in shown
+        (_name_of(row), parts_bar(row, "total_time_s", scale, p90_error(row)), row.format("total_time_s", as_time)) for row in shown
     ]
     lead = "The whole job: startup, epochs, evaluation, checkpoints, and interruptions of spot machines."
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
@@ -167,15 +167,15 @@ def _name_of(row: Figures) -> str:
 def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
-            joined(
+            join(
                 row.value("hardware"),
                 tag("span", " *", class_="flag", title="within the budget") if row.value("within_budget") else None,
                 tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
             ),
-            row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
-            row.shown("epochs", _plain), row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money),
-            row.shown("step_time_s", as_time),
-            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
+            row.format("nodes", as_number), row.format("gpus", as_number), row.value("market").replace("_", " "),
+            row.format("epochs", _plain), row.format("total_time_s", as_time), row.format("total_cost_usd", as_money),
+            row.format("step_time_s", as_time),
+            row.format("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Any
 from sim.analysis.bottleneck import Bottleneck
 from sim.report.energy import epoch_tokens
 from sim.report.expected_error import interval_text
-from sim.report.kinds import batch_text, gpus_text, tightest
+from sim.report.kinds import batch_text, gpus_text, tightest_gpu
 from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import JobBound, drawings, use_table
 from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import PagePart, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, note_box, section, step, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, join, note_box, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
@@ -66,7 +66,7 @@ class _Job:
         self.span = shown_span(ranks) if ranks else None
         self.uses: dict[str, Use] = uses(run, chosen, self.span.start, self.span.end) if self.span else {}
         view["jobs"].append(
-            {"links": uses_document(self.uses), "waited_for": _waited(run, number), "gpu_memory_bytes": tightest(run, number).memory}
+            {"links": uses_document(self.uses), "waited_for": _waited(run, number), "gpu_memory_bytes": tightest_gpu(run, number).memory}
         )
         self.own = Figures(view, "view", f"jobs/{number}")
 
@@ -98,38 +98,38 @@ class _Job:
         error = figures.value("expected_error")
         interval = (figures.value("step_time_half_width_s") or 0.0) > _KNOWN * figures.value("step_time_s")
         gpus = figures.value("gpus")
-        epoch = figures.shown("cost_per_epoch_usd", as_money)
+        epoch = figures.format("cost_per_epoch_usd", as_money)
         tokens = epoch_tokens(figures.value(""))
         rows: list[tuple[str, Child, Child]] = [
             (
                 "Step",
-                figures.shown("step_time_s", as_time),
-                joined("± ", figures.shown("step_time_half_width_s", as_time)) if interval else None,
+                figures.format("step_time_s", as_time),
+                join("± ", figures.format("step_time_half_width_s", as_time)) if interval else None,
             ),
             (
                 "Samples per second",
-                figures.shown("throughput_samples_per_s", as_number),
+                figures.format("throughput_samples_per_s", as_number),
                 f"total of {gpus} GPUs" if gpus > 1 else "one GPU",
             ),
-            ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.shown("epoch_time_s", as_time), epoch),
-            ("First epoch", figures.shown("first_epoch/epoch_time_s", as_time), figures.shown("first_epoch/cost_usd", as_money)),
+            ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.format("epoch_time_s", as_time), epoch),
+            ("First epoch", figures.format("first_epoch/epoch_time_s", as_time), figures.format("first_epoch/cost_usd", as_money)),
             (
                 "GPU memory",
-                figures.shown("gpu_memory_bytes/total", as_memory),
-                joined("of ", self.own.shown("gpu_memory_bytes", as_memory)),
+                figures.format("gpu_memory_bytes/total", as_memory),
+                join("of ", self.own.format("gpu_memory_bytes", as_memory)),
             ),
             *energy_tile(self.figures),
-            ("Expected error", figures.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
+            ("Expected error", figures.format("expected_error/median", as_percent) if error else "unknown", self._error(error)),
         ]
         if figures.value("whole_job"):
-            costs = figures.shown("whole_job/cost_usd", as_money)
-            rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), costs))
+            costs = figures.format("whole_job/cost_usd", as_money)
+            rows.append(("Whole job", figures.format("whole_job/time_s", as_time), costs))
         return tiles(rows)
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
             return Html("no similar run was measured")
-        return joined("median; one in ten above ", self.figures.shown("expected_error/p90", as_percent))
+        return join("median; one in ten above ", self.figures.format("expected_error/p90", as_percent))
 
     # --- the parts -----------------------------------------------------------------------------------------------
 
@@ -161,21 +161,21 @@ class _Job:
 
     def _time(self) -> Html:
         rows: list[list[Child]] = [
-            [joined(swatch(row["cause"]), row["cause"]), row["resource"], self.own.shown(f"waited_for/{place}/time_s", as_time)]
+            [join(swatch(row["cause"]), row["cause"]), row["resource"], self.own.format(f"waited_for/{place}/time_s", as_time)]
             for place, row in enumerate(self.own.value("waited_for"))
         ]
         head = [("cause", False), ("resource", False), ("a warm step", True)]
-        return joined(stalls(self.figures), details("All resources that were waited for", table(head, rows, "Waited for in a warm step")))
+        return join(stalls(self.figures), details("All resources that were waited for", table(head, rows, "Waited for in a warm step")))
 
     def _job(self) -> Html:
-        return whole_job(self.figures.inside("whole_job")) if self.figures.value("whole_job") else Html("")
+        return whole_job(self.figures.subfigures("whole_job")) if self.figures.value("whole_job") else Html("")
 
     def _steps(self) -> Html:
         if self.span is None:
             return Html("")
-        bound = next((name for name, use in self.uses.items() if self._slowest and use.words.startswith(self._slowest)), "")
+        bound = next((name for name, use in self.uses.items() if self._slowest and use.description.startswith(self._slowest)), "")
         lanes = timeline(self.run, self.number, self.chosen, self.span, list(self.uses.values()), bound)
-        return joined(lanes, details("Use of resources (table)", use_table(list(self.uses.values()), self.own)))
+        return join(lanes, details("Use of resources (table)", use_table(list(self.uses.values()), self.own)))
 
     @property
     def _slowest(self) -> str:
@@ -192,8 +192,8 @@ class _Job:
         if exchange is None:
             return "One GPU: no gradient exchange."
         how = f"{exchange['algorithm']} {exchange['protocol'] or ''}".replace("_", " ").strip()
-        bus = self.figures.shown("collective/busbw_bytes_per_s", as_bandwidth)
-        return joined(f"Gradient exchange: {how}, bus bandwidth ", bus, f", bound by {exchange['bottleneck']}.")
+        bus = self.figures.format("collective/busbw_bytes_per_s", as_bandwidth)
+        return join(f"Gradient exchange: {how}, bus bandwidth ", bus, f", bound by {exchange['bottleneck']}.")
 
     def _memory(self) -> Html:
         uses_of = {name: value for name, value in self.figures.value("gpu_memory_bytes").items() if name != "total" and value > 0}
@@ -202,12 +202,12 @@ class _Job:
         ]  # fmt: skip
         capacity = self.own.value("gpu_memory_bytes")
         filled = tag("div", bar(self.figures, pieces, "gpu_memory_bytes/total", capacity), class_="room")
-        chart = named_bars([("one GPU", filled, self.own.shown("gpu_memory_bytes", as_memory))], "GPU memory by use")
+        chart = named_bars([("one GPU", filled, self.own.format("gpu_memory_bytes", as_memory))], "GPU memory by use")
         rows: list[list[Child]] = [
-            [joined(swatch(name), name.replace("_", " ")), self.figures.shown(f"gpu_memory_bytes/{name}", as_memory)] for name in uses_of
+            [join(swatch(name), name.replace("_", " ")), self.figures.format(f"gpu_memory_bytes/{name}", as_memory)] for name in uses_of
         ]
-        rows.append(["total", self.figures.shown("gpu_memory_bytes/total", as_memory)])
-        return joined(tag("figure", chart), table([("use", False), ("bytes", True)], rows, "GPU memory by use", "narrow"))
+        rows.append(["total", self.figures.format("gpu_memory_bytes/total", as_memory)])
+        return join(tag("figure", chart), table([("use", False), ("bytes", True)], rows, "GPU memory by use", "narrow"))
 
     def _help(self) -> Html:
         freed = self.figures.value("freed_step_time_s")
@@ -218,10 +218,10 @@ class _Job:
         rows: list[tuple[Child, Html, Child]] = [(NAMES[name], self._step_bar(name, now), self._saved(name)) for name in ranked]
         chart = tag("div", named_bars(rows, "Step time with one resource infinitely fast"), class_="short")
         cells: list[list[Child]] = [
-            [NAMES[name], self.figures.shown(f"freed_step_time_s/{step(name)}", as_time), self._saved(name)] for name in ranked
+            [NAMES[name], self.figures.format(f"freed_step_time_s/{step(name)}", as_time), self._saved(name)] for name in ranked
         ]
         head = [("infinitely fast", False), ("step", True), ("saves", True)]
-        return joined(tag("figure", chart), details("As a table", table(head, cells, "What would help", "narrow")))
+        return join(tag("figure", chart), details("As a table", table(head, cells, "What would help", "narrow")))
 
     def _step_bar(self, name: str, now: float) -> Html:
         value = self.figures.value(f"freed_step_time_s/{step(name)}")
@@ -248,7 +248,7 @@ class _Job:
         warned = self.figures.value("warnings")
         error = self.figures.value("expected_error")
         interval = interval_text(error, self.figures.value("step_time_s")) if error else ""
-        return joined(
+        return join(
             bullets(self.figures.value("assumptions")),
             tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None,
             tag("h3", "Where the expected error comes from") if error else None,

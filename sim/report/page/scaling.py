@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import merged_basis
-from sim.report.page.bars import ERROR_BARS, bar, named_bars, p90_error, reach, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, bar_scale, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.frame import PagePart, outcome, page
@@ -16,10 +16,10 @@ from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
 
-def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+def scaling_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
     """Return the page of a scaling table's *document*; some of its ``runs`` may have several ``jobs``, and some may be infeasible.
 
-    *read* are the inputs of all runs.
+    *descriptions* are the inputs of all runs.
     """
     figures = Figures(document, "run")
     places = [
@@ -28,12 +28,12 @@ def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) 
         for job in range(len(run.get("jobs", [run])))
     ]
     jobs = sorted({job for _, job in places})
-    ran = {job: [figures.inside(path) for path, own in places if own == job and "step_time_s" in figures.value(path)] for job in jobs}
+    ran = {job: [figures.subfigures(path) for path, own in places if own == job and "step_time_s" in figures.value(path)] for job in jobs}
     failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
     parts = [part for job, of_job in ran.items() if of_job for part in _parts(of_job, job, len(jobs) > 1)]
     parts += [_left_out(failed)] if failed else []
     rests_on = merged_basis([of_job.value("") for sizes in ran.values() for of_job in sizes])
-    parts += basis(Figures(rests_on, "basis"), read)
+    parts += basis(Figures(rests_on, "basis"), descriptions)
     name = document["runs"][0].get("workload") or "several jobs"
     hardware = next((of_job.value("hardware") for sizes in ran.values() for of_job in sizes), document["runs"][0].get("hardware", ""))
     sizes = next((of_job for of_job in ran.values() if of_job), [])
@@ -88,7 +88,7 @@ def _speed(sizes: Sequence[Figures]) -> Html:
         ChartPoint(
             gpus, rate, as_percent(efficiency(figures, sizes[0])),
             f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(figures, sizes[0]))}",
-            (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True, off_up=each,
+            (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True, error_up=each,
         )
         for figures, (gpus, rate), each in zip(sizes, rates, off, strict=True)
     ]  # fmt: skip
@@ -98,12 +98,12 @@ def _speed(sizes: Sequence[Figures]) -> Html:
 
 
 def _steps(sizes: Sequence[Figures]) -> Html:
-    scale = reach(sizes, "step_time_s")
+    scale = bar_scale(sizes, "step_time_s")
     rows: list[tuple[Child, Html, Child]] = [
         (
             pluralized(figures.value("gpus"), "GPU"),
             bar(figures, stall_pieces(figures), "step_time_s", scale, p90_error(figures)),
-            figures.shown("step_time_s", as_time),
+            figures.format("step_time_s", as_time),
         )
         for figures in sizes
     ]
@@ -114,9 +114,9 @@ def _steps(sizes: Sequence[Figures]) -> Html:
 def _table(sizes: Sequence[Figures]) -> Html:
     rows: list[list[Child]] = [
         [
-            figures.shown("gpus", as_number), figures.shown("nodes", as_number), figures.shown("step_time_s", as_time),
-            figures.shown("throughput_samples_per_s", as_number), as_percent(efficiency(figures, sizes[0])),
-            figures.shown("epoch_time_s", as_time), figures.shown("cost_per_epoch_usd", as_money),
+            figures.format("gpus", as_number), figures.format("nodes", as_number), figures.format("step_time_s", as_time),
+            figures.format("throughput_samples_per_s", as_number), as_percent(efficiency(figures, sizes[0])),
+            figures.format("epoch_time_s", as_time), figures.format("cost_per_epoch_usd", as_money),
         ]
         for figures in sizes
     ]  # fmt: skip

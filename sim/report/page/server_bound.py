@@ -9,21 +9,21 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.collective import size_axis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_time
 from sim.report.server_bound import MEANINGS
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
 
-def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of the *document* of a bandwidth bound, with the machine that was *read* for it."""
+def bound_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of the *document* of a bandwidth bound, with the machine that was *descriptions* for it."""
     figures = Figures(document, "collective")
-    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"
     set_up = f"{pluralized(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures))
-    return page(title, "collective", hero, [_needed(figures, rows), _table(rows), *basis(figures, read)], {"collective": document})
+    return page(title, "collective", hero, [_needed(figures, rows), _table(rows), *basis(figures, descriptions)], {"collective": document})
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
@@ -40,7 +40,7 @@ def verdict_of(rows: Sequence[Figures]) -> str:
 
 def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
-        (f"Ports, {name}", figures.shown(f"port_bytes_per_s/{name}", as_bandwidth), meaning) for name, meaning in MEANINGS.items()
+        (f"Ports, {name}", figures.format(f"port_bytes_per_s/{name}", as_bandwidth), meaning) for name, meaning in MEANINGS.items()
     ]
     return tiles(rows)
 
@@ -67,7 +67,7 @@ def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
-    cells: list[list[Child]] = [[row.shown("bytes", as_memory), *(_cell(row, name) for name in MEANINGS)] for row in rows]
+    cells: list[list[Child]] = [[row.format("bytes", as_memory), *(_cell(row, name) for name in MEANINGS)] for row in rows]
     head = [("model", True), *((name, True) for name in MEANINGS)]
     meanings = tag("ul", *(tag("li", tag("b", name), f": {meaning}") for name, meaning in MEANINGS.items()))
     return PagePart(
@@ -76,5 +76,5 @@ def _table(rows: Sequence[Figures]) -> PagePart:
 
 
 def _cell(row: Figures, name: str) -> Child:
-    needed = row.shown(f"needed_bytes_per_s/{name}", as_bandwidth)
-    return joined(needed, " *") if row.value(f"hidden/{name}") else needed
+    needed = row.format(f"needed_bytes_per_s/{name}", as_bandwidth)
+    return join(needed, " *") if row.value(f"hidden/{name}") else needed

@@ -20,13 +20,13 @@ _NAMED = 0.2
 """Share of the whole time above which a job's bar has a label."""
 
 
-def share_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a division's *document*, with the inputs that were *read* for it."""
+def share_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a division's *document*, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
     title = f"{workers_of(document)} loader workers per node of {document['hardware']} among {pluralized(jobs, 'job')}"
     hero = outcome(title, verdict_of(document), "", _tiles(figures))
-    return page(title, "share", hero, [_courses(figures), _table(figures), *basis(figures, read)], {"share": document})
+    return page(title, "share", hero, [_courses(figures), _table(figures), *basis(figures, descriptions)], {"share": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         (
             f"Last job ends, {policy['policy']}",
-            figures.shown(f"policies/{place}/makespan_s", as_time),
+            figures.format(f"policies/{place}/makespan_s", as_time),
             f"throughput {_signed(policy['throughput_gain'])}" if place else "baseline",
         )
         for place, policy in enumerate(figures.value("policies"))
@@ -62,8 +62,8 @@ def _courses(figures: Figures) -> PagePart:
         rows: list[tuple[Child, Html, Child]] = [
             (
                 job["workload"],
-                _job(figures.inside(f"policies/{place}/jobs/{number}"), longest, figures.value("policies/0/makespan_s")),
-                figures.shown(f"policies/{place}/jobs/{number}/end_s", as_time),
+                _job(figures.subfigures(f"policies/{place}/jobs/{number}"), longest, figures.value("policies/0/makespan_s")),
+                figures.format(f"policies/{place}/jobs/{number}/end_s", as_time),
             )
             for number, job in enumerate(policy["jobs"])
         ]
@@ -93,11 +93,11 @@ def _table(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place, policy in enumerate(figures.value("policies")):
         for number, job in enumerate(policy["jobs"]):
-            own = figures.inside(f"policies/{place}/jobs/{number}")
+            own = figures.subfigures(f"policies/{place}/jobs/{number}")
             rows.append([
-                policy["policy"], job["workload"], own.shown("gpus", as_number), own.shown("workers_per_gpu", as_number),
-                own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", as_plain),
-                own.shown("start_s", as_time), own.shown("end_s", as_time),
+                policy["policy"], job["workload"], own.format("gpus", as_number), own.format("workers_per_gpu", as_number),
+                own.format("throughput_samples_per_s", as_number), own.format("throughput_gain", _signed), own.format("epochs", as_plain),
+                own.format("start_s", as_time), own.format("end_s", as_time),
             ])  # fmt: skip
     titles = ["GPUs", "workers per GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]

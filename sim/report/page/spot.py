@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
+from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
-from sim.report.spot import policy_in_words, slower
+from sim.report.spot import policy_in_words, slowdown_text
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
@@ -19,13 +19,13 @@ _UNLIKE = 1e-3
 """Relative spread of a figure up to which its distribution counts as a single value."""
 
 
-def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a spot job's *document*, with the inputs that were *read* for it."""
+def spot_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a spot job's *document*, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{pluralized(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures), note_box("Assumed", document["notes"]))
-    parts = [_spread(figures), _course(figures), *basis(figures, read)]
+    parts = [_spread(figures), _course(figures), *basis(figures, descriptions)]
     return page(title, "spot", hero, parts, {"spot": document})
 
 
@@ -36,23 +36,23 @@ def verdict_of(document: Mapping[str, Any]) -> str:
         return f"On spot machines it takes {as_time(time)} and {as_money(cost)} on average; there is no on-demand price."
     saved = f"{'saves' if document['saving'] >= 0 else 'costs'} {100 * abs(document['saving']):.0f}%"
     more = " of the cost" if document["saving"] >= 0 else " more"
-    return f"Spot {saved}{more} and takes {slower(time, document['on_demand']['time_s'])}."
+    return f"Spot {saved}{more} and takes {slowdown_text(time, document['on_demand']['time_s'])}."
 
 
 def _tiles(figures: Figures) -> Html:
     error = figures.value("spot/cost_usd/error_of_mean")
     priced = figures.value("on_demand/cost_usd") is not None
-    demand = joined(figures.shown("on_demand/cost_usd", as_money), " on demand") if priced else None
+    demand = join(figures.format("on_demand/cost_usd", as_money), " on demand") if priced else None
     rows: list[tuple[str, Child, Child]] = [
-        ("Time, mean", figures.shown("spot/time_s/mean", as_time), joined(figures.shown("on_demand/time_s", as_time), " on demand")),
-        ("Cost, mean", figures.shown("spot/cost_usd/mean", as_money), demand),
-        ("Interruptions", figures.shown("spot/revocations", _few), joined(figures.shown("spot/lost_s", as_time), " of repeated work")),
+        ("Time, mean", figures.format("spot/time_s/mean", as_time), join(figures.format("on_demand/time_s", as_time), " on demand")),
+        ("Cost, mean", figures.format("spot/cost_usd/mean", as_money), demand),
+        ("Interruptions", figures.format("spot/revocations", _few), join(figures.format("spot/lost_s", as_time), " of repeated work")),
         (
             "Checkpoint every",
-            figures.shown("checkpoint/interval_s", as_time),
-            joined(figures.shown("checkpoint/count", as_number), " in total"),
+            figures.format("checkpoint/interval_s", as_time),
+            join(figures.format("checkpoint/count", as_number), " in total"),
         ),
-        ("Samples per second", figures.shown("throughput_samples_per_s", as_number), "with all workers"),
+        ("Samples per second", figures.format("throughput_samples_per_s", as_number), "with all workers"),
         (
             "Error of the mean",
             f"± {196 * error / figures.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",
@@ -69,13 +69,13 @@ def _few(value: float) -> str:
 def _spread(spot: Figures) -> PagePart:
     drawn = [curve for key, scale, unit, write in _SPREADS if (curve := _chart(spot, key, scale, unit, write)) is not None]
     rows: list[list[Child]] = [
-        [name, *(spot.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
+        [name, *(spot.format(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
         for name, path in (
             ("mean", "mean"), ("median", "p50"), ("90% within", "p90"), ("95% from", "low_95"), ("to", "high_95"),
         )
     ]  # fmt: skip
-    rows.append(["without interruptions", spot.shown("spot/undisturbed_time_s", as_time), "-"])
-    rows.append(["on demand", spot.shown("on_demand/time_s", as_time), spot.shown("on_demand/cost_usd", as_money)])
+    rows.append(["without interruptions", spot.format("spot/undisturbed_time_s", as_time), "-"])
+    rows.append(["on demand", spot.format("on_demand/time_s", as_time), spot.format("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
     same = None if drawn else tag("p", "All simulated runs take the same time: none is interrupted.")
     lead = f"{spot.value('trials')} simulated runs with random machine lifetimes: the share that finishes within a time and within a cost."
@@ -99,19 +99,21 @@ def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> H
     lines = [("front", [(point.x, point.y) for point in points])]
     lines += [("ideal", [(demand / scale, up.low), (demand / scale, up.high)])] if demand is not None else []
     caption = tag("figcaption", f"Dashed: on demand, {write(demand)}.") if demand is not None else None
-    return tag("figure", chart(turns(points), across, up, f"Share of simulated runs within a {key.partition('_')[0]}", lines), caption)
+    return tag(
+        "figure", chart(turning_points(points), across, up, f"Share of simulated runs within a {key.partition('_')[0]}", lines), caption
+    )
 
 
 def _course(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
-        ["workers", figures.shown("workers", as_number)],
-        ["startup of a machine", figures.shown("start_up_s", as_time)],
-        ["time until a replacement runs", figures.shown("replacement_s", as_time)],
-        ["checkpoint write time", figures.shown("checkpoint/write_s", as_time)],
-        ["checkpoint read time", figures.shown("checkpoint/read_s", as_time)],
-        ["samples between checkpoints", figures.shown("checkpoint/interval_samples", as_number)],
-        ["samples of the whole job", figures.shown("work_samples", as_number)],
-        ["speed with all workers", figures.shown("throughput_samples_per_s", as_rate)],
+        ["workers", figures.format("workers", as_number)],
+        ["startup of a machine", figures.format("start_up_s", as_time)],
+        ["time until a replacement runs", figures.format("replacement_s", as_time)],
+        ["checkpoint write time", figures.format("checkpoint/write_s", as_time)],
+        ["checkpoint read time", figures.format("checkpoint/read_s", as_time)],
+        ["samples between checkpoints", figures.format("checkpoint/interval_samples", as_number)],
+        ["samples of the whole job", figures.format("work_samples", as_number)],
+        ["speed with all workers", figures.format("throughput_samples_per_s", as_rate)],
     ]
     drawn = table([("", False), ("", True)], rows, "A run", "narrow")
     lead = f"After an interruption: {policy_in_words(figures.document)}"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sim.report.page.bars import ERROR_BARS, bar, named_bars, p90_error, reach, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, bar_scale, named_bars, p90_error, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, step, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, join, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
@@ -27,17 +27,17 @@ _MATTERS = 1.01
 """Influence up to which a field has no noticeable effect: half of the noise of repeated measurements (2-4%)."""
 
 
-def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a sweep's *document*, with the inputs that were *read* for its first point."""
+def sweep_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a sweep's *document*, with the inputs that were *descriptions* for its first point."""
     figures = Figures(document, "sweep")
-    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    rows = [figures.subfigures(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['workload']} on {document['hardware']}: {pluralized(document['points'], 'point')}"
     set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
     hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     parts = [part for place, key in enumerate(document["varied"]) if (part := _over(rows, key, place))]
     parts += [_steps(rows), _table(rows, document["varied"])] if rows else []
     parts += [_left_out(document["left_out"])] if document["left_out"] else []
-    parts += basis(figures, read)
+    parts += basis(figures, descriptions)
     return page(title, "sweep", hero, parts, {"sweep": document})
 
 
@@ -47,11 +47,11 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     if not rows:
         return "None of the points can run."
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
-    sentence = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
+    sentence = f"Fastest: {point_label(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
     priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
     cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
     if cheapest is not fastest:
-        sentence += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} per epoch."
+        sentence += f" Cheapest: {point_label(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} per epoch."
     influence = {key: times for key, times in document["influence"].items() if times is not None}
     most = max(influence, key=lambda key: influence[key], default=None)
     if most is None or len(influence) < 2:
@@ -63,7 +63,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     )
 
 
-def named(row: Mapping[str, Any]) -> str:
+def point_label(row: Mapping[str, Any]) -> str:
     """Return the varied fields of *row* as text, each with the last part of its key."""
     return ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in row["point"].items())
 
@@ -75,10 +75,10 @@ def _fixed(document: Mapping[str, Any]) -> str:
 
 
 def _tiles(figures: Figures) -> Html:
-    rows: list[tuple[str, Child, Child]] = [("Points", figures.shown("points", as_number), None)]
+    rows: list[tuple[str, Child, Child]] = [("Points", figures.format("points", as_number), None)]
     for key, times in figures.value("influence").items():
         if times is not None:
-            rows.append((key, figures.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from worst to best value"))
+            rows.append((key, figures.format(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from worst to best value"))
     return tiles(rows)
 
 
@@ -90,19 +90,19 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
         return None
     best = max(numbered, key=lambda row: row.value("throughput_samples_per_s"))
     groups = _grouped(numbered, key)
-    ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
+    ends = {group[-1].base_path for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
         ChartPoint(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
-            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
-            off_up=p90_error(row) if row is best or row.below in ends else 0.0,
+            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.base_path in ends,
+            error_up=p90_error(row) if row is best or row.base_path in ends else 0.0,
         )
         for row in numbered
     ]  # fmt: skip
     unit = numbered[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
-    ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.off_up, 1 + point.off_up)]
+    ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.error_up, 1 + point.error_up)]
     up = _axis("samples per second", ends_up, as_number)
     drawn = tag("figure", chart(points, across, up, f"Samples per second by {key}", _lines(numbered, key)))
     ident = f"over-{place}"
@@ -156,9 +156,9 @@ def _says(row: Figures) -> str:
 def _steps(rows: Sequence[Figures]) -> PagePart:
     stride = -(-len(rows) // _BARS)
     chosen = rows[::stride]
-    scale = reach(chosen, "step_time_s")
+    scale = bar_scale(chosen, "step_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, p90_error(row)), row.shown("step_time_s", as_time))
+        (point_label(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, p90_error(row)), row.format("step_time_s", as_time))
         for row in chosen
     ]
     bars = tag("div", named_bars(drawn, "Step time by cause, at each point"), class_="short long")
@@ -170,10 +170,10 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
 def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     cells: list[list[Child]] = [
         [
-            *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
-            row.shown("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
-            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
-            joined(row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-", _flag(row)),
+            *(row.value(f"point/{step(key)}") for key in varied), row.format("step_time_s", as_time),
+            row.format("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
+            row.format("epoch_time_s", as_time), row.format("cost_per_epoch_usd", as_money),
+            join(row.format("expected_error/median", as_percent) if row.value("expected_error") else "-", _flag(row)),
         ]
         for row in rows[:_ROWS]
     ]  # fmt: skip
@@ -192,6 +192,6 @@ def _flag(row: Figures) -> Html | None:
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:
-    listed = bullets(f"{named(row)}: {row['problem']}" for row in failed)
+    listed = bullets(f"{point_label(row)}: {row['problem']}" for row in failed)
     shown = listed if len(failed) <= _BARS else details(f"{len(failed)} points", listed)
     return PagePart("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from sim.events import Cause, WaitSpan, WorkSpan
 from sim.report.page.colours import fill
-from sim.report.page.markup import Child, Html, joined, tag
-from sim.report.page.use import Use, coarsened
+from sim.report.page.markup import Child, Html, join, tag
+from sim.report.page.use import Use, coarsen
 from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
 from sim.report.trace.excerpt import Excerpt, RankExcerpt
@@ -64,8 +64,8 @@ def timeline(run: Run, number: int, chosen: Excerpt, span: TimelineSpan, used: S
         names.append(tag("div", *(tag("div", name, class_="lane-name") for name, _ in rows), data_rank=place, hidden=place > 0))
         lanes.append(tag("div", *(tag("div", *marks, class_="lane") for _, marks in rows), data_rank=place, hidden=place > 0))
     kept = [use for place, use in enumerate(used) if use.peak >= NOTICED or place < LEAST_LINKS][:MOST_LINKS]
-    head = joined(tag("div", class_="axis"), *names, tag("div", "link utilization", class_="lane-name title"))
-    links = [tag("div", use.label, class_="lane-name tall", title=use.words) for use in kept]
+    head = join(tag("div", class_="axis"), *names, tag("div", "link utilization", class_="lane-name title"))
+    links = [tag("div", use.label, class_="lane-name tall", title=use.description) for use in kept]
     axis = tag("div", *_ticks(span), class_="axis", aria_hidden="true")
     title = tag("div", class_="title")
     canvas = tag(
@@ -193,9 +193,9 @@ def _link_lane(use: Use, span: TimelineSpan, bound: str) -> Html:
     marks = [
         tag(
             "div", class_="mark bound" if use.name == bound else "mark", style=f"{span.place(t0, t1)};height:{100 * min(1.0, share):.2f}%",
-            data_tip=f"{use.words}\n{as_percent(share)} of {use.capacity_in_words}\n{_when(t0, t1, span)}",
+            data_tip=f"{use.description}\n{as_percent(share)} of {use.capacity_in_words}\n{_when(t0, t1, span)}",
         )
-        for t0, t1, share in coarsened(use.shares, MOST_PIECES)
+        for t0, t1, share in coarsen(use.shares, MOST_PIECES)
         if share > 0
     ]  # fmt: skip
     return tag("div", *marks, class_="lane tall")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sim.report.resources import described
+from sim.report.resources import describe_resource
 from sim.report.trace.excerpt import Excerpt
 from sim.simulate import Run
 from sim.units import show
@@ -23,10 +23,10 @@ class Use:
     """The use of one recorded resource between two times (s); *shares* has its pieces: from, until (s), and share of its capacity."""
 
     name: str
-    words: str
+    description: str
     """Its description."""
     capacity: float
-    alike: int
+    count: int
     """How many resources of one node are used identically."""
     shares: Sequence[tuple[float, float, float]]
 
@@ -44,8 +44,8 @@ class Use:
     @property
     def label(self) -> str:
         """Return its name for a narrow column: for a link, its two ends."""
-        ends = re.search(r"\((.+) to (.+)\)(.*)$", self.words)
-        return f"{ends[1]} → {ends[2]}{ends[3]}" if ends else self.words
+        ends = re.search(r"\((.+) to (.+)\)(.*)$", self.description)
+        return f"{ends[1]} → {ends[2]}{ends[3]}" if ends else self.description
 
     @property
     def capacity_in_words(self) -> str:
@@ -64,13 +64,13 @@ def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
         capacity = run.log.capacity[name]
         ends = [*(time for time, _ in steps[1:]), end]
         shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
-        words, count = described(run, name)
+        words, count = describe_resource(run, name)
         words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
-        unsorted.append(Use(name, words, capacity, count, merged([part for part in shares if part[1] > part[0]])))
+        unsorted.append(Use(name, words, capacity, count, merge_shares([part for part in shares if part[1] > part[0]])))
     return {use.name: use for use in sorted(unsorted, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
 
 
-def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+def merge_shares(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
     """Return *shares* with adjacent pieces of equal value joined."""
     kept: list[tuple[float, float, float]] = []
     for start, end, share in shares:
@@ -84,12 +84,12 @@ def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
 def uses_document(use_of: dict[str, Use]) -> list[dict[str, Any]]:
     """Return the figures of *use_of* as a page embeds them; capacities are in bytes/s, except for cores and I/Os, which are counts."""
     return [
-        {"name": use.name, "means": use.words, "alike": use.alike, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
+        {"name": use.name, "means": use.description, "alike": use.count, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
         for use in use_of.values()
     ]
 
 
-def coarsened(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
+def coarsen(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
     """Return *shares* with the shortest pieces averaged into their neighbors until *most* are left, still finer than a screen shows."""
     kept = list(shares)
     while len(kept) > most:

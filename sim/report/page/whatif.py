@@ -9,19 +9,19 @@ from sim.analysis.bottleneck import Resource
 from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, named_bars, p90_error
 from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, joined, note_box, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
-from sim.report.whatif import LABELS, NAMES, little_or_nothing, machine_lines, matters
+from sim.report.whatif import LABELS, NAMES, has_effect, ineffective_lines, machine_lines
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
 
-def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a what-if's *document*, with the inputs that were *read* for it."""
+def whatif_page(document: Mapping[str, Any], descriptions: Descriptions | None = None) -> str:
+    """Return the page of a what-if's *document*, with the inputs that were *descriptions* for it."""
     figures = Figures(document, "whatif")
-    rows = [figures.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
+    rows = [figures.subfigures(f"resources/{place}") for place, row in enumerate(document["resources"]) if has_effect(row)]
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
         f"{pluralized(gpus, 'GPU')} on {pluralized(nodes, 'node')}, {pluralized(document['batch_per_gpu'], 'sample')} per GPU, "
@@ -30,7 +30,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
     title = f"{document['workload']} on {document['hardware']}: what if?"
     hero = outcome(title, verdict_of(figures, rows), set_up, _tiles(figures), note_box("Warnings", document["warnings"]))
     parts = [_ranking(figures, rows)]
-    parts += [*([_worth(rows)] if rows else []), *basis(figures, read)]
+    parts += [*([_worth(rows)] if rows else []), *basis(figures, descriptions)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
 
 
@@ -57,10 +57,10 @@ def _faster(resource: Resource) -> str:
 
 def _tiles(figures: Figures) -> Html:
     return tiles([
-        ("Step", figures.shown("step_time_s", as_time), None),
-        ("Epoch", figures.shown("epoch_time_s", as_time), None),
-        ("Cost per epoch", figures.shown("cost_per_epoch_usd", as_money), None),
-        ("Price", figures.shown("price_usd_per_h", as_price), None),
+        ("Step", figures.format("step_time_s", as_time), None),
+        ("Epoch", figures.format("epoch_time_s", as_time), None),
+        ("Cost per epoch", figures.format("cost_per_epoch_usd", as_money), None),
+        ("Price", figures.format("price_usd_per_h", as_price), None),
         *error_tile(figures),
     ])  # fmt: skip
 
@@ -73,14 +73,14 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     for row in rows:
         for kind, fill in _FILLS.items():
             name = NAMES[row.value("resource")] if kind == "twice" else ""
-            drawn.append((name, _bar(row, kind, fill, scale, now, off), row.shown(f"{kind}/step_time_s", as_time)))
+            drawn.append((name, _bar(row, kind, fill, scale, now, off), row.format(f"{kind}/step_time_s", as_time)))
     chart = (
         tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(figures))
         if rows
         else None
     )
     machines = {"faster_machines": figures.value("faster_machines")}
-    rest = [tag("p", line) for line in (*machine_lines(machines), *little_or_nothing(figures.value("resources")))]
+    rest = [tag("p", line) for line in (*machine_lines(machines), *ineffective_lines(figures.value("resources")))]
     lead = "Warm step with one resource 2x and infinitely fast, everything else unchanged."
     lead += f" {ERROR_BARS}" if rows and off else ""
     return PagePart("ranking", "Ranking", section("ranking", "Effect of faster resources", chart, *rest, lead=lead))
@@ -100,19 +100,19 @@ def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: floa
 
 def _key(figures: Figures) -> Html:
     items = [
-        joined(tag("span", class_="swatch", style=f"background:{fill}", aria_hidden="true"), LABELS[kind]) for kind, fill in _FILLS.items()
+        join(tag("span", class_="swatch", style=f"background:{fill}", aria_hidden="true"), LABELS[kind]) for kind, fill in _FILLS.items()
     ]
-    items.append(joined("dashed: current, ", figures.shown("step_time_s", as_time)))
+    items.append(join("dashed: current, ", figures.format("step_time_s", as_time)))
     return tag("ul", *(tag("li", item) for item in items), class_="key")
 
 
 def _worth(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
-            NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
-            row.shown("twice/cost_per_epoch_usd", as_money), row.shown("twice/break_even_price_usd_per_h", as_price),
-            _gain(row, "infinite"), row.shown("critical_path_s", as_time) if row.value("critical_path_s") > 0 else "-",
-            row.shown("shadow_price_s_per_percent", as_time) if row.value("shadow_price_s_per_percent") > 0 else "-", _enough(row),
+            NAMES[row.value("resource")], row.format("twice/step_time_s", as_time), _gain(row, "twice"),
+            row.format("twice/cost_per_epoch_usd", as_money), row.format("twice/break_even_price_usd_per_h", as_price),
+            _gain(row, "infinite"), row.format("critical_path_s", as_time) if row.value("critical_path_s") > 0 else "-",
+            row.format("shadow_price_s_per_percent", as_time) if row.value("shadow_price_s_per_percent") > 0 else "-", _enough(row),
         ]
         for row in rows
     ]  # fmt: skip
@@ -126,9 +126,9 @@ def _worth(rows: Sequence[Figures]) -> PagePart:
 
 
 def _gain(row: Figures, kind: str) -> Html:
-    return row.shown(f"{kind}/throughput_gain_percent", lambda percent: f"{percent:+.1f}%")
+    return row.format(f"{kind}/throughput_gain_percent", lambda percent: f"{percent:+.1f}%")
 
 
 def _enough(row: Figures) -> Child:
     value = row.value("enough_factor")
-    return "never" if value is None else "now" if value == 1.0 else row.shown("enough_factor", lambda times: f"{times:.2f}x")
+    return "never" if value is None else "now" if value == 1.0 else row.format("enough_factor", lambda times: f"{times:.2f}x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
-from sim.report.page.markup import Child, Figures, Html, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.words import as_money, as_time
 from sim.report.whole_job import length_text, part_name
 
@@ -26,13 +26,13 @@ def parts_key(jobs: list[Figures]) -> Html:
 def whole_job(job: Figures) -> Html:
     """Return the bar and the table of the ``whole_job`` of a run."""
     drawn = named_bars(
-        [(length_text(job.value("")), parts_bar(job, "time_s", job.value("time_s")), job.shown("time_s", as_time))],
+        [(length_text(job.value("")), parts_bar(job, "time_s", job.value("time_s")), job.format("time_s", as_time))],
         "Seconds of the whole job by part",
     )
     rows: list[list[Child]] = [
-        [joined(swatch(name), part_name(name)), job.shown(f"parts_s/{name}", as_time), job.share(f"parts_s/{name}", "time_s")]
+        [join(swatch(name), part_name(name)), job.format(f"parts_s/{name}", as_time), job.share(f"parts_s/{name}", "time_s")]
         for name, seconds in job.value("parts_s").items()
         if seconds > 0
     ]
-    rows.append(["total", job.shown("time_s", as_time), job.shown("cost_usd", as_money)])
-    return joined(tag("figure", drawn), table([("part", False), ("time", True), ("", True)], rows, "The whole job by part", "narrow"))
+    rows.append(["total", job.format("time_s", as_time), job.format("cost_usd", as_money)])
+    return join(tag("figure", drawn), table([("part", False), ("time", True), ("", True)], rows, "The whole job by part", "narrow"))

@@ -50,7 +50,7 @@ class Recording:
         micros = round(self._time * 1e6) - round(before * 1e6)
         return self._add(name, "COMP_NODE", after, {"is_cpu_op": host, SECONDS_KEY: seconds}, micros)
 
-    def late(self, seconds: float, after: After) -> int:
+    def add_lateness(self, seconds: float, after: After) -> int:
         """Add the *seconds* by which the slowest rank is late, during which the others wait."""
         return self.compute("slowest rank", seconds, after, host=True)
 
@@ -75,12 +75,14 @@ class Recording:
         return number
 
 
-def write_ranks(folder: Path, name: str, ranks: Iterable[Iterable[bytes]], made: str, communicators: Communicators | None = None) -> str:
+def write_ranks(
+    folder: Path, name: str, ranks: Iterable[Iterable[bytes]], nodes_of: str, communicators: Communicators | None = None
+) -> str:
     """Write the nodes of *ranks* (each as bytes) of the trace *name* into *folder*; return what was written.
 
-    *made* describes the source of the trace. Raise SpecError if writing fails.
+    *nodes_of* describes the source of the trace. Raise SpecError if writing fails.
     """
-    head = metadata_bytes(producer=f"stallsim {__version__}", scenario=made)
+    head = metadata_bytes(producer=f"stallsim {__version__}", scenario=nodes_of)
     files: dict[str, str | bytes] = {f"{name}.{rank}.et": head + b"".join(nodes) for rank, nodes in enumerate(ranks)}
     count = len(files)
     if communicators is not None:

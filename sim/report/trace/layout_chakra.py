@@ -128,7 +128,7 @@ class _Stage:
         self._compute(name, rest)
         late = self.scene.noise.mean.inside * time.compute
         if late:
-            self.stream = [self.made.late(late, self.stream)]
+            self.stream = [self.made.add_lateness(late, self.stream)]
 
     def _copy(self, copy: Copy) -> None:
         name = COPIES[copy.what]
@@ -182,7 +182,7 @@ class _Stage:
             self.ended[start.tag] = after
             return
         if late:
-            after = [self.made.late(late, self.stream), *after]
+            after = [self.made.add_lateness(late, self.stream), *after]
         if start.copied_bytes:  # on a separate stream, so it is recorded as host work
             after = [self.made.compute("copies during compute", memory_time(start.copied_bytes, self.scene.node.gpu), after, host=True)]
         sent = self.made.collective(describe_tag(start.tag), start.op, start.nbytes, start.communicator, size, after)

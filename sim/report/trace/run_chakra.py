@@ -98,7 +98,7 @@ def _collective(run: Run, recording: Recording, exchange: _Exchange, after: Sequ
     job, plan, work = run.jobs[0].job, run.rings[0], exchange.work
     ranks = plan.ranks if plan is not None else 1
     if exchange.late > _INSTANT:
-        after = [recording.late(exchange.late, after)]
+        after = [recording.add_lateness(exchange.late, after)]
     return recording.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 

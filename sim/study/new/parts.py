@@ -76,7 +76,7 @@ class PartChoice:
 Part = TypeVar("Part", bound=BaseModel)
 
 
-def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
+def find_part(kind: type[Part], name: str, folder: str, option: str) -> Part:
     """Return the catalogue's part *name*. Raise SpecError, with *option* and suggestions, if *folder* has no such part."""
     stem = next((stem for stem in catalogue(folder) if stem.lower() == name.lower()), None)
     if stem is None:
@@ -96,18 +96,18 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
 def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
     """Return the GPU that *wanted* names, or else the print. Raise SpecError if neither identifies a GPU of the catalogue."""
     if wanted is not None:
-        return part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
+        return find_part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
     if len(wiring.gpu_names) > 1:
         raise SpecError(f"{file}: GPUs of several kinds ({', '.join(map(shorten, wiring.gpu_names[:4]))}); a node has one GPU model")
     if wiring.gpu_names:
         name = named_like(wiring.gpu_names[0])
         if name is None:
             raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalog")
-        return part(Gpu, name, GPUS, "--gpu")
+        return find_part(Gpu, name, GPUS, "--gpu")
     if len(wiring.devices) > 1 and len({PCI_DEVICES.get(device) for device in wiring.devices}) > 1:
         raise SpecError(f"{file}: GPUs of several kinds (PCI devices {', '.join(map(hex, wiring.devices))}); a node has one GPU model")
     if wiring.devices and wiring.devices[0] in PCI_DEVICES:
-        return part(Gpu, PCI_DEVICES[wiring.devices[0]], GPUS, "--gpu")
+        return find_part(Gpu, PCI_DEVICES[wiring.devices[0]], GPUS, "--gpu")
     return _by_capability(wiring.compute_capability, file)
 
 
@@ -228,7 +228,7 @@ def _by_cpuid(processor: Processor) -> str | None:
 def find_transport(cards: tuple[Card, ...], wanted: str | None) -> PartChoice:
     """Return the transport class of the NICs."""
     if wanted is not None:
-        part(Transport, wanted, TRANSPORTS, "--transport")
+        find_part(Transport, wanted, TRANSPORTS, "--transport")
         return PartChoice(wanted.lower(), "given")
     if not cards:
         return PartChoice("tcp", "not in the topology; an Ethernet card is assumed")

@@ -57,9 +57,9 @@ def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequenc
     return each(function, items, processes)
 
 
-def refiner(alone: LocalRefiner, crew: Workers | None) -> Refine:
-    """Return a function that refines with *crew* in the placed_layout that *alone* does."""
-    return alone if crew is None else _Waves(alone, crew)
+def refiner(local: LocalRefiner, crew: Workers | None) -> Refine:
+    """Return a function that refines with *crew* in the placed_layout that *local* does."""
+    return local if crew is None else _Waves(local, crew)
 
 
 _Name = tuple[int, Level]

@@ -44,7 +44,7 @@ Marks = NDArray[numpy.bool_]
 class ShareShape(NamedTuple):
     """Bytes and parameters of the units of the model on one rank of a share, summed up to each block."""
 
-    kept: FloatRow
+    kept_bytes: FloatRow
     """Bytes of activations of one micro-batch."""
     dense: FloatRow
     experts: FloatRow
@@ -193,7 +193,7 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
     weights, gradients, states = widths(setting.workload, options)
     late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients appear as activations go
     kept, dense, experts = (
-        _chunked(geometry, rows) for rows in zip(*((each.kept, each.dense, each.experts) for each in held), strict=True)
+        _chunked(geometry, rows) for rows in zip(*((each.kept_bytes, each.dense, each.experts) for each in held), strict=True)
     )
     level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
     shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
@@ -248,7 +248,10 @@ def _gather(
     )
     unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTHS[options.reduction]), 0.0)
     if geometry.pipeline == 1:
-        up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
+        up_to = (
+            numpy.stack([each.kept_bytes for each in held])[:, 1:]
+            + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
+        )
         bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
     bytes_ += unreduced
 

@@ -234,7 +234,7 @@ class _Recurrence:
     def _send(self, source: int, target: int, nbytes: float) -> float:
         key = source, target, nbytes
         if key not in self.sends:
-            self.sends[key] = self.scene.prices.least_send(*key)
+            self.sends[key] = self.scene.prices.least_send_time(*key)
         return self.sends[key]
 
     # --- groups ---------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class _Recurrence:
         if check:
             rank.host += check
             late = max(late, rank.host - now)
-        seconds = prices.least(0 if shared else stage, start.axis, start.op, start.nbytes)
+        seconds = prices.least_time(0 if shared else stage, start.axis, start.op, start.nbytes)
         if not shared:
             ready = now + late + memory_time(start.copied_bytes, self.scene.times[stage].gpu)
             begin = max(ready, rank.queues.get(start.communicator, 0.0))

@@ -63,7 +63,7 @@ class Groups:
         meetings, shared, step = self.meetings, start.axis in SHARED, self.account.step
         price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (step, start.tag) if shared else (step, self.number, start.tag)
-        members, kernels = (meetings.shared[start.tag], meetings.kernels) if shared else (1, [self.kernels])
+        members, kernels = (meetings.stage_counts[start.tag], meetings.kernels) if shared else (1, [self.kernels])
         meeting = meetings.get_or_create(key, start.tag, price, members, kernels)
         meeting.more_prices = tuple(
             meetings.scene.prices.price(0 if shared else self.number, start.axis, *each) for each in start.more_messages

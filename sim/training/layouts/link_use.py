@@ -25,7 +25,7 @@ def links_of_groups(prices: LayoutPrices, stage: int, axis: GroupAxis, op: Op, n
 
 def links_of_sends(prices: LayoutPrices, source: int, target: int, nbytes: float) -> list[LinkUse]:
     """Return the links that sends of *nbytes* from stage *source* to *target* use on the first node of *source* and between nodes."""
-    sent = [prices.one_send(ends, nbytes).links for ends in prices.ends(source, target)]
+    sent = [prices.one_send(ends, nbytes).links for ends in prices.send_pairs(source, target)]
     sharing = Counter(link.name.removeprefix(f"{OUT} ") for links in sent for link in links if link.name.startswith(OUT))
     return _uses(prices, prices.nodes_of(source), prices.send(source, target, nbytes), sharing)
 

@@ -114,11 +114,11 @@ def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, rea
 
 @dataclass
 class RankLoader:
-    """The loader of one rank during a run. It begins with no batches built if *empty*, otherwise with as many as it may build ahead."""
+    """The loader of one rank during a run. It begins with no batches built if *starts_empty*, else with as many as it may build ahead."""
 
     feed: Feed
-    empty: bool
-    taken: list[float] = field(default_factory=list)
+    starts_empty: bool
+    take_times: list[float] = field(default_factory=list)
     """Time (s) at which each micro-batch was taken."""
     workers: list[float] = field(default_factory=list)
     """Time (s) at which each worker becomes free."""
@@ -130,16 +130,16 @@ class RankLoader:
     def __post_init__(self) -> None:
         each = self.feed.read + self.feed.prep  # evenly spread starts, as in `sim.training.input_pipeline`
         count = max(1, self.feed.workers)
-        self.workers = [each * worker / count if self.empty else 0.0 for worker in range(count)]
+        self.workers = [each * worker / count if self.starts_empty else 0.0 for worker in range(count)]
 
     def next(self, now: float) -> tuple[float, list[tuple[Cause, str, float]]]:
         """Return when the micro-batch requested at *now* (s) is ready, and its limits, each with the time (s) until which it applies."""
-        feed, number = self.feed, len(self.taken)
-        if number < feed.ahead and not self.empty:
-            self.taken.append(now)
+        feed, number = self.feed, len(self.take_times)
+        if number < feed.ahead and not self.starts_empty:
+            self.take_times.append(now)
             return now, []
         worker = number % len(self.workers)
-        allowed = now if not feed.ahead else self.taken[number - feed.ahead] if number >= feed.ahead else 0.0
+        allowed = now if not feed.ahead else self.take_times[number - feed.ahead] if number >= feed.ahead else 0.0
         begins = max(self.workers[worker], allowed, self.disk if feed.disk > 0 else 0.0)
         read = begins + max(feed.disk, feed.read)
         self.disk = begins + feed.disk
@@ -148,5 +148,5 @@ class RankLoader:
         self.workers[worker] = built
         self.ready = max(self.ready, built)
         ready = max(now, self.ready)
-        self.taken.append(ready)
+        self.take_times.append(ready)
         return ready, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]

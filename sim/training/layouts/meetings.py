@@ -88,7 +88,7 @@ class Meetings:
         self._done: Counter[int] = Counter()
 
     @cached_property
-    def shared(self) -> Mapping[Tag, int]:
+    def stage_counts(self) -> Mapping[Tag, int]:
         """Return the number of stages that take part in each operation across stages."""
         starts = (each for program in self.scene.programs for each in program if isinstance(each, Start))
         return Counter(start.tag for start in starts if start.axis in SHARED)

@@ -63,7 +63,7 @@ class Messages:
         self.sending += self.sent_ahead
         self.sent_ahead = []
 
-    def sent(self) -> SimProcess:
+    def wait_for_sends(self) -> SimProcess:
         """Hold compute until this stage's sends are complete: a send and the following receive are one call, for which compute waits."""
         for message in self.sending:
             if not (message.all_ready.triggered if self.sockets else message.is_over):

@@ -92,7 +92,7 @@ class RankVariation:
         stage = slowest(replicas, groups, of_groups, self.tokens_cv)
         return StageSpread(inside, stage, slowest(replicas, groups * self.stages, of_groups, self.tokens_cv) - stage)
 
-    def drawn(self, seed: int) -> Iterator[Sequence[StageSpread]]:
+    def draw(self, seed: int) -> Iterator[Sequence[StageSpread]]:
         """Yield the spread of each stage for step after step, with a separate random stream for each component."""
         persistent = self.persistent_cv * stream(seed, "persistent layout").standard_normal((self.stages, self.replicas, self.replica))
         jitter, tokens = stream(seed, "compute layout"), stream(seed, "tokens layout")
@@ -114,7 +114,7 @@ class LayoutNoise:
         self.mean = ranks.expected()
         self.draws = seed is not None
         """Whether the spread is drawn for each step."""
-        self._next = ranks.drawn(seed) if seed is not None else iter(())
+        self._next = ranks.draw(seed) if seed is not None else iter(())
         self._steps: list[Sequence[StageSpread]] = []
 
     def at(self, step: int, stage: int) -> StageSpread:

@@ -57,11 +57,11 @@ class _GroupPlacement(NamedTuple):
 
 
 class PlannedGroup(NamedTuple):
-    """The ranks of a group, the plan of its collectives, and the name of the slot to which the stage's first node belongs (*own*)."""
+    """The ranks of a group, the plan of its collectives, and the name of the slot to which the stage's first node belongs (*slot_name*)."""
 
     ranks: tuple[int, ...]
     plan: CollectivePlan
-    own: str
+    slot_name: str
 
 
 @dataclass(eq=False)
@@ -165,17 +165,17 @@ class LayoutPrices:
         """Return *load*, of messages inside a unit of stage *number*, by live link, and register the links."""
         return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
-    def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
+    def least_time(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
         """Return a lower bound (s) on the time of *op* on *nbytes* for the first rank of *stage*."""
         if self.mesh.is_even:
             return self.outline(stage, axis, op, nbytes).price.uncontended_time
         return self.plans(stage, axis)[0].plan.cost(nbytes, op).uncontended_time  # other groups may run at other times
 
-    def least_send(self, source: int, target: int, nbytes: float) -> float:
+    def least_send_time(self, source: int, target: int, nbytes: float) -> float:
         """Return a lower bound (s) on the time of a message from the first rank of stage *source* to the first of *target*."""
         if self.mesh.is_even:
             return self.send(source, target, nbytes).uncontended_time
-        return self.one_send(self.ends(source, target)[0], nbytes).price.uncontended_time
+        return self.one_send(self.send_pairs(source, target)[0], nbytes).price.uncontended_time
 
     def plans(self, stage: int, axis: GroupAxis) -> list[PlannedGroup]:
         """Return the plans of the groups of *axis* in *stage* that have ranks on the stage's first node."""
@@ -186,7 +186,7 @@ class LayoutPrices:
         """Return the plan of the collectives of *ranks*."""
         return self._plan(ranks, self.mesh.place(ranks[0])[0])[0]
 
-    def ends(self, source: int, target: int) -> list[tuple[int, int]]:
+    def send_pairs(self, source: int, target: int) -> list[tuple[int, int]]:
         """Return the ranks of stage *source* on its first node, each with its peer in stage *target*."""
         mesh = self.mesh
         first = mesh.rank(pipeline=source)
@@ -368,7 +368,7 @@ class LayoutPrices:
     def _send_price(self, source: int, target: int, nbytes: float) -> GroupPrice:
         mesh = self.mesh
         node, _ = mesh.place(mesh.rank(pipeline=source))
-        ends = self.ends(source, target)
+        ends = self.send_pairs(source, target)
         step = ends[0][1] - ends[0][0]
         places = tuple((mesh.place(rank)[1], mesh.place(other)[1], mesh.place(other)[0] == node) for rank, other in ends)
         where = (node, *(mesh.place(other)[0] for _, other in ends)) if self._structured else ()
@@ -410,7 +410,7 @@ class LayoutPrices:
             if node == other:
                 continue
             if (gpu, onto) not in sent:
-                sent[gpu, onto] = self._sends.sent((node, gpu), (other, onto), nbytes)
+                sent[gpu, onto] = self._sends.node_streams((node, gpu), (other, onto), nbytes)
             streams.append(SwitchStream(node, other, sent[gpu, onto], count))
         load = self._switches.load(streams)
         for name in load:

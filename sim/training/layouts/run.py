@@ -140,7 +140,7 @@ class Stage(Rank):
 
     def _load(self, _: Load, __: int) -> SimProcess:
         """Wait for the next micro-batch."""
-        yield from self.messages.sent()
+        yield from self.messages.wait_for_sends()
         if self.loader is None:
             return
         start = self.env.now
@@ -153,12 +153,12 @@ class Stage(Rank):
                 start = max(start, end)
 
     def _work(self, work: Work, _: int) -> SimProcess:
-        yield from self.messages.sent()
+        yield from self.messages.wait_for_sends()
         yield from self.kernels.work(work)
 
     def _update(self, _: Update, __: int) -> SimProcess:
         self.messages.hold()
-        yield from self.messages.sent()
+        yield from self.messages.wait_for_sends()
         yield from self.kernels.update()
 
 

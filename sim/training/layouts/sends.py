@@ -48,12 +48,12 @@ class Sends(NamedTuple):
         price = GroupPrice(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _BLOCKS, nbytes / seconds)
         return Outline(price, tuple(LinkShare(link, 0.0, limit, amount) for link, amount in load.items()))
 
-    def sent(self, source: Place, target: Place, nbytes: float) -> NodeStreams:
+    def node_streams(self, source: Place, target: Place, nbytes: float) -> NodeStreams:
         """Return the stream of a message from *source* to *target* on links between nodes."""
         edge = self._edge(source, target)
         if not self.sockets:
-            return edge.sent(nbytes, SIMPLE)
-        return edge.sent(math.inf, SIMPLE)._replace(nic_load=self._on_nic(self.sockets), wire_load=1.0)
+            return edge.node_streams(nbytes, SIMPLE)
+        return edge.node_streams(math.inf, SIMPLE)._replace(nic_load=self._on_nic(self.sockets), wire_load=1.0)
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
         """Return the price of sends over Gloo: a notice from the receiver, then the data (gloo/transport/tcp/pair.cc)."""

@@ -19,7 +19,7 @@ def run(gpu: str, gpus: int, sequence: int | None = 2048, framework: str = "mega
     training = SimpleNamespace(parallel=Parallel(**parallel))
     workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None, sequence=sequence))
     layout = SimpleNamespace(
-        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own=None
+        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None
     )
     return SimpleNamespace(layout=layout, workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sim.report.page.bars import ERROR_BARS, BarPiece, bar, p90_error, reach, stalls
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, bar_scale, p90_error, stalls
 from sim.report.page.markup import Figures
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
@@ -43,7 +43,7 @@ def test_an_error_bar_ends_where_nine_in_ten_predictions_do() -> None:
     """Oracle: by hand. A second that may be wrong by a quarter ends at 0.75 and 1.25 s of the 2.5 s that fill the width."""
     figures = Figures({**DOCUMENT, "expected_error": {"p90": 0.25}}, "run")
     assert p90_error(figures) == 0.25 and p90_error(Figures(DOCUMENT, "run")) == 0.0
-    assert reach([figures, Figures({"step_time_s": 2.0, "expected_error": None}, "run")], "step_time_s") == 2.0
+    assert bar_scale([figures, Figures({"step_time_s": 2.0, "expected_error": None}, "run")], "step_time_s") == 2.0
     drawn = bar(figures, [BarPiece("stalls_s/compute", "compute", "compute", "says")], "step_time_s", 2.5, p90_error(figures))
     assert 'class="off" style="left:30.00%;width:20.00%"' in drawn
     assert 'class="off"' not in bar(figures, [], "step_time_s", 2.5)

@@ -23,7 +23,7 @@ from sim.report.page.chart import (
     chart,
     error_bars,
     linear_axis,
-    turns,
+    turning_points,
     with_errors,
 )
 from tests.report.page.reading import Page
@@ -68,7 +68,7 @@ def test_a_linear_axis_is_even(one: float, other: float) -> None:
 
 def test_the_best_have_their_name_whatever_is_in_the_way() -> None:
     crowd = [ChartPoint(1 + place % 10 / 10, 1 + place // 10 / 10, "another", "", (("a", 1.0), ("b", 1.0))) for place in range(100)]
-    best = ChartPoint(1.45, 1.45, "the best", "", (("a", 1.0), ("b", 1.0)), best=True, named=True)
+    best = ChartPoint(1.45, 1.45, "the best", "", (("a", 1.0), ("b", 1.0)), best=True, is_labeled=True)
     page = Page(chart([*crowd, best], axis("x", [1, 2], str), axis("y", [1, 2], str), "label"))
     assert [text.text for text in page.all("text", class_="label")] == ["the best"]
     assert "best" in page.all("circle")[-1].attributes["class"].split()  # it lies on top
@@ -98,13 +98,15 @@ def _labels(points: list[ChartPoint]) -> list[str]:
 def test_points_on_one_place_share_a_name() -> None:
     """Oracle: two dots whose centres are nearer than two radii overlap, so a name of one alone would hide the other."""
     at = (("a", 1.0), ("b", 1.0))
-    one, same, near, far = (ChartPoint(x, 2.0, name, "", at, named=True) for name, x in zip("1234", (2.0, 2.0, 2.01, 4.0), strict=True))
+    one, same, near, far = (
+        ChartPoint(x, 2.0, name, "", at, is_labeled=True) for name, x in zip("1234", (2.0, 2.0, 2.01, 4.0), strict=True)
+    )
     assert _labels([one, far]) == ["1", "4"]
     assert _labels([one, same, far]) == ["1, 2", "4"]
     assert _labels([one, same, near, far]) == ["1, 2 and 1 more", "4"]
     unnamed = ChartPoint(2.0, 2.0, "5", "", at)
     assert _labels([one, unnamed, far]) == ["1", "4"]
-    best = ChartPoint(2.0, 2.0, "6", "", at, best=True, named=True)
+    best = ChartPoint(2.0, 2.0, "6", "", at, best=True, is_labeled=True)
     assert _labels([one, best, far]) == ["6, 1", "4"]
     assert _labels([one, one, far]) == ["1", "4"]
 
@@ -113,7 +115,7 @@ def test_few_names_fit_a_phone_too() -> None:
     """Oracle: a narrow chart writes its few names in letters of 23 instead of 13 (page.css), which must end before the chart does."""
     css = (ROOT / "sim/report/page/page.css").read_text(encoding="utf-8")
     [size] = re.findall(r"\.chart\.few \.label\{[^}]*font-size:(\d+)px", css)
-    point = ChartPoint(5.0, 2.0, "batch 64", "", (("a", 1.0), ("b", 1.0)), named=True)
+    point = ChartPoint(5.0, 2.0, "batch 64", "", (("a", 1.0), ("b", 1.0)), is_labeled=True)
     [label] = Page(chart([point], axis("x", [1, 5], str), axis("y", [1, 6], str), "label")).all("text", class_="label")
     wide = 6.6 * len(point.name) * int(size) / 13
     at = float(label.attributes["x"])
@@ -122,7 +124,7 @@ def test_few_names_fit_a_phone_too() -> None:
 
 def test_a_name_keeps_off_lines_where_there_is_room() -> None:
     """Oracle: without the line the name stands at the dot's right, on its height; the line takes that place, and the one at its left."""
-    point = ChartPoint(3.0, 2.0, "name", "", (("a", 1.0), ("b", 1.0)), named=True)
+    point = ChartPoint(3.0, 2.0, "name", "", (("a", 1.0), ("b", 1.0)), is_labeled=True)
     across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
     free, crossed = (
         Page(chart([point], across, up, "label", lines)).all("text", class_="label")[0].attributes
@@ -135,7 +137,7 @@ def test_a_name_keeps_off_lines_where_there_is_room() -> None:
 
 def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     """Oracle: the axis' own inverse. Ends are at -20% and +20%; a bar that the axis cuts off has no end mark there."""
-    point = ChartPoint(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), off=0.2, off_up=0.2)
+    point = ChartPoint(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), error=0.2, error_up=0.2)
     across, up = axis("x", with_errors([point]), str), linear_axis("y", [0.0, 6.0], str)
     flat, upright = (path.attributes["d"] for path in Page(chart([point], across, up, "label")).all("path", class_="error"))
     left, right = (float(found) for found in re.findall(r"[MH]([\d.]+)", flat))
@@ -152,7 +154,9 @@ def test_error_bars_of_a_crowd_are_faint_but_for_the_best() -> None:
     """Every point has its bar; more points than a chart has lines of names would lie behind bars as strong as those of the best."""
 
     def drawn(count: int) -> tuple[int, int, str]:
-        points = [ChartPoint(1.0 + place, 5.0, "name", "says", (("a", 1.0), ("b", 5.0)), best=place < 2, off=0.2) for place in range(count)]
+        points = [
+            ChartPoint(1.0 + place, 5.0, "name", "says", (("a", 1.0), ("b", 5.0)), best=place < 2, error=0.2) for place in range(count)
+        ]
         page = Page(chart(points, axis("x", with_errors(points), str), linear_axis("y", [0.0, 6.0], str), "label"))
         return len(page.all("path", class_="error")), len(page.all("path", class_="faint")), error_bars(points)
 
@@ -162,7 +166,9 @@ def test_error_bars_of_a_crowd_are_faint_but_for_the_best() -> None:
 
 def test_numbers_fit_a_phone_in_any_number() -> None:
     """Lines of a table are named by their numbers: those are large enough to read on a phone, and lie on nothing there either."""
-    points = [ChartPoint(2.0**place, float(place % 5), str(place + 1), "says", (("a", 1.0), ("b", 5.0)), named=True) for place in range(11)]
+    points = [
+        ChartPoint(2.0**place, float(place % 5), str(place + 1), "says", (("a", 1.0), ("b", 5.0)), is_labeled=True) for place in range(11)
+    ]
     page = Page(chart(points, axis("x", [point.x for point in points], str), linear_axis("y", [0.0, 4.0], str), "label"))
     assert "few" in page.all("div")[0].attributes["class"].split()
     assert {label.text for label in page.all("text", class_="label")} == {point.name for point in points}
@@ -200,4 +206,4 @@ def test_a_curve_has_dots_where_it_turns_and_none_in_an_upright_part() -> None:
     """By hand: of 20 shares at 12.2 hours and two beyond, the first, the last of the upright part and both others."""
     xs = [12.2] * 20 + [12.7, 13.8]
     points = [ChartPoint(x, float(place), "", "", (("", x), ("", 0.0))) for place, x in enumerate(xs)]
-    assert [point.y for point in turns(points)] == [0.0, 19.0, 20.0, 21.0]
+    assert [point.y for point in turning_points(points)] == [0.0, 19.0, 20.0, 21.0]

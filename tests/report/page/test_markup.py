@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.markup import Figures, command_line, joined, note_box, table, tag, tiles
+from sim.report.page.markup import Figures, command_line, join, note_box, table, tag, tiles
 from sim.report.page.words import as_money, as_time
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
@@ -20,18 +20,18 @@ def test_whatever_is_written_comes_back(text: str, value: str) -> None:
 
 
 def test_elements_are_not_escaped_again_and_nothing_is_left_out() -> None:
-    assert joined(tag("b", "1 < 2"), None, " & ") == "<b>1 &lt; 2</b> &amp; "
+    assert join(tag("b", "1 < 2"), None, " & ") == "<b>1 &lt; 2</b> &amp; "
     assert tag("td", "x", class_="figure", scope=None, hidden=True, width=1.5) == '<td class="figure" hidden width="1.5">x</td>'
 
 
 def test_figures_say_where_they_stand() -> None:
     document = {"jobs": [{"a": {"b": 0.25}, "whole": 0.5, "none": None}]}
-    figures = Figures(document, "run").inside("jobs/0")
-    assert figures.shown("a/b", as_time) == '<data value="0.25" data-at="run/jobs/0/a/b">250 ms</data>'
+    figures = Figures(document, "run").subfigures("jobs/0")
+    assert figures.format("a/b", as_time) == '<data value="0.25" data-at="run/jobs/0/a/b">250 ms</data>'
     assert figures.share("a/b", "whole") == '<data value="0.5" data-at="run/jobs/0/a/b" data-over="run/jobs/0/whole">50.0%</data>'
-    assert figures.shown("none", as_money) == "-"
+    assert figures.format("none", as_money) == "-"
     embedded = '<script type="application/json" id="json-run">{"jobs": [{"a": {"b": 0.25}, "whole": 0.5}]}</script>'
-    assert assert_figures_are_the_documents(Page(embedded + figures.shown("a/b", as_time) + figures.share("a/b", "whole"))) == 2
+    assert assert_figures_are_the_documents(Page(embedded + figures.format("a/b", as_time) + figures.share("a/b", "whole"))) == 2
 
 
 def test_a_table_has_heads_for_rows_and_columns() -> None:

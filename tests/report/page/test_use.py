@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.report.page.timeline import shown_span
-from sim.report.page.use import Use, coarsened, merged, uses
+from sim.report.page.use import Use, coarsen, merge_shares, uses
 from sim.report.trace.excerpt import excerpt
 from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import found
@@ -26,10 +26,10 @@ def laid(parts: list[tuple[float, float]]) -> list[tuple[float, float, float]]:
 @given(STEPS, st.integers(1, 20))
 def test_rough_steps_keep_the_mean(parts: list[tuple[float, float]], most: int) -> None:
     shares = laid(parts)
-    rougher = coarsened(shares, most)
+    rougher = coarsen(shares, most)
     assert len(rougher) <= max(most, 1) and (rougher[0][0], rougher[-1][1]) == (shares[0][0], shares[-1][1])
     assert Use("", "", 1, 1, rougher).mean == pytest.approx(Use("", "", 1, 1, shares).mean, abs=1e-9)
-    assert Use("", "", 1, 1, merged(shares)).mean == pytest.approx(Use("", "", 1, 1, shares).mean, abs=1e-9)
+    assert Use("", "", 1, 1, merge_shares(shares)).mean == pytest.approx(Use("", "", 1, 1, shares).mean, abs=1e-9)
 
 
 @pytest.mark.parametrize("case", ["exchange", "one GPU", "NVSwitch"])
@@ -58,7 +58,7 @@ def test_gradients_fill_the_nic() -> None:
     sent = nic.mean * nic.capacity * (span.end - span.start) / len(span.ends)
     nbytes = 4.0 * run.jobs[0].job.workload.model.parameters
     assert nbytes * 0.9 <= sent <= 2 * nbytes
-    assert nic.words.startswith("NIC 0, 10 Gbps") and nic.label == "NIC0 → network" and 0 < nic.mean <= nic.peak <= 1.0001
+    assert nic.description.startswith("NIC 0, 10 Gbps") and nic.label == "NIC0 → network" and 0 < nic.mean <= nic.peak <= 1.0001
 
 
 def test_resources_are_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sim.cli import main
 from sim.report.page.whatif import whatif_page
-from sim.report.whatif import matters
+from sim.report.whatif import has_effect
 from tests.report.page.browser import browser, opened
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 
@@ -38,7 +38,7 @@ def test_bars_are_step_times(written: Path) -> None:
     off = documents["whatif"]["expected_error"]["p90"]
     scale = max(*((1 + off) * time for time in times), documents["whatif"]["step_time_s"])
     assert widths == pytest.approx([100 * time / scale for time in times], abs=1e-3)
-    assert len(bars) == 2 * sum(matters(row) for row in documents["whatif"]["resources"])
+    assert len(bars) == 2 * sum(has_effect(row) for row in documents["whatif"]["resources"])
     errors = [re.findall(r"left:([\d.]+)%;width:([\d.]+)%", bar.attributes["style"])[0] for bar in page.all("i", class_="off")]
     by_hand = [(100 * (1 - off) * time / scale, 200 * off * time / scale) for time in times]
     assert [tuple(map(float, ends)) for ends in errors] == [pytest.approx(ends, abs=0.02) for ends in by_hand]
@@ -56,7 +56,7 @@ def test_the_verdict_is_the_first_resource(written: Path) -> None:
 
 def test_where_nothing_helps_it_says_so(written: Path) -> None:
     document = json.loads((written.parent / "whatif.json").read_text())
-    document["resources"] = [row for row in document["resources"] if not matters(row)]
+    document["resources"] = [row for row in document["resources"] if not has_effect(row)]
     page = Page(whatif_page(document))
     assert "No resource makes the step more than 0.1% faster" in page.all("p", class_="verdict")[0].text
 

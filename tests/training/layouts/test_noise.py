@@ -61,7 +61,7 @@ def test_a_shared_part_alone_is_the_maximum_over_groups() -> None:
 )
 def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: RankVariation) -> None:
     """Of runs with seeds of their own, as the persistent part is drawn once a run: within four standard errors."""
-    runs = [[each for _, each in zip(range(4), ranks.drawn(seed), strict=False)] for seed in range(1500)]
+    runs = [[each for _, each in zip(range(4), ranks.draw(seed), strict=False)] for seed in range(1500)]
     expected = ranks.expected()
     for name in ("inside", "data", "all"):
         value = [

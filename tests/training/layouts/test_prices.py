@@ -79,18 +79,18 @@ def test_what_the_core_of_a_fabric_carries_is_shared_by_all_groups() -> None:
 
 def test_least_is_what_a_group_takes_and_never_more() -> None:
     found = prices(machine(2, 2, nvlink=1e12, nic=NIC), tensor=2)
-    assert found.least(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).uncontended_time
+    assert found.least_time(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).uncontended_time
 
 
 def test_where_groups_lie_unlike_the_least_is_what_the_first_rank_takes_by_itself() -> None:
     """Pairs on two nodes of three GPUs: the first is inside a node, the second is not, and has a NIC to itself."""
     hardware = machine(3, 2, nvlink=NVLINK, nic=NIC, launch=1e-3)
     found = prices(hardware, tensor=2)
-    assert found.least(0, "tensor", "all_reduce", N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
+    assert found.least_time(0, "tensor", "all_reduce", N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
     staged = prices(hardware, pipeline=2, order=STAGES_INSIDE)
-    assert staged.least_send(0, 1, N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
+    assert staged.least_send_time(0, 1, N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
     over_gloo = prices(hardware, gloo(launch="2 ms", flow_cap=f"{NIC / 2} B/s"), pipeline=2, order=STAGES_INSIDE)
-    assert over_gloo.least_send(0, 1, N) == pytest.approx(2e-3 + N / (NIC / 2), rel=1e-3)
+    assert over_gloo.least_send_time(0, 1, N) == pytest.approx(2e-3 + N / (NIC / 2), rel=1e-3)
 
 
 def test_latency_is_a_share_of_small_messages_only() -> None:
@@ -244,7 +244,7 @@ def test_a_send_inside_a_node_takes_its_bytes_over_the_link() -> None:
     assert price.uncontended_time == pytest.approx(1e-3 + 2e-3 + N / NVLINK, rel=1e-6)
     assert (price.cause, price.launch) == (Cause.INTERCONNECT, 1e-3)
     assert found.send(1, 0, N).uncontended_time == pytest.approx(price.uncontended_time, rel=1e-9)
-    assert found.least_send(0, 1, N) == price.uncontended_time
+    assert found.least_send_time(0, 1, N) == price.uncontended_time
 
 
 @pytest.mark.parametrize(("tensor", "nics"), [(1, 1), (2, 1), (2, 2), (4, 2)])
@@ -268,7 +268,7 @@ def test_sends_of_all_replicas_share_the_core_of_a_fabric(stack: dict[str, Any] 
     assert price.uncontended_time == pytest.approx(4 * N / (NIC / 10), rel=1e-2)
     assert (price.cause, price.limit) == (Cause.NETWORK, "the core of the fabric")
     assert price.load["core"] == found.send(1, 0, N).load["core"], "what messages of all stages share has one name"
-    assert found.least_send(0, 1, N) == price.uncontended_time
+    assert found.least_send_time(0, 1, N) == price.uncontended_time
 
 
 def test_sends_inside_nodes_do_not_cross_the_core() -> None:

@@ -177,12 +177,12 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
 
 
 def plan_gloo(
-    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: JobFabric = UNLIMITED_FABRIC
+    slot_gpus: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, job_fabric: JobFabric = UNLIMITED_FABRIC
 ) -> GlooPlan:
-    """Return the plan of one job's collectives over Gloo; *used* lists each slot with the GPUs that the job uses on each of its nodes."""
-    nodes = sum(slot.count for slot, _ in used)
-    parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
-    return GlooPlan(JobLayout(parts, fabric, crossed), Tuning(), transport=transport)
+    """Return the plan of one job's collectives over Gloo; *slot_gpus* lists each slot with the job's GPUs on each of its nodes."""
+    nodes = sum(slot.count for slot, _ in slot_gpus)
+    parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in slot_gpus)
+    return GlooPlan(JobLayout(parts, fabric, job_fabric), Tuning(), transport=transport)
 
 
 class GlooExecutor:

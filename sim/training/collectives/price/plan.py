@@ -152,7 +152,7 @@ class CollectivePlan:
         return AlgorithmChoice(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
-        """Return the cost of *op* on *nbytes*; ``Cost.alone`` is its time without contention."""
+        """Return the cost of *op* on *nbytes*; ``Cost.uncontended_time`` is its time without contention."""
         if (op, nbytes) not in self._costs:
             priced = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
             if op == "broadcast":
@@ -237,20 +237,20 @@ def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
 
 
 def plan_collectives(
-    used: Sequence[tuple[Slot, tuple[int, ...]]],
+    slot_gpus: Sequence[tuple[Slot, tuple[int, ...]]],
     fabric: Fabric | None = None,
     tuning: Tuning = DEFAULT,
-    crossed: JobFabric = UNLIMITED_FABRIC,
+    job_fabric: JobFabric = UNLIMITED_FABRIC,
 ) -> CollectivePlan:
-    """Return the plan of one job's collectives; *used* lists each slot with the GPUs that the job uses on each of its nodes.
+    """Return the plan of one job's collectives; *slot_gpus* lists each slot with the GPUs that the job uses on each of its nodes.
 
-    *crossed* specifies the links of the *fabric* that the job crosses.
+    *job_fabric* specifies the links of the *fabric* that the job crosses.
     """
     constants_of(tuning.version)
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
-    nodes = sum(slot.count for slot, _ in used)
-    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
+    nodes = sum(slot.count for slot, _ in slot_gpus)
+    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in slot_gpus]
     fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
-    return CollectivePlan(JobLayout(cut, fabric or Fabric(), crossed), tuning)
+    return CollectivePlan(JobLayout(cut, fabric or Fabric(), job_fabric), tuning)

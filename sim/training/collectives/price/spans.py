@@ -40,11 +40,11 @@ def heads(layout: JobLayout, tree: bool = False, channels: Sequence[int] | None 
     return [layout.chain_edge(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
 
 
-def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> Traffic:
-    """Return the traffic of *spans*, with a total of *between* streams between nodes."""
+def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], network_streams: float) -> Traffic:
+    """Return the traffic of *spans*, with a total of *network_streams* streams between nodes."""
     streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
     leaving = [outward(edge, span.pattern, span.count) for span in spans for edge in span.edges if edge.fabric]
-    return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.job_fabric)
+    return Traffic(tuple(streams), network_streams, layout.fabric, tuple(leaving), layout.job_fabric)
 
 
 def limited_by_switches(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:

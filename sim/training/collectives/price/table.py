@@ -99,12 +99,12 @@ LAUNCH = 5.9e-6
 """Time (s) in which a process launches a collective on one of several GPUs, as fitted by `calibration.collectives`."""
 
 
-def time_in_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
-    """Return the time (s) per collective in a long loop, if each takes *alone* seconds and a process launches on its GPUs in order.
+def time_in_loop(uncontended_time: float, per_process: int, launch: float = LAUNCH) -> float:
+    """Return the time (s) per collective in a long loop, if each takes *uncontended_time* and a process launches on its GPUs in order.
 
     Launches overlap with earlier collectives: nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
     """
-    return max(alone, per_process * launch) if per_process > 1 else alone
+    return max(uncontended_time, per_process * launch) if per_process > 1 else uncontended_time
 
 
 def rows(

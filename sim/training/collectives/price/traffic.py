@@ -74,7 +74,7 @@ class Edge(NamedTuple):
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
         return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
 
-    def sent(self, chunk: float, protocol: str) -> NodeStreams:
+    def node_streams(self, chunk: float, protocol: str) -> NodeStreams:
         """Return a stream of chunks of *chunk* bytes to any other node, as used to load links between switches."""
         (_, leaving), (_, arriving) = self.hops
         return NodeStreams(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
@@ -152,10 +152,10 @@ def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """All streams of one algorithm: how many use each hop of one node of each part, and how many cross *between* nodes in total."""
+    """All streams of one algorithm: how many use each hop of one node of each part, and how many cross *network_streams* nodes in total."""
 
     streams: tuple[tuple[SlotPart, Hop, float], ...]
-    between: float
+    network_streams: float
     fabric: Fabric
     outward: tuple[Outward, ...] = ()
     """The streams that leave one node of each part."""
@@ -174,8 +174,8 @@ class Traffic:
     def load(self, chunk: float, protocol: str) -> LinkLoad:
         """Return the load of all streams with chunks of *chunk* bytes, per payload byte of one stream."""
         load = _load(self.streams, chunk, protocol)
-        if self.fabric.core_bandwidth and self.between:
-            load[CORE] = self.between * WIRE_BYTES[protocol]
+        if self.fabric.core_bandwidth and self.network_streams:
+            load[CORE] = self.network_streams * WIRE_BYTES[protocol]
         return load | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
 
     def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
@@ -238,7 +238,7 @@ class Traffic:
         if (
             kind.fabric
             and kind.fabric.core_bandwidth
-            and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
+            and (share := kind.fabric.core_bandwidth / self.network_streams / WIRE_BYTES[protocol]) < rate
         ):
             return EdgePace(share, Cause.NETWORK, CORE_LIMIT)
         limiting = tuple(

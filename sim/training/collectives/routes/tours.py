@@ -33,13 +33,13 @@ def tree_order(graph: NodeGraph, gpus: Sequence[int], nic: int | None = None) ->
 def _place(graph: NodeGraph, gpu: int) -> tuple[int, ...]:
     """Return the path from the socket down to *gpu* as numbers that sort in the order of the hardware description."""
     switches = [switch.name for switch in graph.node.topology.switches]
-    socket, *below = reversed(graph.above(f"gpu{gpu}"))
+    socket, *below = reversed(graph.ancestors(f"gpu{gpu}"))
     return (int(socket.removeprefix("socket")), *(switches.index(name) for name in below))
 
 
 def _split(graph: NodeGraph, near: Sequence[int]) -> int:
     """Return the index at which to split *near* without separating GPUs of one switch, unless there is only one switch."""
-    parents = [graph.above(f"gpu{gpu}")[0] for gpu in near]
+    parents = [graph.ancestors(f"gpu{gpu}")[0] for gpu in near]
     cuts = [cut for cut in range(1, len(near)) if parents[cut] != parents[cut - 1] or parents[cut].startswith("socket")]
     cuts = cuts or list(range(1, len(near)))
     return min(cuts, key=lambda cut: (abs(2 * cut - len(near)), cut), default=1)

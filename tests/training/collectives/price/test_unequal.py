@@ -25,7 +25,7 @@ def plan(hardware: Hardware) -> CollectivePlan:
     """Every node a part by itself."""
     placed = place(hardware)
     between = job_fabric(hardware, [[part.node for part in placed]], 0)
-    return plan_collectives(job_slots(0, slots(hardware, [placed], fold=False)), hardware.fabric, crossed=between)
+    return plan_collectives(job_slots(0, slots(hardware, [placed], fold=False)), hardware.fabric, job_fabric=between)
 
 
 def seconds(hardware: Hardware, nbytes: float, shares: Matrix) -> float:
