@@ -59,26 +59,26 @@ def _rows(result: StepResult) -> list[dict[str, Any]]:
             "wires": result.case.wires,
             "model": result.case.model,
             "strategy": name,
-            "step_time_s": spent.total,
-            "inter_layer_s": float(spent.edges.sum()),
+            "step_time_s": times.total,
+            "inter_layer_s": float(times.edges.sum()),
             "speedup": result.speedup(name),
-            **{f"split_by_{how}_percent": share for how, share in ways(spent).items()},
-            "first_ratios": first_ratios(spent),
+            **{f"split_by_{dimension}_percent": share for dimension, share in dimension_shares(times).items()},
+            "first_ratios": first_ratios(times),
         }
-        for name, spent in result.times.items()
+        for name, times in result.times.items()
     ]
 
 
-def ways(spent: ArrayTimes) -> dict[str, float]:
-    """Return the share (%) of layers that are split in each way, over all levels."""
-    counts = Counter(state.dimension for level in spent.levels for state in level)
-    layers = sum(counts[how] for how in _ORDER)
-    return {how: 100.0 * counts[how] / layers if layers else 0.0 for how in _ORDER}
+def dimension_shares(times: ArrayTimes) -> dict[str, float]:
+    """Return the share (%) of layers that are split in each dimension, over all levels."""
+    counts = Counter(state.dimension for level in times.levels for state in level)
+    layers = sum(counts[dimension] for dimension in _ORDER)
+    return {dimension: 100.0 * counts[dimension] / layers if layers else 0.0 for dimension in _ORDER}
 
 
-def first_ratios(spent: ArrayTimes) -> str:
+def first_ratios(times: ArrayTimes) -> str:
     """Return the range, over layers, of the share that the slowest boards get."""
-    ratios = [state.ratio for state in spent.levels[0] if state.dimension in _ORDER] if spent.levels else [1.0]
+    ratios = [state.ratio for state in times.levels[0] if state.dimension in _ORDER] if times.levels else [1.0]
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if min(ratios) < max(ratios) else f"{ratios[0]:.2f}"
 
 
