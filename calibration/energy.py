@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration.longrun import rows_of
+from calibration.longrun import read_rows
 from sim.analysis.energy import node_power, power_model
 from sim.spec.fields import curve_value
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_part
 
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
-SCORED = ("resnet50", "deepspeech2")
+SCORED_NETWORKS = ("resnet50", "deepspeech2")
 """Zeus networks that keep the GPU busy all the time; in the others, the loader or the host is the bottleneck."""
 
 
@@ -42,7 +42,7 @@ class ScoredFigure(NamedTuple):
 def score_nodes() -> list[ScoredFigure]:
     """Return the measured and predicted wall-plug power (W) of nodes in MLPerf's timed runs."""
     model = power_model()
-    rows = [row for row in rows_of("node_power") if "dc" not in row["submission"]]
+    rows = [row for row in read_rows("node_power") if "dc" not in row["submission"]]
     alone = {row["benchmark"]: float(row["run_s"]) for row in rows if row["nodes"] == "1"}
     scored = []
     for row in rows:
@@ -59,7 +59,7 @@ def score_nodes() -> list[ScoredFigure]:
 def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
     """Return the power (W) of single GPUs at their highest power limit, and the slowdown at each lower limit that binds."""
     model = power_model()
-    rows = [row for row in rows_of("power_limits") if row["network"] in SCORED]
+    rows = [row for row in read_rows("power_limits") if row["network"] in SCORED_NETWORKS]
     runs: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
     for row in rows:
         key = (row["gpu"], row["network"], row["batch_size"])
@@ -91,7 +91,7 @@ def energy_document(steps: Sequence[ScoredFigure] = ()) -> dict[str, Any]:
     """Return all scores as one document, including those of single training *steps*."""
     nodes, (powers, slower) = score_nodes(), score_limits()
     groups: dict[str, list[ScoredFigure]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
-    parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED}
+    parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED_NETWORKS}
     mixed: dict[str, list[ScoredFigure]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
     return {
         "schema": 1,

@@ -35,7 +35,7 @@ _SPREAD_OF_SHARES = 0.55
 network, host) compared with a cluster of H200 GPUs with 61, 34, 5% in paper notes of grade S."""
 
 
-class Counted(NamedTuple):
+class ScoredCount(NamedTuple):
     """A count of interruptions: observed and predicted, with the interval that contains 95% of comparable fleets."""
 
     fleet: str
@@ -52,7 +52,7 @@ class Counted(NamedTuple):
         return self.low <= self.observed <= self.high
 
 
-class Shared(NamedTuple):
+class ScoredShare(NamedTuple):
     """A share: observed and predicted, with its interval. *bound*: it was published as a lower bound ("more than")."""
 
     name: str
@@ -78,13 +78,13 @@ class Likelihood(NamedTuple):
     model: str
 
 
-def rows_of(name: str) -> list[dict[str, str]]:
+def read_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of the record *name*."""
     with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def level(name: str = "middle") -> Reliability:
+def reliability_level(name: str = "middle") -> Reliability:
     """Return the reliability data of the level *name*."""
     return load_part(Reliability, name, "hardware/parts/reliability")
 
@@ -92,23 +92,23 @@ def level(name: str = "middle") -> Reliability:
 # --- counts ------------------------------------------------------------------------------------------------------------
 
 
-def pool_without(fleet: str) -> list[float]:
+def rates_of_others(fleet: str) -> list[float]:
     """Return the failure rates (1/s per node of 8 GPUs) of all fleets of the pool except *fleet*."""
-    rows = [row for row in rows_of("failures") if row["pool"] == "1" and row["fleet"] != fleet]
+    rows = [row for row in read_rows("failures") if row["pool"] == "1" and row["fleet"] != fleet]
     return [float(row["events"]) / float(row["nodes"]) / float(row["days"]) / DAY for row in rows]
 
 
-def predictive(rates: Sequence[float], size: int, random: np.random.Generator) -> NDArray[np.float64]:
+def draw_rates(rates: Sequence[float], size: int, random: np.random.Generator) -> NDArray[np.float64]:
     """Draw *size* rates of fleets like those with *rates*: log-normal, including the uncertainty of the mean."""
     logs = np.log(rates)
     spread = float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(rates))
     return np.asarray(np.exp(np.mean(logs) + spread * random.standard_normal(size)))
 
 
-def predicted_counts(row: Mapping[str, str], random: np.random.Generator) -> NDArray[np.float64]:
+def draw_counts(row: Mapping[str, str], random: np.random.Generator) -> NDArray[np.float64]:
     """Draw counts of a fleet that is like the others and has the nodes and days of *row*."""
-    data, nodes, days = level(), float(row["nodes"]), float(row["days"])
-    rate = predictive(pool_without(row["fleet"]), TRIALS, random)
+    data, nodes, days = reliability_level(), float(row["nodes"]), float(row["days"])
+    rate = draw_rates(rates_of_others(row["fleet"]), TRIALS, random)
     if math.isfinite(data.spread_of_nodes):
         rate = rate * random.gamma(data.spread_of_nodes * nodes, 1 / (data.spread_of_nodes * nodes), TRIALS)
     share = data.repeats.share
@@ -121,7 +121,7 @@ def predicted_counts(row: Mapping[str, str], random: np.random.Generator) -> NDA
     first = random.poisson(mean)
     counts = first + random.negative_binomial(np.maximum(first, 1), 1 - share) * (first > 0)
     if row["kind"] == "all":
-        planned = np.exp(np.log(_planned_rate(row["fleet"])) + random.standard_normal(TRIALS) * _PLANNED_SPREAD)
+        planned = np.exp(np.log(_planned_rate_of_others(row["fleet"])) + random.standard_normal(TRIALS) * _PLANNED_SPREAD)
         counts = counts + random.poisson(planned * days)
     return np.asarray(counts, dtype=float)
 
@@ -131,27 +131,29 @@ _PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90}
 _PLANNED_SPREAD = abs(math.log(_PLANNED["llama3"] / _PLANNED["byterobust"])) / math.sqrt(2)
 
 
-def _planned_rate(fleet: str) -> float:
+def _planned_rate_of_others(fleet: str) -> float:
     """Return the geometric mean of the planned stops per day of all fleets except *fleet*."""
     rates = [rate for name, rate in _PLANNED.items() if name != fleet]
     return math.exp(sum(map(math.log, rates)) / len(rates))
 
 
-def score_counts(seed: int = 0) -> list[Counted]:
+def score_counts(seed: int = 0) -> list[ScoredCount]:
     """Return every recorded count with its prediction from other fleets."""
     scored = []
-    for number, row in enumerate(rows_of("failures")):
-        counts = predicted_counts(row, np.random.default_rng([seed, number]))
+    for number, row in enumerate(read_rows("failures")):
+        counts = draw_counts(row, np.random.default_rng([seed, number]))
         low, middle, high = np.quantile(counts, [0.025, 0.5, 0.975])
-        scored.append(Counted(row["fleet"], row["kind"], float(row["days"]), float(row["events"]), float(middle), float(low), float(high)))
+        scored.append(
+            ScoredCount(row["fleet"], row["kind"], float(row["days"]), float(row["events"]), float(middle), float(low), float(high))
+        )
     return scored
 
 
-def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
+def score_causes(fleet: str = "llama3", seed: int = 0) -> list[ScoredShare]:
     """Return the shares of causes of *fleet*, predicted by those of the middle level, which come from other fleets."""
-    rows = [row for row in rows_of("causes") if row["fleet"] == fleet]
+    rows = [row for row in read_rows("causes") if row["fleet"] == fleet]
     total = sum(float(row["count"]) for row in rows)
-    data, random = level(), np.random.default_rng(seed)
+    data, random = reliability_level(), np.random.default_rng(seed)
     shares = np.array([cause.share for cause in data.causes])
     drawn = shares * np.exp(_SPREAD_OF_SHARES * random.standard_normal((TRIALS, shares.size)))
     drawn /= drawn.sum(axis=1, keepdims=True)
@@ -160,7 +162,7 @@ def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
     for row in rows:
         place = [cause.name for cause in data.causes].index(row["cause"])
         low, high = np.quantile(counts[:, place], [0.025, 0.975])
-        scored.append(Shared(f"{fleet}: {row['cause']}", float(row["count"]) / total, float(shares[place]), float(low), float(high)))
+        scored.append(ScoredShare(f"{fleet}: {row['cause']}", float(row["count"]) / total, float(shares[place]), float(low), float(high)))
     return scored
 
 
@@ -169,7 +171,7 @@ def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
 
 def run_of(row: Mapping[str, str]) -> LongRun:
     """Return the long run that *row* describes, at its own failure rate; values that are not published come from its level."""
-    data, gpus, seconds = level(row["level"]), int(row["gpus"]), float(row["days"]) * DAY
+    data, gpus, seconds = reliability_level(row["level"]), int(row["gpus"]), float(row["days"]) * DAY
     nodes, rate = gpus // data.gpus_per_node, float(row["events"]) / seconds
     blocking, persist, load = (float(row[name]) for name in ("blocking_s", "persist_s", "load_s"))
     interval = float(row["interval_s"]) if row["interval_s"] else best_interval(1 / rate, blocking, persist)
@@ -186,15 +188,15 @@ def run_of(row: Mapping[str, str]) -> LongRun:
     )  # fmt: skip
 
 
-def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
+def run_at_other_rates(row: Mapping[str, str], seed: int = 0) -> LongRun:
     """Return the long run of *row* with the stages of the middle level, at the failure rates of the pool's other fleets.
 
     A new fleet also has early failures.
     """
-    run, data = run_of({**row, "level": "middle"}), level()
-    rates = predictive(pool_without(row["fleet"]), TRIALS, np.random.default_rng(seed)) * run.nodes
+    run, data = run_of({**row, "level": "middle"}), reliability_level()
+    rates = draw_rates(rates_of_others(row["fleet"]), TRIALS, np.random.default_rng(seed)) * run.nodes
     low, middle, high = (float(rate) for rate in np.quantile(rates, [0.025, 0.5, 0.975]))
-    new = any(other["new_fleet"] == "1" for other in rows_of("failures") if other["fleet"] == row["fleet"])
+    new = any(other["new_fleet"] == "1" for other in read_rows("failures") if other["fleet"] == row["fleet"])
     early = data.new_fleet.share * data.gpus_per_node * run.nodes if new else 0.0
     saving = run.saving
     if not row["interval_s"]:
@@ -202,20 +204,20 @@ def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
     return replace(run, rate=(low, middle, high), saving=saving, new_fleet=(early, data.new_fleet.within))
 
 
-def score_shares_of_others(seed: int = 0) -> list[Shared]:
+def score_shares_of_others(seed: int = 0) -> list[ScoredShare]:
     """Return the recorded effective shares, predicted by medians of drawn ones at the failure rates of the other fleets."""
-    return [_score_share(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
+    return [_score_share(row, run_at_other_rates(row, seed), np.median, seed) for row in read_rows("goodput")]
 
 
-def score_shares(seed: int = 0) -> list[Shared]:
+def score_shares(seed: int = 0) -> list[ScoredShare]:
     """Return the recorded effective shares, predicted by means of drawn ones at each row's own failure rate."""
-    return [_score_share(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
+    return [_score_share(row, run_of(row), np.mean, seed) for row in read_rows("goodput")]
 
 
-def _score_share(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
+def _score_share(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> ScoredShare:
     drawn = draw(run, COURSES, seed).share
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Shared(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
+    return ScoredShare(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
 
 
 # --- faults of single nodes ----------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ def score_nodes(nodes: int = 260) -> list[Likelihood]:
 
     *nodes* is the number of nodes observed; the trace names only those that failed.
     """
-    rows = rows_of("node_faults")
+    rows = read_rows("node_faults")
     counts = Counter(row["node"] for row in rows)
     all_counts = np.array([*counts.values(), *[0] * (nodes - len(counts))])
     halves = all_counts[0::2], all_counts[1::2]

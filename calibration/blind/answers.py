@@ -72,8 +72,8 @@ class QuestionRunner:
             if question.training is not None:
                 measured, note = self._training(question.training)
                 return measured.get(question.kind), note
-            assert question.asked is not None
-            times = _PROBES[question.kind](self._bench, question.asked)["times_s"]
+            assert question.request is not None
+            times = _PROBES[question.kind](self._bench, question.request)["times_s"]
             return statistics.median(times), ""
         except Exception as error:  # a failed question does not stop the others
             return None, f"failed: {_first_line(error)}"
@@ -84,7 +84,7 @@ class QuestionRunner:
         return self._trained[run]
 
     def _run(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
-        """Return step time, peak memory and typical power of the steps of *run*, and a note on failures; add its times to `kernels`."""
+        """Return step time, peak memory and median power of the steps of *run*, and a note on failures; add its times to `kernels`."""
         import torch
 
         gc.collect()
@@ -94,7 +94,7 @@ class QuestionRunner:
         note = ""
         with PowerReader() as power:
 
-            def looked_at(step: Callable[[], None]) -> None:
+            def record_memory_and_kernels(step: Callable[[], None]) -> None:
                 nonlocal note
                 power.end()
                 measured["memory"] = float(torch.cuda.max_memory_allocated())
@@ -105,10 +105,10 @@ class QuestionRunner:
                     note += f"; kernels not profiled: {_first_line(error)}"
 
             try:
-                measured["step"] = _median_step(run, looked_at)
+                measured["step"] = _median_step(run, record_memory_and_kernels)
             except Exception as error:  # a failed training run does not stop the others
                 note = f"failed: {_first_line(error)}"
-        if "step" in measured and (watts := power.typical()) is not None:
+        if "step" in measured and (watts := power.median_power()) is not None:
             measured["power"] = watts
         gc.collect()
         torch.cuda.empty_cache()
@@ -186,7 +186,7 @@ class PowerReader:
             except Exception:  # NVML's Python package is missing, or the driver reports nothing
                 return
 
-    def typical(self) -> float | None:
+    def median_power(self) -> float | None:
         """Return the median power (W) over the last second of sampling; None if nothing was read."""
         last = self._read[-round(1.0 / self.INTERVAL) :]
         return statistics.median(last) if last else None

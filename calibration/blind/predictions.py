@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import ADAPTED, DECODER, GPT2, LLAMA, TITAN, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.questions import DECODER, GPT2, LLAMA, LORA_DECODER, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
@@ -23,7 +23,7 @@ DECODER_STACK: Final = "hf-transformers"
 """Stacks of the measured machines: PyTorch 2.11, and transformers 5 on top of it."""
 TITAN_STACK: Final = "torchtitan-0.2"
 """Stack of torchtitan's decoders."""
-TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
+TRACED_MODELS: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """The model to trace in place of one that is built on the GPU."""
 
 
@@ -35,12 +35,12 @@ class BlindPrediction(NamedTuple):
     high: float | None = None
 
 
-def predict_answers(question: BlindQuestion, machine: str) -> BlindPrediction | None:
+def predict_answer(question: BlindQuestion, machine: str) -> BlindPrediction | None:
     """Return the prediction for *question* from the description of *machine*; None if there is none."""
     if question.training is not None:
         return _training(question.training, machine, question.kind)
-    assert question.asked is not None
-    time = _KERNEL_TIMES[question.kind](question.asked, _node(machine))
+    assert question.request is not None
+    time = _KERNEL_TIMES[question.kind](question.request, _node(machine))
     return None if time is None else BlindPrediction(time)
 
 
@@ -57,18 +57,18 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
 
     if run.model.startswith(TITAN):
         return _titan_document(run, machine)
-    stack = DECODER_STACK if run.model in (DECODER, GPT2, ADAPTED) else STACK
+    stack = DECODER_STACK if run.model in (DECODER, GPT2, LORA_DECODER) else STACK
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
     overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
     if run.precision == "fp32":
         overrides["training.stack.fp32_convolution"] = "fp32"
-    if run.model == ADAPTED:
+    if run.model == LORA_DECODER:
         overrides["model.lora.rank"] = run.arguments[-1].removeprefix("rank=")
     if run.workload:
         overrides |= {"model.sequence": run.sequence} if run.sequence else {}
         return simulate(machine, run.workload, overrides=overrides, **options).document
-    table = trace_model(TRACED.get(run.model, run.model), run.inputs, run.arguments)
+    table = trace_model(TRACED_MODELS.get(run.model, run.model), run.inputs, run.arguments)
     with tempfile.TemporaryDirectory() as folder:
         layers, workload = Path(folder) / "layers.yaml", Path(folder) / "workload.yaml"
         write(table, layers)
@@ -78,7 +78,7 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
 
 def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that torchtitan trains."""
-    from stallsim import run as simulated
+    from stallsim import run as simulate
 
     settings = dict(argument.split("=", 1) for argument in run.arguments)
     overrides: dict[str, Any] = {"input.loader": "synthetic", "model.sequence": run.sequence}
@@ -88,7 +88,7 @@ def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     if settings["recipe"]:
         overrides["training.fp8_recipe"] = settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
-    document: dict[str, Any] = simulated(machine, run.workload, overrides=overrides, **options).document
+    document: dict[str, Any] = simulate(machine, run.workload, overrides=overrides, **options).document
     return document
 
 

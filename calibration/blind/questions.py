@@ -14,16 +14,16 @@ from calibration.measure.probes.products import CONVOLUTIONS
 QuestionKind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader", "experts"]
 UNITS: Final[dict[QuestionKind, str]] = {"memory": "B", "power": "W"}
 """Units of predicted values; seconds for all other kinds."""
-PICTURES: Final = ("3x224x224",)
-TEXT: Final = ("input_ids=384:int64", "token_type_ids=384:int64", "attention_mask=384:int64")
+IMAGE_INPUTS: Final = ("3x224x224",)
+TEXT_INPUTS: Final = ("input_ids=384:int64", "token_type_ids=384:int64", "attention_mask=384:int64")
 CUDA_PRECISIONS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8")
-EDGES: Final = (512, 1024, 2048, 4096, 8192)
+SQUARE_EDGES: Final = (512, 1024, 2048, 4096, 8192)
 PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
 """Rows, columns and depth of products: feed-forward layers of Llama 3 8B and 70B, the vocabulary of the 1B, and one with few rows."""
 DECODER: Final = "calibration.blind.models:decoder_on_gpu"
 GPT2: Final = "calibration.blind.models:gpt2_on_gpu"
 LLAMA: Final = "calibration.blind.models:llama_on_gpu"
-ADAPTED: Final = "calibration.blind.models:adapted_decoder_on_gpu"
+LORA_DECODER: Final = "calibration.blind.models:adapted_decoder_on_gpu"
 """Models that are built on the GPU."""
 TITAN: Final = "torchtitan:"
 """Prefix of a model that torchtitan builds, compiles and trains; torchtitan's family and size follow."""
@@ -57,26 +57,26 @@ class BlindTraining:
 
 
 class BlindQuestion(NamedTuple):
-    """One line of the table before it is answered; *asked* is the request to the probe of its kind, *training* the run to time."""
+    """One line of the table before it is answered; *request* is for the probe of its kind, *training* is the run to time."""
 
     kind: QuestionKind
     name: str
     precision: str
     batch: int
-    asked: AnswerRow | None = None
+    request: AnswerRow | None = None
     training: BlindTraining | None = None
 
 
 def trainings() -> list[BlindTraining]:
     """Return the training runs that are predicted and measured, smallest models first."""
     pictures = [
-        BlindTraining(name, f"torchvision.models:{name}", PICTURES, batch, precision)
+        BlindTraining(name, f"torchvision.models:{name}", IMAGE_INPUTS, batch, precision)
         for name in ("resnet50", "vgg16", "vit_b_16")
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (32, 128)
     ]
     bert = [
-        BlindTraining("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, batch, precision, ("size=large",))
+        BlindTraining("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT_INPUTS, batch, precision, ("size=large",))
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (8, 32)
     ]
@@ -98,19 +98,19 @@ def trainings() -> list[BlindTraining]:
         BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
         for name, length, batch in (("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
     ]
-    return [*pictures, *bert, *blocks, gpt2, *decoders, *_others(), *_adapted(), *_titan()]
+    return [*pictures, *bert, *blocks, gpt2, *decoders, *_unseen_models(), *_lora_runs(), *_titan_runs()]
 
 
-def _others() -> list[BlindTraining]:
-    """Return runs of models that no constant was tuned on; they were added after the first ones had been measured and learned from."""
+def _unseen_models() -> list[BlindTraining]:
+    """Return runs of models that no constant was tuned on. They were added after constants had been tuned on the first ones."""
     convolutional = ("densenet121", "mobilenet_v3_large", "efficientnet_b0", "resnet152", "convnext_tiny", "swin_t")
     pictures = [
-        BlindTraining(name, f"torchvision.models:{name}", PICTURES, 64, precision)
+        BlindTraining(name, f"torchvision.models:{name}", IMAGE_INPUTS, 64, precision)
         for name in convolutional
         for precision in _precisions("tf32", "amp_bf16")
     ]
     bert = [
-        BlindTraining("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, 64, precision, ("size=base",))
+        BlindTraining("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT_INPUTS, 64, precision, ("size=base",))
         for precision in _precisions("fp32", "amp_bf16")
     ]
     blocks = [
@@ -131,14 +131,14 @@ def _others() -> list[BlindTraining]:
     return [*pictures, *bert, *blocks, *decoders]
 
 
-def _adapted() -> Iterator[BlindTraining]:
+def _lora_runs() -> Iterator[BlindTraining]:
     """Yield fine-tuning runs with low-rank adapters (Hugging Face's PEFT)."""
     for name, length, batch in (("llama-3.1-8b", 2048, 2), ("qwen2.5-1.5b", 1024, 8)):
         arguments = (f"name={name}", "rank=16")
-        yield BlindTraining(f"{name}-lora", ADAPTED, (f"input_ids={length}:int64",), batch, "bf16", arguments, "adamw", name, length)
+        yield BlindTraining(f"{name}-lora", LORA_DECODER, (f"input_ids={length}:int64",), batch, "bf16", arguments, "adamw", name, length)
 
 
-def _titan() -> Iterator[BlindTraining]:
+def _titan_runs() -> Iterator[BlindTraining]:
     """Yield runs of decoders with few layers as torchtitan trains them: compiled blocks, FSDP2 over one rank, FP8 by torchao."""
     plain, full = "recompute=none", "recompute=full"
     for workload, size, layers, length, batch, recompute, recipe in (
@@ -159,15 +159,13 @@ def _precisions(*names: StepPrecision) -> tuple[StepPrecision, ...]:
 
 def questions() -> list[BlindQuestion]:
     """Return all questions, grouped by kind."""
-    of_training: list[BlindQuestion] = []
-    for run in trainings():
-        kinds: tuple[QuestionKind, ...] = ("step", "memory", "power")
-        of_training += [BlindQuestion(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
-    return [*of_training, *_kernels(), *_of_decoders(), *_copies(), *_loader()]
+    kinds: tuple[QuestionKind, ...] = ("step", "memory", "power")
+    steps = [BlindQuestion(kind, run.name, run.precision, run.batch, training=run) for run in trainings() for kind in kinds]
+    return [*steps, *_kernels(), *_decoder_kernels(), *_copies(), *_loader()]
 
 
 def _kernels() -> Iterator[BlindQuestion]:
-    shapes: list[tuple[int, int, int]] = [*((edge, edge, edge) for edge in EDGES), *PROJECTIONS]
+    shapes: list[tuple[int, int, int]] = [*((edge, edge, edge) for edge in SQUARE_EDGES), *PROJECTIONS]
     for precision in CUDA_PRECISIONS:
         for shape in shapes:
             yield BlindQuestion("product", "x".join(map(str, shape)), precision, 1, {"precision": precision, "shape": list(shape)})
@@ -188,7 +186,7 @@ def _kernels() -> Iterator[BlindQuestion]:
         yield BlindQuestion("launch", f"one operator, by the {clock}", "fp32", 1, {"clock": clock})
 
 
-def _of_decoders() -> Iterator[BlindQuestion]:
+def _decoder_kernels() -> Iterator[BlindQuestion]:
     for kernel in ("flash", "cudnn"):
         for heads, keys, tokens, size, causal in ATTENTION_SHAPES:
             for way in ("forward", "both"):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from calibration.blind.answers import QuestionRunner
-from calibration.blind.predictions import predict_answers
+from calibration.blind.predictions import predict_answer
 from calibration.blind.questions import questions
-from calibration.blind.table import key, key_of, line, read_table, write_table
+from calibration.blind.table import prediction_row, question_key, read_table, row_key, write_table
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
@@ -21,8 +21,8 @@ def predict(machine: str, output: Path, progress: Callable[[int, int], None] = l
     rows = []
     for number, question in enumerate(all_questions):
         progress(number, len(all_questions))
-        prediction = predict_answers(question, machine)
-        rows.append(line(question, prediction))
+        prediction = predict_answer(question, machine)
+        rows.append(prediction_row(question, prediction))
     write_table(output, rows, f"Predicted for {machine}.")
     return sum(row["predicted"] != "" for row in rows)
 
@@ -33,15 +33,15 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
     Failures are noted in their row. Raise SpecError if there is no GPU, or if the table contains an unknown question.
     """
     rows = read_table(path)
-    by_key = {key(question): question for question in questions()}
-    if unknown := [row for row in rows if key_of(row) not in by_key]:
+    by_key = {question_key(question): question for question in questions()}
+    if unknown := [row for row in rows if row_key(row) not in by_key]:
         raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not one of the cases; repeat the prediction")
     runner = QuestionRunner()
     for number, row in enumerate(rows):
         progress(number, len(rows))
         if row["measured"]:
             continue
-        value, note = runner.answer(by_key[key_of(row)])
+        value, note = runner.answer(by_key[row_key(row)])
         row["measured"] = "" if value is None else f"{value:.5g}"
         row["note"] = "; ".join(part for part in (row["note"], note) if part)
         if number % 8 == 7:

@@ -18,24 +18,24 @@ from sim.spec.yaml import SpecError
 COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "low", "high", "measured", "note")
 
 
-def line(question: BlindQuestion, told: BlindPrediction | None) -> dict[str, Any]:
-    """Return the row of *question* with the prediction *told*, before it is measured."""
+def prediction_row(question: BlindQuestion, prediction: BlindPrediction | None) -> dict[str, Any]:
+    """Return the row of *question*, which is not measured yet, with its *prediction*."""
     cells: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     cells |= {"kind": question.kind, "name": question.name, "precision": question.precision, "batch": question.batch}
     cells["unit"] = UNITS.get(question.kind, "s")
-    if told is None:
+    if prediction is None:
         return cells | {"note": "not predicted"}
-    numbers = {"predicted": told.value, "low": told.low, "high": told.high}
+    numbers = {"predicted": prediction.value, "low": prediction.low, "high": prediction.high}
     return cells | {name: f"{value:.5g}" for name, value in numbers.items() if value is not None}
 
 
-def key(question: BlindQuestion) -> tuple[str, ...]:
+def question_key(question: BlindQuestion) -> tuple[str, ...]:
     """Return the key of *question*, which identifies its row in a table."""
     return question.kind, question.name, question.precision, str(question.batch)
 
 
-def key_of(row: dict[str, str]) -> tuple[str, ...]:
-    """Return the key of *row*, equal to the `key` of its question."""
+def row_key(row: dict[str, str]) -> tuple[str, ...]:
+    """Return the key of *row*, equal to the `question_key` of its question."""
     return row["kind"], row["name"], row["precision"], row["batch"]
 
 
@@ -74,19 +74,19 @@ class BlindScore(NamedTuple):
     """Share of the measured values inside their 95% interval; None without intervals."""
 
 
-def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
+def score_rows(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
     """Return the errors of the *rows* that were predicted and measured, by kind and precision."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
         if row["predicted"] and row["measured"]:
             groups.setdefault((row["kind"], row["precision"]), []).append(row)
     results = []
-    for (kind, precision), own in groups.items():
-        errors = np.array([float(row["predicted"]) / float(row["measured"]) - 1 for row in own])
-        bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in own if row["low"]]
+    for (kind, precision), group in groups.items():
+        errors = np.array([float(row["predicted"]) / float(row["measured"]) - 1 for row in group])
+        bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in group if row["low"]]
         sizes = np.abs(errors)
         figures = (float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
-        results.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
+        results.append(BlindScore(kind, precision, len(group), *figures, sum(bounded) / len(bounded) if bounded else None))
     return results
 
 

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from calibration.clusters.scatter import ROBUST, loss
+from calibration.clusters.scatter import LINEAR_LOSS_DEVIATIONS, loss
 
 if TYPE_CHECKING:
     import numpy as np
 
 MOST_LEVERAGE: Final = 0.5
 """Leverage above which a row determines its own fitted value nearly alone: it counts more than all others and the prior together."""
-MARGIN: Final = 0.5
+LEAST_LOG_ODDS: Final = 0.5
 """Log odds by which left-out rows must be more probable; less is not significant with a few rows (estimate)."""
 
 
@@ -67,7 +67,7 @@ class LinearizedFit:
             return self.prior_errors
         wanted = self.slopes @ self.values - self.errors  # the contribution of the constants that each row requires
         slope = self.slopes[:, kept]
-        robust = 1.0 / np.sqrt(1.0 + (self.errors / self.sigma / ROBUST) ** 2)
+        robust = 1.0 / np.sqrt(1.0 + (self.errors / self.sigma / LINEAR_LOSS_DEVIATIONS) ** 2)
         precision = 1.0 / (self.sigma**2 / (self.weights * robust) + self.single_row_variance)
         curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[kept] ** -2.0)
         spread = np.linalg.solve(curvature, slope.T)
@@ -85,14 +85,15 @@ class LinearizedFit:
 def select_constants(fit: LinearizedFit, blocks: Sequence[Sequence[int]]) -> list[int]:
     """Return the constants (indices) to fit. Each of *blocks* has those that act at one place; a constant in no block is always kept.
 
-    A block, or all blocks together, is dropped unless it predicts left-out rows better by `MARGIN` than with its constants at their priors.
-    A single constant is dropped only if predictions are worse with it by `MARGIN`: constants of one place explain the same rows, and which
-    of them carries a loss decides how the loss grows with scale. So the result never predicts left-out rows worse than the priors do.
+    A block, or all blocks together, is dropped unless it predicts left-out rows better by `LEAST_LOG_ODDS` than with its constants at their
+    priors. A single constant is dropped only if predictions are worse with it by `LEAST_LOG_ODDS`: constants of one place explain the same
+    rows, and which of them carries a loss decides how the loss grows with scale. So the result never predicts left-out rows worse than the
+    priors do.
     """
     kept = list(range(len(fit.values)))
     here = fit.misfit(fit.left_out_errors(kept))
     all_constants = tuple(one for block in blocks for one in block)
-    tried = [(tuple(block), MARGIN) for block in (*blocks, all_constants)] + [((one,), -MARGIN) for one in all_constants]
+    tried = [(tuple(block), LEAST_LOG_ODDS) for block in (*blocks, all_constants)] + [((one,), -LEAST_LOG_ODDS) for one in all_constants]
     while True:
         candidates = [(one, margin) for one, margin in tried if set(one) & set(kept)]
         gains = [

@@ -39,7 +39,7 @@ from calibration.clusters.network_parameters import (
 from calibration.clusters.priors import prior
 from calibration.clusters.scatter import (
     LEAST_NOISE,
-    ROBUST,
+    LINEAR_LOSS_DEVIATIONS,
     Scatter,
     ScatterEstimator,
     likeliest_scatter,
@@ -63,9 +63,9 @@ MOST_ROWS: Final = 120
 MOST_ROUNDS: Final = 12
 MOST_TURNS: Final = 5
 """Maximum rounds in which constants and scatter are fitted in turn, if a scatter in seconds is tried."""
-UNEXPLAINED: Final = 2.0 * LEAST_NOISE
+LEAST_UNEXPLAINED_SCATTER: Final = 2.0 * LEAST_NOISE
 """Relative scatter from which an additional scatter in seconds is tried."""
-IMMATERIAL: Final = 0.005
+IMMATERIAL_CHANGE: Final = 0.005
 """A parameter stays at its prior if one standard deviation of it changes no log step time by more than this."""
 JOB_WIDTH: Final = prior("compute", "job")
 """Prior width of a job's own slowdown of layers on several GPUs, in addition to the slowdown that its cluster's jobs share."""
@@ -77,7 +77,7 @@ _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_SLOWDOWN)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
 """Sign of the change of each network constant that makes the network slower."""
-ASSUMED_SCATTER: Final = Scatter(UNEXPLAINED)
+ASSUMED_SCATTER: Final = Scatter(LEAST_UNEXPLAINED_SCATTER)
 """Assumed scatter of steps without rows."""
 EXPLAINED_VARIANCE: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must explain."""
@@ -232,7 +232,7 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
     # and with the network one width slower than at the start.
     points = (start, 0 * start, start + _slower(model, widths))
     slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in points]
-    moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
+    moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL_CHANGE).tolist()
     moves = np.array([one for one in moving if _is_identifiable(model, one, rows)], dtype=np.intp)
     best = _maximum(model, rows, start[moves], moves, widths, evaluator)
     kept = moves[select_constants(best.linearized, _blocks_to_judge(model, moves.tolist(), rows))]
@@ -384,7 +384,14 @@ def _maximum(
         """Return the negative log probability, the constants and the scatter, which are fitted in turn."""
         here, noise = moved, Scatter()
         for _ in range(turns):
-            settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
+            settings = {
+                "loss": "soft_l1",
+                "f_scale": LINEAR_LOSS_DEVIATIONS,
+                "x_scale": widths[moves],
+                "max_nfev": MOST_ROUNDS,
+                "xtol": 1e-3,
+                "ftol": 1e-3,
+            }
             here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x if len(moves) else here
             before, noise = noise, estimate(misses(here), steps, weights)
             if noise == before:
@@ -392,7 +399,7 @@ def _maximum(
         return penalized_misfit(misses(here), steps, weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
 
     solved = alternate(median_scatter, 2)
-    if _typical(widen(solved[2], misses(solved[1]), steps), rows) >= UNEXPLAINED:
+    if _typical(widen(solved[2], misses(solved[1]), steps), rows) >= LEAST_UNEXPLAINED_SCATTER:
         solved = min(solved, alternate(likeliest_scatter, MOST_TURNS), key=lambda one: one[0])
     _, best, noise = solved
     slope, errors = jacobian(best, noise), misses(best)
@@ -467,7 +474,7 @@ def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator
     moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
     order = np.argsort(-moved)
     kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), EXPLAINED_VARIANCE * moved.sum()))
-    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
+    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL_CHANGE**2 / 10])
 
 
 def _with_groups(model: ClusterModel, rows: Sequence[RunQuestion]) -> ClusterModel:

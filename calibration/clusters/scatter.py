@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_NOISE: Final = 0.03
 """Lower limit of the relative part: two runs of the same configuration on DGX-A100 differ by 2.3 to 3.1% (siasosp23/artifacts, dgx and
 dgx-ext)."""
-ROBUST: Final = 2.0
+LINEAR_LOSS_DEVIATIONS: Final = 2.0
 """Standard deviations from which the loss of a residual (of a row or from a prior) grows linearly instead of quadratically."""
 _LARGEST: Final = 0.3
 _GRID: Final = 40
@@ -50,10 +50,10 @@ ScatterEstimator = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
 
 
 def loss(ratio: np.ndarray) -> np.ndarray:
-    """Return the loss of errors of *ratio* standard deviations: half their square, growing linearly beyond `ROBUST`."""
+    """Return the loss of errors of *ratio* standard deviations: half their square, growing linearly beyond `LINEAR_LOSS_DEVIATIONS`."""
     import numpy as np
 
-    return np.asarray(ROBUST**2 * (np.sqrt(1.0 + (ratio / ROBUST) ** 2) - 1.0))
+    return np.asarray(LINEAR_LOSS_DEVIATIONS**2 * (np.sqrt(1.0 + (ratio / LINEAR_LOSS_DEVIATIONS) ** 2) - 1.0))
 
 
 def misfit(errors: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:

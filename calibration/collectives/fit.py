@@ -88,7 +88,7 @@ Otherwise, a fit without large messages that are bound by cards would mistake sl
 after seeing leave-one-out results."""
 NOISE = 0.15
 """Noise of a log time: the difference between repeated tables of one kind of system."""
-ROBUST = 2.0
+LINEAR_LOSS_DEVIATIONS = 2.0
 """The loss of errors beyond this multiple of the noise grows linearly instead of quadratically."""
 _JOINT_FITS = (
     ("host",),
@@ -249,8 +249,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         return values
 
     def residuals(moved: np.ndarray) -> np.ndarray:
-        missed = (np.log(batch.times({**constants, **filled(moved)})) - target) / (NOISE * ROBUST)
-        tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
+        missed = (np.log(batch.times({**constants, **filled(moved)})) - target) / (NOISE * LINEAR_LOSS_DEVIATIONS)
+        tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * LINEAR_LOSS_DEVIATIONS  # soft L1, row by row
         return np.concatenate([tamed * weights, moved / widths])
 
     upper = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]

@@ -67,7 +67,7 @@ def blind(
 ) -> None:
     """Predict step times, memory, power and kernels of a GPU before it is measured; measure them; show the errors."""
     from calibration.blind import rounds
-    from calibration.blind.table import read_table, scores, scores_text
+    from calibration.blind.table import read_table, score_rows, scores_text
 
     table = what.endswith(".csv")
     if output is None and (do_measure or not table):
@@ -81,7 +81,7 @@ def blind(
         messages.progress("")
         messages(f"{output}: {count} cases {'measured' if do_measure else 'predicted'}")
         return
-    scored = scores(read_table(Path(what)))
+    scored = score_rows(read_table(Path(what)))
     print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
 
 

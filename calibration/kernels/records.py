@@ -23,7 +23,7 @@ from sim.spec.workload import Attention
 KERNEL_TIMES: Final = RECORDS / "kernels.csv"
 PREFILL_SOURCE: Final = "ai-dynamo"
 """Prefix of the source of rows whose FP8 products include a cast, and whose causal attention writes keys and values to a cache."""
-CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0), "nvfp4": (5, 4.5625)}
+CAST_KERNELS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0), "nvfp4": (5, 4.5625)}
 """Kernels that these rows launch in addition to the product, and the bytes that they move per element. With one scale per tensor, and in
 NVFP4, they determine the maximum first. Both are estimated from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
 PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8", "nvfp4": "nvfp4"}
@@ -131,8 +131,8 @@ def predicted_time(row: KernelRow, gpu: Gpu) -> float:
     if row.product:
         m, n, k, groups = row.product
         time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
-        if row.source.startswith(PREFILL_SOURCE) and row.precision in CASTS:
-            launches, nbytes = CASTS[row.precision]
+        if row.source.startswith(PREFILL_SOURCE) and row.precision in CAST_KERNELS:
+            launches, nbytes = CAST_KERNELS[row.precision]
             time += launches * gpu.kernel_time + kernels.elementwise_time(nbytes * m * k, gpu)
     elif row.attention:
         time = kernels.attention_time(gpu, row.peak, row.attention, row.batch, row.backward, row.kernel, burst=True)

@@ -24,8 +24,8 @@ NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", 
 """Kernels whose rows are not used in fits (except two backward rows of FlashAttention 4)."""
 
 
-def kind(row: KernelRow) -> str:
-    """Return the name under which *row* is listed: operator, kernel, precision, direction."""
+def kernel_kind(row: KernelRow) -> str:
+    """Return the kind under which *row* is listed: operator, kernel, precision, direction."""
     words = [row.op, row.kernel, row.precision]
     return " ".join([*words, "backward"] if row.backward else words)
 
@@ -45,8 +45,8 @@ def score_kernels(rows: Sequence[KernelRow], left_out: bool = False, steps: int 
     lines = []
     without = {name: fit_without(name, usable, gpus, steps) for name in gpus if _has_fitted_products(name, usable)} if left_out else {}
     for name in sorted(gpus):
-        for group in sorted({kind(row) for row in usable if row.gpu == name}):
-            chosen = [row for row in usable if row.gpu == name and kind(row) == group]
+        for group in sorted({kernel_kind(row) for row in usable if row.gpu == name}):
+            chosen = [row for row in usable if row.gpu == name and kernel_kind(row) == group]
             line: dict[str, Any] = {"gpu": name, "kernel": group, "rows": len(chosen), "fitted": is_fitted(chosen[0])}
             line |= _errors(chosen, gpus)
             large = [row for row in chosen if row.is_large]
@@ -93,7 +93,7 @@ def refit_constants(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
     gpus = {row.gpu: gpu for row in usable if (gpu := catalogue_gpu(row.gpu)) is not None}
     groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
-        groups[row.gpu, kind(row)].append(row)
+        groups[row.gpu, kernel_kind(row)].append(row)
     results = []
     for (name, group), chosen in sorted(groups.items()):
         if values := _refit(chosen, gpus):

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from calibration import RECORDS
-from calibration.lab.network import BURST, PIECE
+from calibration.lab.network import BURST_SECONDS, LEAST_BURST_BYTES
 from calibration.lab.plan import WORKLOADS
 from calibration.lab.records import RecordLine, read_lines
 from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
-from calibration.traces.layout_passes import optimizer_factor, with_unit_times
+from calibration.traces.layout_passes import layout_optimizer_factor, with_unit_times
 from calibration.traces.profiled_job import with_stack
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
@@ -134,7 +134,7 @@ def _machine(line: RecordLine) -> Hardware:
     """Return the hosts of the point *line*, with its rate, its delay and the burst size of its token buckets."""
     point = line["point"]
     rate = point["rate_bytes_per_s"]
-    changes = [f"node.nic.bandwidth={8e-6 * rate:g} Mbps", f"node.nic.burst={max(PIECE, rate * BURST):g} B"]
+    changes = [f"node.nic.bandwidth={8e-6 * rate:g} Mbps", f"node.nic.burst={max(LEAST_BURST_BYTES, rate * BURST_SECONDS):g} B"]
     changes += [f"fabric.latency={1e3 * point['delay_s']:g} ms"] if point["delay_s"] else []
     return with_nodes(machine_named(HARDWARE, tuple(changes)), point["hosts"])
 
@@ -157,7 +157,7 @@ def timed_workload(hardware: Hardware, layout: Division, batch: int, isolated: R
     layers = with_unit_times(base, gpu, _unit_times(base, layout, isolated))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in isolated["ranks"]) / len(isolated["ranks"])
-    return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
+    return with_stack(timed, optimizer_factor=layout_optimizer_factor(hardware, timed, seconds))
 
 
 def _unit_times(base: Workload, layout: Division, isolated: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:

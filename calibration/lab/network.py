@@ -27,12 +27,12 @@ from sim.spec.yaml import SpecError
 PREFIX: Final = "stallsim-lab-"
 INTERFACE: Final = "eth0"
 """The interface of every host."""
-BURST: Final = 1e-3
+BURST_SECONDS: Final = 1e-3
 """Burst of the token bucket, in seconds of its rate, so that a late timer does not reduce the rate (tc-tbf(8), 'burst')."""
-PIECE: Final = 72_000
+LEAST_BURST_BYTES: Final = 72_000
 """Minimum burst in bytes: the largest piece that TCP passes down (64 KiB and each frame's headers). A smaller bucket cuts pieces into
 frames, each with the processor time of a piece and an acknowledgment of its own, which no network card does."""
-QUEUE: Final = 16 * 2**20
+QUEUE_BYTES: Final = 16 * 2**20
 """Bytes that may queue at the token bucket: more than a few sockets ever have in flight, so that nothing is dropped."""
 _OWN: Final = re.compile(re.escape(PREFIX) + r"(\d+)-\w+")
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -135,8 +135,8 @@ def lab_network(count: int, rate: float, delay: float = 0.0, cores: Sequence[int
 
 def token_bucket_arguments(rate: float) -> list[str]:
     """Return the arguments of tc for a token bucket of *rate* bytes/s."""
-    burst = max(PIECE, round(rate * BURST))
-    return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
+    burst = max(LEAST_BURST_BYTES, round(rate * BURST_SECONDS))
+    return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES + burst)]
 
 
 def _cable(hosts: LabHosts, switch: str, delay: float) -> None:

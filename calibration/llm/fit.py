@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import step
-from calibration.llm.priors import defaults, priors
+from calibration.llm.priors import priors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,8 @@ ROUNDS: Final = 30
 """Rounds after which a fit that has not converged is an error."""
 TOLERANCE: Final = 0.005
 """The fit has converged if no constant's logarithm changes by more than this in a round."""
-STEP: Final = 0.02
+DIFFERENCE_STEP: Final = 0.02
+"""Change of a constant's logarithm by which derivatives are estimated."""
 
 
 def is_usable(case: Case) -> bool:
@@ -99,8 +100,8 @@ def _jacobian(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.floa
     columns = []
     for index in range(len(names)):
         moved = theta.copy()
-        moved[index] += STEP
-        columns.append((_residuals(rows, names, moved) - residual) / STEP)
+        moved[index] += DIFFERENCE_STEP
+        columns.append((_residuals(rows, names, moved) - residual) / DIFFERENCE_STEP)
     return np.array(columns).T
 
 
@@ -123,16 +124,3 @@ def _solve(
         right = -jacobian.T @ (weight * residual) - (theta - prior) / deviation**2
         moved = np.clip(np.linalg.solve(left, right), -1.0, 1.0)
     return theta + moved
-
-
-def improves_on_priors(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) -> bool:
-    """Return whether constants fitted without each source predict its rows better than the priors do, with one vote per source."""
-    from statistics import median
-
-    before: list[float] = []
-    after: list[float] = []
-    for source in without:
-        rows = [case for case in cases if case.row.source == source and is_usable(case)]
-        for constants, into in ((defaults(), before), (without[source], after)):
-            into.append(median(abs(math.log(step(case, constants)[0] / (case.measured or 1.0))) for case in rows))
-    return sum(after) < sum(before)

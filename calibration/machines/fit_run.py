@@ -18,7 +18,7 @@ from calibration.machines.machine_yaml import Block, Machine, Sources, device_bl
 from calibration.machines.nccl_fit import NCCL, nccl_fit
 from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import WrittenFiles
-from calibration.machines.step_factors import FIELD, STEPS_SUBJECT, is_significant, step_fit, step_ratios, with_factor
+from calibration.machines.step_factors import FACTOR_FIELD, STEPS_SUBJECT, is_significant, step_fit, step_ratios, with_factor
 from sim.check import check_hardware, require
 from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
@@ -65,9 +65,9 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
         if step_factor is not None and stack is not None and is_significant(step_factor):
             sources = Sources(records)
             sources.fitted(
-                FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"
+                FACTOR_FIELD, "steps", f"steps without exchange take {interval(step_factor[FACTOR], 1.0, 'times')} as long as their layers"
             )
-            machine = replace(machine, stack=with_factor(stack, step_factor, sources.texts[FIELD]))
+            machine = replace(machine, stack=with_factor(stack, step_factor, sources.texts[FACTOR_FIELD]))
             _write(machine, *drafts)
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it matters most
             if draft.exists():

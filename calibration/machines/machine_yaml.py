@@ -26,7 +26,7 @@ Block = dict[str, Any]
 
 FREE_COPY: Final = "1 TB/s"
 """Rate of copies to a CPU device, which do not happen because its tensors are already in host memory."""
-POINTS: Final = 6
+CURVE_POINTS: Final = 6
 """Number of points of an efficiency curve."""
 LEAST_SHARE: Final = 0.01
 TENSOR_FACTORS: Final = {"tensor_core_factor": ("conv", "direct_conv", "pointwise_conv"), "tensor_core_gemm_factor": ("gemm", "attention")}
@@ -223,7 +223,7 @@ def with_default_curves(curves: Block, sources: Sources) -> Block:
 
 def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
     fixed = max(0.0, (fit[FIXED].value if fit[FIXED].identified else 0.0) - kernel_time)
-    sizes = np.geomspace(fit.sizes.min(), fit.sizes.max(), POINTS) if fit.sizes.max() > fit.sizes.min() else fit.sizes[:1]
+    sizes = np.geomspace(fit.sizes.min(), fit.sizes.max(), CURVE_POINTS) if fit.sizes.max() > fit.sizes.min() else fit.sizes[:1]
     points = [(size / peak, size / peak / (fixed + size * fit[RATE].value)) for size in sizes]
     return [[f"{1e6 * time:.4g} us", float(f"{max(LEAST_SHARE, share):.4g}")] for time, share in points]
 

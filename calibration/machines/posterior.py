@@ -30,7 +30,7 @@ IDENTIFIED_WIDTH: Final = 0.5
 CONFIDENCE: Final = 0.95
 VAGUE_WIDTH: Final = 3.0
 """Width of a vague prior: one standard deviation is a factor of 20 either way."""
-ROBUST: Final = 2.0
+LINEAR_LOSS_DEVIATIONS: Final = 2.0
 """Standard deviations, estimated from the median absolute residual, beyond which the loss is linear."""
 _ROUNDS: Final = 40
 _TURNS: Final = 6
@@ -106,7 +106,9 @@ def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[Fit
         covariance = np.linalg.inv(precision + np.diag(widths**-2.0))
         freedom = max(1.0, len(times) - float(np.trace(covariance @ precision)))
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
-        weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
+        weights = 1.0 / np.maximum(
+            1.0, np.abs(residuals) / (LINEAR_LOSS_DEVIATIONS * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals)))))
+        )
     estimates = (
         _estimate(parameter, mean, math.sqrt(spread), freedom)
         for parameter, mean, spread in zip(parameters, values, np.diag(covariance), strict=True)

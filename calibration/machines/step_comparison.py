@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calibration.machines.machine_fit import FACTOR, MergedRecords, is_disturbed
 from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.predicted_steps import WrittenFiles, measured_step, predicted_step
-from calibration.machines.step_factors import FIELD, is_significant, step_fit
+from calibration.machines.step_factors import FACTOR_FIELD, is_significant, step_fit
 from calibration.measure.division import Division
 from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
@@ -71,10 +71,14 @@ def _predictions(
     row: AnswerRow, written: WrittenFiles, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
 ) -> tuple[float, float, float]:
     """Return the times (s) that *predicted* gives from kernels, with layers, and with steps of the other models."""
-    kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
-    layers = predicted(row, written, stack={FIELD: 1.0})
+    kernels = predicted(row, written, written.without_layers, {FACTOR_FIELD: 1.0, **written.stack_without_layers})
+    layers = predicted(row, written, stack={FACTOR_FIELD: 1.0})
     others = step_fit(ratios, excluded=row["model"])
-    return kernels, layers, predicted(row, written, stack={FIELD: others[FACTOR].value}) if others and is_significant(others) else layers
+    return (
+        kernels,
+        layers,
+        predicted(row, written, stack={FACTOR_FIELD: others[FACTOR].value}) if others and is_significant(others) else layers,
+    )
 
 
 _WAYS = ("from kernels", "and layers", "and other steps")

@@ -21,7 +21,7 @@ from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 STEPS_SUBJECT: Final = "steps over their layers"
-FIELD: Final = "compute_factor"
+FACTOR_FIELD: Final = "compute_factor"
 LEAST_STEPS: Final = 3
 """Measured steps, of one model or several: with fewer, their variation is unknown."""
 
@@ -42,7 +42,7 @@ def step_ratios(records: MergedRecords, written: WrittenFiles) -> dict[str, list
 
 
 def _ratio(row: AnswerRow, written: WrittenFiles) -> float | None:
-    once, twice = (predicted_step(row, written, stack={FIELD: factor}) for factor in (1.0, 2.0))
+    once, twice = (predicted_step(row, written, stack={FACTOR_FIELD: factor}) for factor in (1.0, 2.0))
     layers = twice - once
     rest = once - layers
     time = measured_step(row) - rest
@@ -62,5 +62,5 @@ def is_significant(fit: Fit) -> bool:
 
 def with_factor(stack: Mapping[str, Any], fit: Fit, text: str) -> dict[str, Any]:
     """Return the *stack* block with the factor of *fit* and its source *text*."""
-    source = {**stack["source"], FIELD: text}
-    return {**stack, FIELD: float(f"{fit[FACTOR].value:.4g}"), "source": source}
+    source = {**stack["source"], FACTOR_FIELD: text}
+    return {**stack, FACTOR_FIELD: float(f"{fit[FACTOR].value:.4g}"), "source": source}

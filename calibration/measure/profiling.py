@@ -19,9 +19,9 @@ from calibration.measure.processor_use import ProcessorUse
 from calibration.measure.team import TorchrunTeam
 from sim.spec.yaml import SpecError
 
-EVERY: Final = 2.0
+WRITE_INTERVAL: Final = 2.0
 """Interval (s) at which answers are written while a probe runs."""
-STOPPED: Final = "stopped before it finished"
+STOP_REASON: Final = "stopped before it finished"
 
 
 class ProfileProgress:
@@ -91,7 +91,7 @@ def measure(plan: MeasuringPlan, record: MachineRecord, bench: Bench, progress: 
 def _started_record(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     """Return the results of *probe* so far, or an empty record if there are none or *again* is set."""
     before = record.probes.get(probe.name)
-    return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
+    return ProbeRecord("partial", now(), STOP_REASON) if before is None or again else before
 
 
 def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: Profil
     if reason:
         record.state, record.reason = "skipped", reason
         return
-    record.state, record.reason = "partial", STOPPED
+    record.state, record.reason = "partial", STOP_REASON
     start = written = time.monotonic()
     before = ProcessorUse.now(bench.team.processor_time())
     questions = probe.questions(bench)
@@ -117,7 +117,7 @@ def _run_probe(probe: Probe, record: ProbeRecord, bench: Bench, progress: Profil
             too_large.append(question)
             bench.clear()
         record.date = now()
-        if time.monotonic() - written > EVERY:
+        if time.monotonic() - written > WRITE_INTERVAL:
             write()
             written = time.monotonic()
     duration, others = time.monotonic() - start, ProcessorUse.now(bench.team.processor_time()).others_since(before)

@@ -156,7 +156,7 @@ def with_unit_times(
     return tuple(layer.model_copy(update={"measured": times[id(layer)]}) for layers in members for layer in layers)
 
 
-def optimizer_factor(hardware: Hardware, workload: Workload, seconds: float) -> float:
+def layout_optimizer_factor(hardware: Hardware, workload: Workload, seconds: float) -> float:
     """Return the stack's ``optimizer_factor`` with which the optimizer takes *seconds* on average over stages."""
     scene = layout_scene(hardware, workload, prepare(hardware, workload))
     computed = sum(time for time, _ in scene.updates) / len(scene.updates)

@@ -97,7 +97,7 @@ def _from_layout(job: ProfiledJob) -> dict[str, Any]:
     bare = layout_passes.without_copies(base)
     workload = layout_passes.with_measured_passes(machine, bare, measured, on, first.gpu != CPU)
     update = mean(passes.update for passes in measured)
-    fitted: dict[str, Any] = {"optimizer_factor": layout_passes.optimizer_factor(machine, workload, update)}
+    fitted: dict[str, Any] = {"optimizer_factor": layout_passes.layout_optimizer_factor(machine, workload, update)}
     if bare is not base:
         fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
     return _extended(job, base, workload.model, fitted, {})

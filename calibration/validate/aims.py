@@ -17,7 +17,7 @@ from calibration.validate.groups import by_novelty
 from calibration.validate.scores import ScoredRow, quantile, scores
 from sim.report.expected_error import traffic
 
-Selects = Callable[[ScoredRow], bool]
+RowFilter = Callable[[ScoredRow], bool]
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Aim:
     """Selects rows, and sets limits for the errors (fractions) of the predictions in *column*."""
 
     name: str
-    selects: Selects
+    selects: RowFilter
     median: float
     p90: float | None = None
     column: str = "calibrated"
 
 
-def _rows(source: str, *hardware: str, workload: str = "") -> Selects:
+def _rows(source: str, *hardware: str, workload: str = "") -> RowFilter:
     def selects(row: ScoredRow) -> bool:
         record = row.question.record
         return record.source == source and (not hardware or record.hardware in hardware) and record.workload.startswith(workload)

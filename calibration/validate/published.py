@@ -26,7 +26,7 @@ from sim.spec.whole_file import write_file
 
 ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
-UNEQUAL: Final = RECORDS / "unequal.csv"
+UNEQUAL_RUNS: Final = RECORDS / "unequal.csv"
 """Runs with inputs of unequal size, or bound by their hosts; they are scored separately."""
 LEAST_POINTS: Final = 5
 """Least number of runs of a group for which percentiles are reported."""
@@ -61,7 +61,7 @@ def _figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
 
 
 def validated_block(validation: Validation, unequal: Validation) -> str:
-    """Return the block of the page with the scores, the scores of `UNEQUAL`, and the aims."""
+    """Return the block of the page with the scores, the scores of `UNEQUAL_RUNS`, and the aims."""
     parts = [
         validation_table(validation),
         group_table(unequal.scored_rows, "workload", "in unequal.csv alone"),
@@ -74,7 +74,7 @@ def publish() -> None:
     """Validate the committed records, and write the summary and the block of the page."""
     validation = score_left_out(validate([COMMITTED_RUNS], Folders(), notify=print), Folders(), KINDS, notify=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(validation), indent=1) + "\n")
-    unequal = validate([UNEQUAL], Folders(), notify=print)
+    unequal = validate([UNEQUAL_RUNS], Folders(), notify=print)
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")
     write_file(page, BLOCK.sub(lambda _: validated_block(validation, unequal), text))

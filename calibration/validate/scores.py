@@ -16,7 +16,7 @@ from typing import Any, Final
 from calibration.questions import RunQuestion
 from calibration.validate.baselines import RULES as BASELINES
 
-EXPOSED: Final = 0.1
+LEAST_EXPOSED_SHARE: Final = 0.1
 """Least share of the measured step that is not compute for a row to count as exposed."""
 MODELS: Final = ("zero_shot", "calibrated")
 
@@ -71,7 +71,7 @@ class ScoredRow:
 
 def scores(rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:
     """Return the scores of *rows* by model and rule, with errors as fractions and None if there is nothing to score."""
-    exposed = [row for row in rows if row.exposed >= EXPOSED * row.question.step_time]
+    exposed = [row for row in rows if row.exposed >= LEAST_EXPOSED_SHARE * row.question.step_time]
     of_all, part = _errors(rows), _errors(exposed)
     return {name: _score(name, rows, exposed, of_all, part) for name in (*MODELS, *BASELINES)}
 

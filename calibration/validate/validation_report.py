@@ -13,7 +13,7 @@ from calibration.clusters.cluster_fit import ClusterModel
 from calibration.validate.baselines import RULES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst_group
-from calibration.validate.scores import EXPOSED, ScoredRow, scores
+from calibration.validate.scores import LEAST_EXPOSED_SHARE, ScoredRow, scores
 from calibration.validate.validation import ClusterOutcome, Validation, reason_lines
 from sim.units import pluralized
 
@@ -26,9 +26,9 @@ COLUMNS: Final = (
     "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
 """Columns of the CSV of predictions."""
-BEYOND: Final = 3.0
+UNEXPLAINED_DEVIATIONS: Final = 3.0
 """Error, in standard deviations of the noise, beyond which a network row is reported as unexplained."""
-MOST_BEYOND: Final = 20
+MOST_UNEXPLAINED: Final = 20
 """Most unexplained rows shown; the rest are counted."""
 _LEFT_OUT: Final = {
     "source": "source left out",
@@ -98,7 +98,7 @@ def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
         "traffic_in_node": model.path or "as described",
         "beyond_noise": [
             {"record": row.question.record.where, "error": row.error("calibrated"), "noise_widths": row.noise_widths}
-            for row in beyond_noise(cluster)
+            for row in unexplained_rows(cluster)
         ],
         "factors": _factors(model),
     }
@@ -112,9 +112,9 @@ def _factors(model: ClusterModel) -> list[dict[str, Any]]:
     return rows
 
 
-def beyond_noise(cluster: ClusterOutcome) -> list[ScoredRow]:
-    """Return the network rows of *cluster* with an error of the fit above `BEYOND` standard deviations of the noise."""
-    return [row for row in cluster.network_rows if abs(row.noise_widths) > BEYOND]
+def unexplained_rows(cluster: ClusterOutcome) -> list[ScoredRow]:
+    """Return the network rows of *cluster* with an error of the fit above `UNEXPLAINED_DEVIATIONS` standard deviations of the noise."""
+    return [row for row in cluster.network_rows if abs(row.noise_widths) > UNEXPLAINED_DEVIATIONS]
 
 
 def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
@@ -214,12 +214,14 @@ def _novelty_lines(validation: Validation) -> list[str]:
 def _traffic_lines(validation: Validation) -> list[str]:
     """Return lines on fitted traffic paths that differ from the descriptions, and on network rows that the fits do not explain."""
     ways = [f"  {cluster.name}: {cluster.calibrated.path}" for cluster in validation.clusters if cluster.calibrated.path]
-    rows = [row for cluster in validation.clusters for row in beyond_noise(cluster)]
+    rows = [row for cluster in validation.clusters for row in unexplained_rows(cluster)]
     rows.sort(key=lambda row: -abs(row.noise_widths))
-    left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
-    more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
+    left = [f"  {_unexplained(row)}" for row in rows[:MOST_UNEXPLAINED]]
+    more = [f"  and {len(rows) - MOST_UNEXPLAINED} more"] if len(rows) > MOST_UNEXPLAINED else []
     lines = ["", "traffic inside a node that differs from the description:", *ways] if ways else []
-    return lines + (["", f"network rows that are more than {BEYOND:g} noise widths off after the fit:", *left, *more] if left else [])
+    return lines + (
+        ["", f"network rows that are more than {UNEXPLAINED_DEVIATIONS:g} noise widths off after the fit:", *left, *more] if left else []
+    )
 
 
 def _unexplained(row: ScoredRow) -> str:
@@ -311,7 +313,7 @@ def validation_figure(validation: Validation) -> Figure:
     times = [time for row in validation.scored_rows for time in (row.question.step_time, row.predictions["calibrated"])] or [0.1, 1.0]
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)
-    for factor in (1 - EXPOSED, 1 + EXPOSED):
+    for factor in (1 - LEAST_EXPOSED_SHARE, 1 + LEAST_EXPOSED_SHARE):
         axes.plot(ends, [factor * end for end in ends], color="grey", linewidth=0.6, linestyle="--")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10%")
     axes.set(xlabel="measured step", ylabel="predicted step")

@@ -37,7 +37,7 @@ def test_committed_tables_hold_predictions_made_before_the_measurement(path: Pat
 @pytest.mark.parametrize("path", [*RECORDS, SECOND, UNMEASURED, BLIND / "2026-11-23-h200-others.csv"], ids=lambda path: path.stem)
 def test_committed_tables_ask_what_can_be_asked_again(path: Path) -> None:
     known = {(question.kind, question.name, question.precision, str(question.batch)) for question in questions()}
-    asked = [table.key_of(row) for row in table.read_table(path)]
+    asked = [table.row_key(row) for row in table.read_table(path)]
     assert set(asked) <= known and len(set(asked)) == len(asked)
 
 
@@ -47,7 +47,7 @@ def test_a_score_is_the_median_error_and_the_share_inside_the_intervals() -> Non
         return cells | {"kind": "step", "precision": "fp32", "predicted": predicted, "low": low, "high": high, "measured": measured}
 
     rows = [row("1.1", "1.05", "1.2", "1"), row("1.3", "0.9", "1.4", "1"), row("0.8", "0.7", "1.1", "1"), row("5", "4", "6", "")]
-    (score,) = table.scores(rows)
+    (score,) = table.score_rows(rows)
     assert score.rows == 3
     assert score.median == pytest.approx(0.2)
     assert score.inside == pytest.approx(2 / 3)

@@ -9,7 +9,7 @@ import pytest
 from calibration import HARDWARE
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED_RUNS, read_records
-from calibration.validate.published import UNEQUAL
+from calibration.validate.published import UNEQUAL_RUNS
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 from sim.spec.memo import caching_inside
@@ -63,7 +63,7 @@ def test_no_run_is_both_fitted_and_predicted(rows: list[RunQuestion]) -> None:
 
 def test_runs_scored_by_themselves_calibrate_by_the_agreed_placements_and_stand_in_no_other_file(rows: list[RunQuestion]) -> None:
     counted = {(row.record.source, row.record.workload) for row in rows}
-    alone = [question(record) for record in read_records(UNEQUAL).records]
+    alone = [question(record) for record in read_records(UNEQUAL_RUNS).records]
     calibrating = {"pollux": ([1], [2], [1, 1], [1, 1, 1]), "sia": ([1], [2], [1, 1])}
     assert {row.record.workload for row in alone} == {"deepspeech2", "ncf", "yolov3"}
     for row in alone:

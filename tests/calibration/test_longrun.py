@@ -10,7 +10,7 @@ import pytest
 
 from calibration.blind.power import score_steps
 from calibration.energy import ScoredFigure, energy_document, energy_text, scaled_tdp
-from calibration.longrun import longrun_document, longrun_text, pool_without
+from calibration.longrun import longrun_document, longrun_text, rates_of_others
 from sim.study.weeks import reliability_of
 
 DAY = 86400.0
@@ -43,12 +43,12 @@ def test_the_page_of_trust_shows_what_the_commands_print() -> None:
 
 def test_the_default_rate_is_the_pool_s_and_llama_is_not_in_it() -> None:
     """Oracle: the geometric mean, worked out here."""
-    rates = [rate * DAY for rate in pool_without("llama3")]
+    rates = [rate * DAY for rate in rates_of_others("llama3")]
     product = 1.0
     for rate in rates:
         product *= rate
     assert product ** (1 / len(rates)) == pytest.approx(reliability_of("middle").rate.value * DAY, rel=0.03)
-    assert len(pool_without("bloom")) == len(rates) - 1
+    assert len(rates_of_others("bloom")) == len(rates) - 1
 
 
 def test_energy() -> None:

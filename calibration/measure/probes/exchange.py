@@ -22,7 +22,7 @@ from calibration.measure.team import Team, TeamRank
 
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes as counted by nccl-tests: the tensor of a rank in an all-reduce, the output of a rank in an all-gather."""
-SMALL: Final = (64, 512, 4096, 2**14)
+SMALL_SIZES: Final = (64, 512, 4096, 2**14)
 OVERLAP_BYTES: Final = {"cpu": 2**25, "cuda": 2**28}
 """Bytes of the all-reduce that overlaps with products: about a bucket of DDP (25 MiB); on GPUs, some milliseconds over NVLink."""
 OVERLAP_EDGE: Final = {"cpu": 512, "cuda": 2048}
@@ -43,7 +43,7 @@ def exchange_questions(bench: Bench) -> list[AnswerRow]:
     sizes = SIZES[::2] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in sizes if size <= most]
-    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in SMALL]
+    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in rank_sets(bench.team) for size in SMALL_SIZES]
     size = OVERLAP_BYTES[bench.device]
     beside: list[AnswerRow] = (
         [{"op": "all_reduce"} | rank_sets(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []

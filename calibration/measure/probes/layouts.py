@@ -32,7 +32,7 @@ class _Size(NamedTuple):
 
 
 SIZES: Final = {"cpu": _Size(256, 4, 2048, 64, 8), "cuda": _Size(2048, 8, 32_000, 1024, 4)}
-QUICK: Final = _Size(128, 2, 512, 32, 2)
+QUICK_SIZE: Final = _Size(128, 2, 512, 32, 2)
 _PER_STAGE: Final = 2
 """Micro-batches per pipeline stage."""
 
@@ -51,7 +51,7 @@ def layout_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per layout, for a decoder with heads, vocabulary and blocks divisible by the number of ranks."""
     from calibration.measure.decoder import HEAD_DIM
 
-    ranks, size = bench.team.ranks, QUICK if bench.quick else SIZES[bench.device]
+    ranks, size = bench.team.ranks, QUICK_SIZE if bench.quick else SIZES[bench.device]
     shape = {
         "width": round_up(size.width, HEAD_DIM * ranks),
         "depth": round_up(size.depth, ranks),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 WIDTH, HEIGHT = 500, 375
-EDGE: Final = 224
+PICTURE_EDGE: Final = 224
 """Size of a prepared picture."""
 _NOISE: Final = 30.0
 """Standard deviation of the noise, on a scale to 255; it gives about 110 KB at quality 90."""
@@ -51,7 +51,7 @@ def prepare(encoded: bytes, generator: random.Random) -> Any:
     import torch
     from PIL import Image
 
-    picture = decode(encoded).resize((EDGE, EDGE), Image.Resampling.BILINEAR, box=crop(generator))
+    picture = decode(encoded).resize((PICTURE_EDGE, PICTURE_EDGE), Image.Resampling.BILINEAR, box=crop(generator))
     if generator.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scaled = torch.from_numpy(np.array(picture)).permute(2, 0, 1).to(torch.float32).div_(255.0)

@@ -18,7 +18,7 @@ from calibration.measure.probes.timing import repetition_times
 from calibration.measure.team import TeamRank
 
 SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
+LINEAR_LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
 """Rows, columns and depth of fully connected layers: VGG, ResNet-50, an attention layer, BERT-large's two."""
 CONVOLUTIONS: Final = (
     ("conv", 64, 64, 56, 3, 1, 1),
@@ -95,7 +95,7 @@ def affordable_questions(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]
 
 def gemm_questions(bench: Bench) -> list[AnswerRow]:
     """Return one question per shape and precision of matrix products."""
-    shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
+    shapes = [(size, size, size) for size in SIZES] + list(LINEAR_LAYERS)
     questions: list[AnswerRow] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]

@@ -19,9 +19,9 @@ from calibration.measure.ddp_steps import RankSteps, StepRequest, run_rank, spaw
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.disk import drop_page_cache
 from calibration.measure.probes.loading import missing_pillow
-from calibration.measure.probes.pictures import EDGE, PictureFiles, jpeg
+from calibration.measure.probes.pictures import PICTURE_EDGE, PictureFiles, jpeg
 from calibration.measure.probes.probe import Bench, JobModel, Probe
-from calibration.measure.probes.training import SMALL, models, step_request, step_task
+from calibration.measure.probes.training import SMALL_MODELS, models, step_request, step_task
 from calibration.measure.team import TeamRank
 from sim.analysis.differential import RunTimes, Stall, fetch_stall, interconnect_stall, prep_stall
 
@@ -33,7 +33,7 @@ _DISTINCT: Final = 12
 
 def _job(bench: Bench) -> JobModel:
     first = models(bench)[0]
-    return JobModel(SMALL[1].target, (f"3x{EDGE}x{EDGE}",), 4) if bench.quick and not bench.models else first
+    return JobModel(SMALL_MODELS[1].target, (f"3x{PICTURE_EDGE}x{PICTURE_EDGE}",), 4) if bench.quick and not bench.models else first
 
 
 def _skipped(bench: Bench) -> str:
@@ -41,8 +41,8 @@ def _skipped(bench: Bench) -> str:
         return "ranks on several machines: Stash's runs use one"
     if bench.team.ranks == 1:
         return "one rank: RUN0 and RUN1 are the same"
-    if _job(bench).inputs != (f"3x{EDGE}x{EDGE}",):
-        return f"the model does not accept images of 3x{EDGE}x{EDGE}"
+    if _job(bench).inputs != (f"3x{PICTURE_EDGE}x{PICTURE_EDGE}",):
+        return f"the model does not accept images of 3x{PICTURE_EDGE}x{PICTURE_EDGE}"
     return missing_pillow(bench)
 
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-SHORTEST: Final = 1e-3
+LEAST_REPETITION_TIME: Final = 1e-3
 """Least time (s) of one repetition; it contains several calls if they are shorter, because reading the clock costs up to a microsecond."""
-LEAST, MOST = 3, 20
+LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 """Least and largest number of repetitions."""
 WARM_UP: Final = 0.05
 """Warm-up time (s) on CUDA: clocks rise from idle within tens of milliseconds (NVML reports them)."""
-QUEUE: Final = 512
+MOST_QUEUED_CALLS: Final = 512
 """Most calls launched ahead of the device; its queue holds about a thousand launches, beyond which a launch blocks."""
 _SPIN: Final = 2.2e9
 """Clock rate (Hz) of the fastest GPUs; slower ones spin longer than requested, which only adds a short wait."""
@@ -32,21 +32,21 @@ def repetition_times(call: Call, device: str, seconds: float) -> list[float]:
         return _repeated_on_cuda(call, seconds)
     wall_time(call, 1)
     once = wall_time(call, 1)
-    inner = max(1, round(SHORTEST / max(once, 1e-9)))
+    inner = max(1, round(LEAST_REPETITION_TIME / max(once, 1e-9)))
     return [wall_time(call, inner) / inner for _ in range(_count(once * inner, seconds))]
 
 
 def _repeated_on_cuda(call: Call, seconds: float) -> list[float]:
     """Return the device time (s) of one *call* for each repetition; calls long enough for a repetition are not launched ahead."""
     once = _warmed(call)
-    inner = min(QUEUE, max(1, round(SHORTEST / max(once, 1e-9))))
+    inner = min(MOST_QUEUED_CALLS, max(1, round(LEAST_REPETITION_TIME / max(once, 1e-9))))
     launching = inner * once if inner > 1 else 0.0
     return [_cuda_time(call, inner, 1.5 * launching) / inner for _ in range(_count(once * inner, seconds))]
 
 
 def _count(one: float, seconds: float) -> int:
     """Return the number of repetitions that fit into *seconds* if each takes *one* seconds."""
-    return min(MOST, max(LEAST, int(seconds / max(one, 1e-9))))
+    return min(MOST_REPETITIONS, max(LEAST_REPETITIONS, int(seconds / max(one, 1e-9))))
 
 
 def wall_time(call: Call, inner: int) -> float:
@@ -62,7 +62,7 @@ def _warmed(call: Call) -> float:
     call()  # initializes libraries, selects algorithms and allocates memory
     synchronize("cuda")
     count, start = 0, time.perf_counter()
-    while count < 1 or (count < QUEUE and time.perf_counter() - start < WARM_UP):
+    while count < 1 or (count < MOST_QUEUED_CALLS and time.perf_counter() - start < WARM_UP):
         call()
         count += 1
     synchronize("cuda")

@@ -24,7 +24,7 @@ from calibration.measure.probes.products import tf32
 from calibration.measure.probes.timing import synchronize
 from calibration.measure.team import TeamRank
 
-SMALL: Final = (
+SMALL_MODELS: Final = (
     JobModel("calibration.measure.probes.small_nets:wide", ("3x32x32",), 16),
     JobModel("calibration.measure.probes.small_nets:deep", ("3x32x32",), 16),
 )
@@ -43,7 +43,7 @@ def models(bench: Bench) -> Sequence[JobModel]:
     if bench.models:
         return bench.models
     if bench.quick or importlib.util.find_spec("torchvision") is None:
-        return SMALL
+        return SMALL_MODELS
     return [JobModel(f"torchvision.models:{name}", ("3x224x224",), batch) for name, batch in NETWORKS[bench.device]]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy
 
-from calibration.studies.accpar.cost import CostRow, Side, SplitState, edge_bytes, node_bytes, part
+from calibration.studies.accpar.cost import CostRow, Side, SplitState, edge_bytes, node_bytes, node_part
 from calibration.studies.accpar.network import LayerNetwork
 
 
@@ -52,13 +52,13 @@ class BoardArray:
         return sum(each.number for each in self.groups)
 
     @property
-    def unlike(self) -> bool:
+    def is_mixed(self) -> bool:
         """Return whether the boards differ."""
         return len(self.groups) > 1
 
     def halves(self) -> tuple[BoardArray, BoardArray]:
         """Return both sides of the next split: the first group and the rest if boards differ, else two halves of the boards."""
-        if self.unlike:
+        if self.is_mixed:
             return BoardArray(self.groups[:1]), BoardArray(self.groups[1:])
         board, number = self.groups[0]
         return BoardArray((Boards(board, number - number // 2),)), BoardArray((Boards(board, number // 2),))
@@ -68,7 +68,7 @@ StateChoice = Callable[[LayerNetwork, tuple[BoardArray, BoardArray]], list[Split
 """Chooses the state of each node of a network for a split between two sides."""
 
 
-class Spent(NamedTuple):
+class ArrayTimes(NamedTuple):
     """The time (s) of each node, and of each edge in the order of `LayerNetwork.edges`."""
 
     nodes: CostRow
@@ -82,23 +82,23 @@ class Spent(NamedTuple):
         return float(numpy.sum(self.nodes) + numpy.sum(self.edges))
 
 
-def spent(network: LayerNetwork, array: BoardArray, choose: StateChoice) -> Spent:
+def array_times(network: LayerNetwork, array: BoardArray, choose: StateChoice) -> ArrayTimes:
     """Return the times of a step if *choose* splits *network* at every level of *array*."""
     if array.count == 1:
         flop = numpy.array([node.flop for node in network.nodes])
-        return Spent(flop / array.side.speed, numpy.zeros(len(network.edges())), ())
+        return ArrayTimes(flop / array.side.speed, numpy.zeros(len(network.edges())), ())
     halves = array.halves()
     states = choose(network, halves)
     equal = halves[0] == halves[1] and all(state.ratio == 0.5 for state in states)
-    inner = [spent(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if equal else 2])]
+    inner = [array_times(_share(network, states, side), half, choose) for side, half in enumerate(halves[: 1 if equal else 2])]
     transfers = [_transfer_times(network, states, side, half.side.bandwidth) for side, half in enumerate(halves)]
     nodes = numpy.max([own[0] + below.nodes for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
     edges = numpy.max([own[1] + below.edges for own, below in zip(transfers, inner * (2 if equal else 1), strict=True)], axis=0)
-    return Spent(nodes, edges, (tuple(states), *inner[0].levels))
+    return ArrayTimes(nodes, edges, (tuple(states), *inner[0].levels))
 
 
 def _share(network: LayerNetwork, states: Sequence[SplitState], side: int) -> LayerNetwork:
-    return network._replace(nodes=tuple(part(node, state, side) for node, state in zip(network.nodes, states, strict=True)))
+    return network._replace(nodes=tuple(node_part(node, state, side) for node, state in zip(network.nodes, states, strict=True)))
 
 
 def _transfer_times(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from calibration.studies.accpar.array import Spent
-from calibration.studies.accpar.strategies import STEPS, STRATEGIES
+from calibration.studies.accpar.array import ArrayTimes
+from calibration.studies.accpar.strategies import COMPARED, RATIO_STEPS, STRATEGIES
 from calibration.studies.accpar.study import PUBLISHED, WIRES, AccparStudy, StepResult
 from sim import __version__
 from sim.units import show
 
 _ORDER: Final = ("batch", "input", "output")
-WIRED: Final = {"nic": "boards joined by their NICs", "links": "boards joined by the chips' own links"}
+WIRE_TITLES: Final = {"nic": "boards joined by their NICs", "links": "boards joined by the chips' own links"}
 """Description of each kind of connection between boards."""
 
 
@@ -29,7 +29,7 @@ def accpar_document(study: AccparStudy) -> dict[str, Any]:
         "means": [_mean(study, wires, name) for wires in WIRES for name in STRATEGIES],
         "published": "AccPar (HPCA 2020), abstract",
         "as_published": study.as_published,
-        "differs": differs(study),
+        "differs": differences(study),
         "assumptions": _assumptions(),
         "warnings": ["all data of the boards are estimates from weak sources (sim list hardware; sim check -v)"],
         "version": __version__,
@@ -38,7 +38,7 @@ def accpar_document(study: AccparStudy) -> dict[str, Any]:
 
 
 def _boards(study: AccparStudy, wires: str) -> dict[str, Any]:
-    array = study.on(wires)[0].case.array
+    array = study.results_with(wires)[0].case.array
     return {
         "wires": wires,
         "groups": [
@@ -59,26 +59,26 @@ def _rows(result: StepResult) -> list[dict[str, Any]]:
             "wires": result.case.wires,
             "model": result.case.model,
             "strategy": name,
-            "step_time_s": spent.total,
-            "inter_layer_s": float(spent.edges.sum()),
+            "step_time_s": times.total,
+            "inter_layer_s": float(times.edges.sum()),
             "speedup": result.speedup(name),
-            **{f"split_by_{how}_percent": share for how, share in ways(spent).items()},
-            "first_ratios": first_ratios(spent),
+            **{f"split_by_{dimension}_percent": share for dimension, share in dimension_shares(times).items()},
+            "first_ratios": first_ratios(times),
         }
-        for name, spent in result.spent.items()
+        for name, times in result.times.items()
     ]
 
 
-def ways(spent: Spent) -> dict[str, float]:
-    """Return the share (%) of layers that are split in each way, over all levels."""
-    counts = Counter(state.how for level in spent.levels for state in level)
-    layers = sum(counts[how] for how in _ORDER)
-    return {how: 100.0 * counts[how] / layers if layers else 0.0 for how in _ORDER}
+def dimension_shares(times: ArrayTimes) -> dict[str, float]:
+    """Return the share (%) of layers that are split in each dimension, over all levels."""
+    counts = Counter(state.dimension for level in times.levels for state in level)
+    layers = sum(counts[dimension] for dimension in _ORDER)
+    return {dimension: 100.0 * counts[dimension] / layers if layers else 0.0 for dimension in _ORDER}
 
 
-def first_ratios(spent: Spent) -> str:
+def first_ratios(times: ArrayTimes) -> str:
     """Return the range, over layers, of the share that the slowest boards get."""
-    ratios = [state.ratio for state in spent.levels[0] if state.how in _ORDER] if spent.levels else [1.0]
+    ratios = [state.ratio for state in times.levels[0] if state.dimension in _ORDER] if times.levels else [1.0]
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if min(ratios) < max(ratios) else f"{ratios[0]:.2f}"
 
 
@@ -89,18 +89,18 @@ def _mean(study: AccparStudy, wires: str, strategy: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differs(study: AccparStudy) -> list[str]:
+def differences(study: AccparStudy) -> list[str]:
     """Return reasons why these speedups differ from the paper's."""
-    spread = [result.speedup("AccPar") for result in study.on("nic")]
-    gains = f"on the same array, AccPar's gain ranges from {min(spread):.1f} to {max(spread):.1f} times"
+    speedups = [result.speedup("AccPar") for result in study.results_with("nic")]
+    gains = f"on the same array, AccPar's gain ranges from {min(speedups):.1f} to {max(speedups):.1f} times"
     return [
-        f"the mean depends on the networks: {gains if len(spread) > 1 else 'the gain is'}{',' * (len(spread) > 1)} largest where weights "
-        "outweigh products (AlexNet, VGG)",
+        f"the mean depends on the networks: {gains if len(speedups) > 1 else 'the gain is'}{',' * (len(speedups) > 1)} largest where "
+        "weights outweigh products (AlexNet, VGG)",
         "it depends on the network between boards, whose rate was not verified against the paper: both ways to join boards are shown",
         "matrix products run at peak and nothing overlaps; the paper's simulator also counts memory accesses, which slow all strategies "
         "equally",
-        f"ratios are searched exhaustively on a grid of {STEPS} steps per layer; the paper solves an equation that balances both sides "
-        "of a layer",
+        f"ratios are searched exhaustively on a grid of {RATIO_STEPS} steps per layer; the paper solves an equation that balances both "
+        "sides of a layer",
         "the networks are torchvision's: AlexNet has 64 channels in its first layer (the authors' has 96)",
         "a board's share of a layer is at least one sample or channel; the authors' program has no such limit",
         "the data that a group fetches are spread over its boards, so data parallelism costs as much as the best all-reduce",
@@ -119,7 +119,7 @@ def _assumptions() -> list[str]:
 def verdict_of(document: Mapping[str, Any]) -> str:
     """Return a sentence that compares AccPar's speedup with the published one."""
     means = {(mean["wires"], mean["strategy"]): mean for mean in document["means"]}
-    gains = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRED.items())
+    gains = " and ".join(f"{means[wires, 'AccPar']['arithmetic']:.2f} times ({named})" for wires, named in WIRE_TITLES.items())
     models = list(dict.fromkeys(row["model"] for row in document["rows"]))
     scope = f"for {models[0]}" if len(models) == 1 else "on average"
     published = f"the paper says {PUBLISHED['AccPar']:.2f}"
@@ -141,7 +141,7 @@ def accpar_text(document: Mapping[str, Any]) -> str:
             f"{each['count']} x {each['board']} ({each['flop_per_s'] / 1e12:.0f} TFLOP/s, {show(each['bytes_per_s'], 'bandwidth')})"
             for each in part["groups"]
         )
-        lines += ["", f"  {WIRED[wires]}: {named}", f"  {'':12}{'data parallel':>14}" + "".join(f"{name:>17}" for name in _others())]
+        lines += ["", f"  {WIRE_TITLES[wires]}: {named}", f"  {'':12}{'data parallel':>14}" + "".join(f"{name:>17}" for name in COMPARED)]
         rows = [row for row in document["rows"] if row["wires"] == wires]
         for model in dict.fromkeys(row["model"] for row in rows):
             lines.append(_line(model, {row["strategy"]: row for row in rows if row["model"] == model}))
@@ -156,12 +156,8 @@ def accpar_text(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _others() -> list[str]:
-    return [name for name in STRATEGIES if name != "data parallel"]
-
-
 def _line(model: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    gains = "".join(f"{rows[name]['speedup']:>16.2f}x" for name in _others())
+    gains = "".join(f"{rows[name]['speedup']:>16.2f}x" for name in COMPARED)
     return f"  {model:<12}{show(rows['data parallel']['step_time_s'], 'time'):>14}{gains}"
 
 
@@ -170,7 +166,7 @@ def _mean_lines(means: Sequence[Mapping[str, Any]], document: Mapping[str, Any])
     own = {mean["strategy"]: mean for mean in means}
 
     def line(title: str, key: str) -> str:
-        cells = "".join(f"{own[name][key]:>16.2f}x" if own[name][key] is not None else f"{'-':>17}" for name in _others())
+        cells = "".join(f"{own[name][key]:>16.2f}x" if own[name][key] is not None else f"{'-':>17}" for name in COMPARED)
         return f"  {title:<12}{'':>14}{cells}"
 
     several = len({row["model"] for row in document["rows"]}) > 1

@@ -58,7 +58,7 @@ def costs(network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: 
     return Costs(nodes, edges)
 
 
-def best(
+def best_partition(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective
 ) -> tuple[float, list[SplitState]]:
     """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError if a node has no state."""
@@ -75,7 +75,7 @@ def best(
         reached = numpy.min(total, axis=0)
         steps.append((chains, origin))
         before = end
-    return float(numpy.min(reached)), _backtracked(network, states, steps, int(numpy.argmin(reached)))
+    return float(numpy.min(reached)), _backtrack(network, states, steps, int(numpy.argmin(reached)))
 
 
 def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
@@ -89,7 +89,7 @@ def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
     return _Chain(total, through)
 
 
-def _backtracked(
+def _backtrack(
     network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
 ) -> list[SplitState]:
     """Return the states of all nodes on the best path that ends in state *last*."""

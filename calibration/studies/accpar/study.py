@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from calibration.studies.accpar.array import Board, BoardArray, Boards, Spent, spent
+from calibration.studies.accpar.array import ArrayTimes, Board, BoardArray, Boards, array_times
 from calibration.studies.accpar.network import network_of
 from calibration.studies.accpar.strategies import STRATEGIES
 from sim.spec.hardware import Group, Hardware
@@ -23,7 +23,7 @@ PUBLISHED: Final[Mapping[str, float]] = {"one weird trick": 2.98, "HyPar": 3.78,
 """Mean speedups over data parallelism that the paper reports (HPCA 2020, abstract)."""
 WIRES: Final = ("nic", "links")
 """Connections between boards: their NICs, or those links of the chips that the board does not use itself."""
-TORUS: Final = 4
+TORUS_LINKS: Final = 4
 """Links of a chip in a two-dimensional torus; links that the board's own topology does not use lead to other boards."""
 
 
@@ -42,11 +42,11 @@ class StepResult:
     """The step times of one case with each strategy."""
 
     case: NetworkCase
-    spent: Mapping[str, Spent]
+    times: Mapping[str, ArrayTimes]
 
     def speedup(self, strategy: str) -> float:
         """Return the speedup of a step over data parallelism with equal halves."""
-        return self.spent["data parallel"].total / self.spent[strategy].total
+        return self.times["data parallel"].total / self.times[strategy].total
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class AccparStudy:
         same = (self.hardware.spec.name, self.batch) == (HARDWARE, BATCH)
         return same and {result.case.model for result in self.results} == set(MODELS)
 
-    def on(self, wires: str) -> list[StepResult]:
+    def results_with(self, wires: str) -> list[StepResult]:
         """Return the results for one kind of connection between boards."""
         return [result for result in self.results if result.case.wires == wires]
 
     def means(self, wires: str, strategy: str) -> tuple[float, float]:
         """Return the arithmetic and the geometric mean of the speedups of *strategy*."""
-        gains = [result.speedup(strategy) for result in self.on(wires)]
+        gains = [result.speedup(strategy) for result in self.results_with(wires)]
         return sum(gains) / len(gains), math.exp(sum(map(math.log, gains)) / len(gains))
 
 
@@ -90,16 +90,16 @@ def accpar_study(
     inputs = {"hardware": machine.sha256} | {name: load_workload(name).sha256 for name in models}
     cases = [NetworkCase(wires, model, array_of(machine.spec, wires), batch) for wires in WIRES for model in models]
     results = []
-    for result in each(solved, cases, processes):
+    for result in each(solve_case, cases, processes):
         results.append(result)
         progress(len(results), len(cases))
     return AccparStudy(machine, batch, results, inputs)
 
 
-def solved(case: NetworkCase) -> StepResult:
+def solve_case(case: NetworkCase) -> StepResult:
     """Return the step times of all strategies in *case*."""
     network = network_of(load_workload(case.model).spec.model, case.batch)
-    return StepResult(case, {name: spent(network, case.array, choose) for name, choose in STRATEGIES.items()})
+    return StepResult(case, {name: array_times(network, case.array, choose) for name, choose in STRATEGIES.items()})
 
 
 def array_of(hardware: Hardware, wires: str) -> BoardArray:
@@ -122,7 +122,7 @@ def _links_out(group: Group, name: str) -> float:
     node, nvlink = group.node, group.node.nvlink
     if nvlink is None:
         return node.nic.count * node.nic.bandwidth
-    free = TORUS * node.gpu_count - 2 * sum(nvlink.pairs.values())
+    free = TORUS_LINKS * node.gpu_count - 2 * sum(nvlink.pairs.values())
     if free <= 0 or nvlink.switch_links:
         raise SpecError(f"{name}: {node.gpu.name} has no links to other boards; use boards of chips in a torus, such as {HARDWARE}")
     return free * nvlink.link.bandwidth

@@ -18,7 +18,7 @@ class Stash2022:
         from calibration.studies.stash2022.document import cost_rows, study_document, study_text
         from calibration.studies.stash2022.page import study_page
         from calibration.studies.stash2022.plots import study_plots
-        from calibration.studies.stash2022.study import read_for, stash2022
+        from calibration.studies.stash2022.study import stash2022, study_inputs
         from sim.report.figures import figures_csv
 
         study = stash2022(processes, messages.counter("cases"))
@@ -26,5 +26,7 @@ class Stash2022:
         document, text = study_document(study), study_text(study)
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(study)}
         more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(study) if output is not None else {}
-        write_result(output, html, "stash2022", (document, text), lambda document: study_page(document, read_for(study)), more_files=more)
+        write_result(
+            output, html, "stash2022", (document, text), lambda document: study_page(document, study_inputs(study)), more_files=more
+        )
         print_json(document) if as_json else show_text(text)

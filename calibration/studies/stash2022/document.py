@@ -12,7 +12,7 @@ from calibration.studies.stash2022.study import (
     FAMILIES,
     MICRO_BATCH,
     SLICES,
-    SMALL,
+    SMALL_MODELS,
     STACK,
     InstanceFamily,
     StashRow,
@@ -41,7 +41,7 @@ def study_document(study: StashStudy) -> dict[str, Any]:
         "observations": observations(study),
         "rows": [stall_row(row) for row in study.rows],
         "micro": [micro_row(row) for row in study.micro],
-        "left_out": list(study.left_out),
+        "left_out": list(study.skipped_cases),
         "assumptions": _assumed(study),
         "warnings": [],
         "version": __version__,
@@ -56,7 +56,7 @@ def _machines(study: StashStudy) -> list[str]:
 
 def _assumed(study: StashStudy) -> list[str]:
     """Return the assumptions of the study on all or some of its cases."""
-    workload = load_workload(SMALL[0]).spec
+    workload = load_workload(SMALL_MODELS[0]).spec
     machines = [load_hardware(name).spec for name in _machines(study)]
     assumed_volumes = {machine.name: volume_assumption(machine, [group.node for group in machine.groups], workload) for machine in machines}
     return [
@@ -72,9 +72,9 @@ def finding_row(finding: Finding) -> dict[str, Any]:
     """Return a finding as a row of the document."""
     return {
         "check": finding.check,
-        "published": finding.says,
-        "reappears": finding.reappears,
-        "reached": list(finding.reached),
+        "published": finding.claim,
+        "reappears": finding.verdict,
+        "reached": list(finding.evidence),
         "figures": dict(finding.figures),
     }
 
@@ -154,8 +154,8 @@ def study_text(study: StashStudy) -> str:
         *(text for family in FAMILIES for text in _family(study, family)),
         _micro(study),
     ]
-    if study.left_out:
-        parts.append("\n".join(["Cannot run:", *(f"  - {problem}" for problem in study.left_out)]))
+    if study.skipped_cases:
+        parts.append("\n".join(["Cannot run:", *(f"  - {problem}" for problem in study.skipped_cases)]))
     return "\n\n".join(parts)
 
 
@@ -163,7 +163,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
     """Return a text on which published findings reappear."""
     lines = ["Published findings, and whether the simulation reproduces them:"]
     for finding in findings:
-        lines += [f"  {finding.check} {finding.says}: {finding.reappears.upper()}", *(f"     - {line}" for line in finding.reached)]
+        lines += [f"  {finding.check} {finding.claim}: {finding.verdict.upper()}", *(f"     - {line}" for line in finding.evidence)]
     return "\n".join(lines)
 
 
@@ -188,7 +188,7 @@ def _table(study: StashStudy, family: InstanceFamily, cell: Cell, form: str) -> 
     models = list(family.batches)
     lines = []
     for machine in family.machines:
-        rows = study.on(machine)
+        rows = study.rows_on(machine)
         cells = [_range([cell(row) for row in rows if row.case.model == model], form) for model in models]
         if any(cells):
             lines.append([machine, *cells])

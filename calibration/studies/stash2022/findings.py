@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from calibration.studies.stash2022.study import SLICES, SLOWED, STALLED, Crossing, StashRow, StashStudy
+from calibration.studies.stash2022.study import SLICES, SLOWDOWN_THRESHOLD, STALL_THRESHOLD, Crossing, StashRow, StashStudy
 from sim.analysis import differential
 
 FindingVerdict = Literal["yes", "in direction", "no"]
-STALL_BAND = (STALLED, 0.95)
+STALL_BAND = (STALL_THRESHOLD, 0.95)
 SLOWDOWN_BAND = (4.0, 6.0)
 """Bands of a peak that counts as "up to 90%" and as "up to 5x"."""
-ALIKE = 1.02
+EQUAL_BYTES = 1.02
 """Largest ratio of gradient bytes at which two networks count as equal."""
-_ALIKE_TENSORS = 1.1
+_EQUAL_TENSORS = 1.1
 """Largest ratio of gradient tensors at which two networks count as equal."""
 _MORE = 1.5
 """Least ratio of tensors, or bytes, at which one network of a pair has clearly more."""
@@ -37,9 +37,9 @@ class Finding:
     """One published finding with the verdict of the simulation."""
 
     check: str
-    says: str
-    reappears: FindingVerdict
-    reached: tuple[str, ...]
+    claim: str
+    verdict: FindingVerdict
+    evidence: tuple[str, ...]
     figures: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -48,27 +48,27 @@ def findings(study: StashStudy) -> list[Finding]:
     return [_interconnect(study), _network(study), _price(study), _slices(study), _costs(study), _layers(study)]
 
 
-def name(row: StashRow) -> str:
+def case_name(row: StashRow) -> str:
     """Return a case as text."""
     return f"{row.case.model} at {row.case.batch} on {row.case.machine}"
 
 
-def whole_machines(study: StashStudy) -> list[StashRow]:
+def single_machine_rows(study: StashStudy) -> list[StashRow]:
     """Return the rows of machines with one node."""
     return [row for row in study.rows if row.nodes == 1]
 
 
 def _interconnect(study: StashStudy) -> Finding:
-    worst = max(whole_machines(study), key=lambda row: row.interconnect)
-    real = max((row for row in whole_machines(study) if row.case.machine not in SLICES), key=lambda row: row.interconnect)
+    worst = max(single_machine_rows(study), key=lambda row: row.interconnect)
+    real = max((row for row in single_machine_rows(study) if row.case.machine not in SLICES), key=lambda row: row.interconnect)
     peak = worst.interconnect
     return Finding(
         "A1",
         "the interconnect inside a machine adds up to 90% of training time",
         _verdict(STALL_BAND, peak, peak > 0.5),
         (
-            f"peak {100 * peak:.1f}%: {name(worst)}; without hypothetical slices {100 * real.interconnect:.1f}%: {name(real)}",
-            f"{100 * STALLED:.0f}% on {worst.case.machine} needs {_batches(study.stalled, 'or fewer')}",
+            f"peak {100 * peak:.1f}%: {case_name(worst)}; without hypothetical slices {100 * real.interconnect:.1f}%: {case_name(real)}",
+            f"{100 * STALL_THRESHOLD:.0f}% on {worst.case.machine} needs {_batches(study.stall_crossings, 'or fewer')}",
         ),
         {"peak_percent": 100 * peak, "peak_without_slices_percent": 100 * real.interconnect},
     )
@@ -85,9 +85,9 @@ def _network(study: StashStudy) -> Finding:
         "two instances over the network are up to 5 times slower than one with the same number of GPUs",
         _verdict(SLOWDOWN_BAND, peak, peak > 2),
         (
-            f"peak {peak:.1f} times: {name(worst)}; slower in {sum(slowdown > 1 for slowdown, _ in rows)} of {len(rows)} cases",
+            f"peak {peak:.1f} times: {case_name(worst)}; slower in {sum(slowdown > 1 for slowdown, _ in rows)} of {len(rows)} cases",
             f"{low:.0f} to {high:.0f} times: {_listed(inside)}; more: {_listed(beyond)}",
-            f"at most {SLOWED:.0f} times slower on P3 needs {_batches(study.slowed, 'or more')}",
+            f"at most {SLOWDOWN_THRESHOLD:.0f} times slower on P3 needs {_batches(study.slowdown_crossings, 'or more')}",
         ),
         {"peak_slowdown": peak},
     )
@@ -123,7 +123,7 @@ def _price(study: StashStudy) -> Finding:
     if far:
         dear, cheap = far
         lines.append(
-            f"most: {name(dear)} (${3600 * dear.price:.2f}/h) takes {dear.times.warm / cheap.times.warm:.1f} times as long as "
+            f"most: {case_name(dear)} (${3600 * dear.price:.2f}/h) takes {dear.times.warm / cheap.times.warm:.1f} times as long as "
             f"{cheap.case.machine} (${3600 * cheap.price:.2f}/h)"
         )
     lines.append(f"per epoch, a machine with one GPU is cheapest in {single} of {len(cases)} cases")
@@ -152,11 +152,11 @@ def _dearer_but_slower(rows: Sequence[StashRow]) -> tuple[StashRow, StashRow] | 
 
 
 def _slices(study: StashStudy) -> Finding:
-    good = {(row.case.model, row.case.batch): row for row in study.on("p3.8xlarge")}
+    good = {(row.case.model, row.case.batch): row for row in study.rows_on("p3.8xlarge")}
     rises = [
         (row.interconnect - good[row.case.model, row.case.batch].interconnect, row)
         for machine in SLICES
-        for row in study.on(machine)
+        for row in study.rows_on(machine)
         if (row.case.model, row.case.batch) in good
     ]
     most, worst = max(rises, key=lambda pair: pair[0])
@@ -167,7 +167,7 @@ def _slices(study: StashStudy) -> Finding:
         "yes" if clear else "no",
         (
             f"a worse slice adds over 5 points of interconnect stall in {len(clear)} of {len(rises)} cases "
-            f"({_listed(sorted({row.case.model for row in clear}))}), most {100 * most:.0f} points: {name(worst)}",
+            f"({_listed(sorted({row.case.model for row in clear}))}), most {100 * most:.0f} points: {case_name(worst)}",
         ),
         {"most_points": 100 * most},
     )
@@ -210,7 +210,7 @@ def fit(rows: Sequence[StashRow]) -> LeastSquares:
     return LeastSquares(start, per_tensor, per_byte, 1.0 - float(residuals @ residuals) / float(((times - times.mean()) ** 2).sum()))
 
 
-def more_is_slower(
+def count_slower_pairs(
     rows: Sequence[StashRow], more: Callable[[StashRow], float], alike: Callable[[StashRow], float], within: float
 ) -> tuple[int, int]:
     """Count the pairs of networks in which the one with clearly *more* communicates longer; return this count and that of all pairs.
@@ -232,8 +232,8 @@ def _layers(study: StashStudy) -> Finding:
     agree = True
     for machine in dict.fromkeys(row.case.machine for row in study.micro):
         rows = [row for row in study.micro if row.case.machine == machine]
-        tensors = more_is_slower(rows, lambda row: row.tensors, lambda row: row.gradient_bytes, ALIKE)
-        nbytes = more_is_slower(rows, lambda row: row.gradient_bytes, lambda row: row.tensors, _ALIKE_TENSORS)
+        tensors = count_slower_pairs(rows, lambda row: row.tensors, lambda row: row.gradient_bytes, EQUAL_BYTES)
+        nbytes = count_slower_pairs(rows, lambda row: row.gradient_bytes, lambda row: row.tensors, _EQUAL_TENSORS)
         fitted = fit(rows)
         agree &= tensors[0] == tensors[1] > 0 and nbytes[0] == nbytes[1] > 0 and min(fitted.per_tensor, fitted.per_byte) > 0
         lines.append(
@@ -292,4 +292,4 @@ def _budget(study: StashStudy) -> list[str]:
 def _spread(what: str, rows: Sequence[StashRow], share: Callable[[StashRow], float]) -> str:
     ordered = sorted(rows, key=share)
     least, middle, most = ordered[0], ordered[len(ordered) // 2], ordered[-1]
-    return f"{what}: {100 * share(least):.0f} to {100 * share(most):.0f}%, median {100 * share(middle):.0f}%; most: {name(most)}"
+    return f"{what}: {100 * share(least):.0f} to {100 * share(most):.0f}%, median {100 * share(middle):.0f}%; most: {case_name(most)}"

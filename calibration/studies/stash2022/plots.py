@@ -47,7 +47,7 @@ def _stalls(study: StashStudy, title: str, cell: Callable[[StashRow], float | No
 def _bars(axes: Axes, study: StashStudy, family: InstanceFamily, cell: Callable[[StashRow], float | None]) -> None:
     cases = [(model, batch) for model, batches in family.batches.items() for batch in batches]
     shown: Mapping[str, dict[tuple[str, int], float]] = {
-        machine: {(row.case.model, row.case.batch): value for row in study.on(machine) if (value := cell(row)) is not None}
+        machine: {(row.case.model, row.case.batch): value for row in study.rows_on(machine) if (value := cell(row)) is not None}
         for machine in family.machines
     }
     machines = [machine for machine, values in shown.items() if any(values.values())]

@@ -13,8 +13,9 @@ prices are current ones, which for these instances equal those in Stash's code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from sim.analysis import differential
 from sim.analysis.cost import price
@@ -27,10 +28,12 @@ from sim.study.pool import each
 from sim.study.profile import Runs, one_gpu_run, runs, synthetic_run
 from sim.study.scenario import Scenario
 
-SMALL = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "mobilenet_v2", "squeezenet1_0")
-LARGE = ("resnet50", "vgg11")
+Result = TypeVar("Result")
+
+SMALL_MODELS = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "mobilenet_v2", "squeezenet1_0")
+LARGE_MODELS = ("resnet50", "vgg11")
 BERT = "bert-large-seq384"
-MICRO = (
+MICRO_MODELS = (
     *(f"resnet{layers}" for layers in (10, 12, 16, 18, 34, 50, 101, 152)),
     *(f"vgg{layers}" for layers in (11, 13, 16, 19)),
     *(f"resnet{layers}_nobn" for layers in (10, 12, 16, 18, 34, 50, 101, 152)),
@@ -60,7 +63,7 @@ P2 = InstanceFamily(
     "P2",
     {"p2.xlarge": 2, "p2.8xlarge": 16, "p2.16xlarge": 32, "2x-p2.8xlarge": 16},
     {"p2.16xlarge": "2x-p2.8xlarge"},
-    dict.fromkeys(SMALL, (32, 64, 96, 128)),
+    dict.fromkeys(SMALL_MODELS, (32, 64, 96, 128)),
 )
 P3 = InstanceFamily(
     "P3",
@@ -69,7 +72,7 @@ P3 = InstanceFamily(
         "2x-p3.8xlarge": 16,
     },
     {"p3.16xlarge": "2x-p3.8xlarge"},
-    dict.fromkeys(SMALL, (32, 64, 128, 256)) | dict.fromkeys(LARGE, (32, 48, 64, 80)) | {BERT: (4,)},
+    dict.fromkeys(SMALL_MODELS, (32, 64, 128, 256)) | dict.fromkeys(LARGE_MODELS, (32, 48, 64, 80)) | {BERT: (4,)},
 )  # fmt: skip
 FAMILIES = (P2, P3)
 SLICES = ("p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
@@ -145,21 +148,21 @@ class StashStudy:
     """All results of the study."""
 
     rows: tuple[StashRow, ...]
-    left_out: tuple[str, ...]
+    skipped_cases: tuple[str, ...]
     """Cases that cannot run, and why."""
     micro: tuple[StashRow, ...]
     """Networks of the micro study on 8 GPUs of P3; they use synthetic data only, so their times of RUN2 and RUN3 equal RUN1."""
-    stalled: tuple[Crossing, ...]
-    """Largest batch of each P3 model that loses `STALLED` of RUN1 to the interconnect, on the machine with the worst stall of all cases."""
-    slowed: tuple[Crossing, ...]
-    """Least batch of each P3 model at which the network slows training by at most a factor of `SLOWED`."""
+    stall_crossings: tuple[Crossing, ...]
+    """Largest batch of each P3 model that loses `STALL_THRESHOLD` of RUN1 to the interconnect, on the machine with the worst stall."""
+    slowdown_crossings: tuple[Crossing, ...]
+    """Least batch of each P3 model at which the network slows training by at most a factor of `SLOWDOWN_THRESHOLD`."""
 
-    def on(self, machine: str) -> list[StashRow]:
+    def rows_on(self, machine: str) -> list[StashRow]:
         """Return the rows of one machine."""
         return [row for row in self.rows if row.case.machine == machine]
 
 
-def read_for(study: StashStudy) -> Descriptions:
+def study_inputs(study: StashStudy) -> Descriptions:
     """Return the machines and workloads of *study*."""
     machines = {row.case.machine: row.case for row in (*study.rows, *study.micro)}
     models = {row.case.model: row.case for row in (*study.rows, *study.micro)}
@@ -167,11 +170,11 @@ def read_for(study: StashStudy) -> Descriptions:
     return Descriptions(hardware, [descriptions(case.scenario).workloads[0] for case in models.values()])
 
 
-STALLED = 0.8
+STALL_THRESHOLD = 0.8
 """Least peak that counts as the abstract's "up to 90% of DNN training time"."""
-SLOWED = 5.0
+SLOWDOWN_THRESHOLD = 5.0
 """The abstract's "up to 5x slowdown"."""
-_MOST = 512
+_MOST_SAMPLES = 512
 """Largest batch of the run scripts."""
 
 
@@ -189,26 +192,28 @@ def cases(families: Sequence[InstanceFamily]) -> list[StashCase]:
 def stash2022(processes: int | None = None, progress: Callable[[int, int], None] | None = None) -> StashStudy:
     """Run the whole study on *processes* processes; *progress* is called with the number of finished tasks and of all tasks."""
     main = cases(FAMILIES)
-    micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
+    micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO_MODELS for machine, threads in _micro_machines().items()]
     tasks = [*(partial(_run_case, case) for case in main), *(partial(_run_synthetic_case, case) for case in micro)]
     outcomes: list[StashRow | str] = []
-    searches = 2 * len(P3.batches)
+    search_count = 2 * len(P3.batches)
     for outcome in each(_call, tasks, processes):
         outcomes.append(outcome)
-        _report_progress(progress, len(outcomes), len(tasks) + searches)
+        _report_progress(progress, len(outcomes), len(tasks) + search_count)
     main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, StashRow)])
-    layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, StashRow)])
+    micro_rows = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, StashRow)])
     worst = max((row for row in main_rows if row.nodes == 1), key=lambda row: row.interconnect).case
-    questions = [
-        *(partial(_last_stalled, worst, model) for model in P3.batches),
-        *(partial(_first_bearable, model) for model in P3.batches),
+    searches = [
+        *(partial(_last_stalled_batch, worst, model) for model in P3.batches),
+        *(partial(_first_bearable_batch, model) for model in P3.batches),
     ]
     crossings: list[Crossing] = []
-    for crossing in each(_cross, questions, processes):
+    for crossing in each(_call, searches, processes):
         crossings.append(crossing)
-        _report_progress(progress, len(tasks) + len(crossings), len(tasks) + searches)
-    left_out = tuple(problem for problem in outcomes if isinstance(problem, str))
-    return StashStudy(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
+        _report_progress(progress, len(tasks) + len(crossings), len(tasks) + search_count)
+    skipped = tuple(problem for problem in outcomes if isinstance(problem, str))
+    return StashStudy(
+        tuple(main_rows), skipped, tuple(micro_rows), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :])
+    )
 
 
 def _report_progress(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
@@ -220,12 +225,8 @@ def _micro_machines() -> dict[str, int]:
     return {name: P3.machines[name] for pair in P3.twins.items() for name in pair}
 
 
-def _call(task: Callable[[], StashRow | str]) -> StashRow | str:
+def _call(task: Callable[[], Result]) -> Result:
     return task()
-
-
-def _cross(question: Callable[[], Crossing]) -> Crossing:
-    return question()
 
 
 # --- one case --------------------------------------------------------------------------------------------------------
@@ -242,8 +243,8 @@ def _run_case(case: StashCase) -> StashRow | str:
 def _run_synthetic_case(case: StashCase) -> StashRow | str:
     """Return the results of RUN0 and RUN1 for *case*, or why it cannot run."""
     try:
-        together = synthetic_run(case.scenario)
-        return _row(case, Runs(one_gpu_run(case.scenario), together, together))
+        synthetic = synthetic_run(case.scenario)
+        return _row(case, Runs(one_gpu_run(case.scenario), synthetic, synthetic))
     except SpecError as error:
         return str(error)
 
@@ -270,34 +271,33 @@ def _with_twins(rows: Sequence[StashRow]) -> list[StashRow]:
     rows_with_twins = []
     for row in rows:
         twin = twin_times.get((row.case.machine, row.case.model, row.case.batch))
-        times = row.times._replace(twin=twin)
-        rows_with_twins.append(StashRow(row.case, row.gpus, row.nodes, row.steps, times, row.price, row.tensors, row.gradient_bytes))
+        rows_with_twins.append(replace(row, times=row.times._replace(twin=twin)))
     return rows_with_twins
 
 
 # --- batches that a finding needs ------------------------------------------------------------------------------------
 
 
-def _last_stalled(worst: StashCase, model: str) -> Crossing:
-    """Return the largest batch of *model* with a stall of at least `STALLED` on the machine of *worst*; the stall falls with the batch."""
+def _last_stalled_batch(worst: StashCase, model: str) -> Crossing:
+    """Return the largest batch of *model* that stalls for `STALL_THRESHOLD` on the machine of *worst*; stalls fall with the batch."""
 
     def stalls(batch: int) -> bool:
         scenario = StashCase(worst.machine, model, batch, worst.threads).scenario
-        return 1.0 - _step(one_gpu_run(scenario)) / _step(synthetic_run(scenario)) >= STALLED
+        return 1.0 - _step(one_gpu_run(scenario)) / _step(synthetic_run(scenario)) >= STALL_THRESHOLD
 
-    least = _least_batch(lambda batch: not stalls(batch), _fitting(worst.machine, model))
-    return Crossing(model, worst.machine, None if least == 1 else (least or _fitting(worst.machine, model) + 1) - 1)
+    least = _least_batch(lambda batch: not stalls(batch), _largest_batch(worst.machine, model))
+    return Crossing(model, worst.machine, None if least == 1 else (least or _largest_batch(worst.machine, model) + 1) - 1)
 
 
-def _first_bearable(model: str) -> Crossing:
-    """Return the least batch of *model* at which the network slows it by at most `SLOWED`; the slowdown falls with the batch."""
+def _first_bearable_batch(model: str) -> Crossing:
+    """Return the least batch of *model* that the network slows by at most `SLOWDOWN_THRESHOLD`; slowdowns fall with the batch."""
     [(machine, twin)] = P3.twins.items()
 
     def bearable(batch: int) -> bool:
-        one_machine, apart = (StashCase(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
-        return _step(synthetic_run(apart)) <= SLOWED * _step(synthetic_run(one_machine))
+        one_machine, two_machines = (StashCase(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
+        return _step(synthetic_run(two_machines)) <= SLOWDOWN_THRESHOLD * _step(synthetic_run(one_machine))
 
-    return Crossing(model, twin, _least_batch(bearable, min(_fitting(machine, model), _fitting(twin, model))))
+    return Crossing(model, twin, _least_batch(bearable, min(_largest_batch(machine, model), _largest_batch(twin, model))))
 
 
 def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
@@ -311,11 +311,11 @@ def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _fitting(machine: str, model: str) -> int:
+def _largest_batch(machine: str, model: str) -> int:
     """Return the largest batch of *model* that fits on the GPUs of *machine*, up to the largest one of Stash."""
     scenario = StashCase(machine, model, 1, 1).scenario
     fitting = synthetic_run(Scenario(machine, model, scenario.overrides, batch="max", precision=scenario.precision, stack=scenario.stack))
-    return min(_MOST, fitting.jobs[0].job.workload.training.batch)
+    return min(_MOST_SAMPLES, fitting.jobs[0].job.workload.training.batch)
 
 
 def _step(run: Run) -> float:

@@ -11,8 +11,8 @@ import pytest
 from calibration.clusters.cluster_fit import (
     EXCHANGE_DEVIATION,
     LAYER_TIME_DEVIATION,
+    LEAST_UNEXPLAINED_SCATTER,
     STRAGGLER_DEVIATION,
-    UNEXPLAINED,
     UNSEEN_JOB_DEVIATION,
     WIDENING,
     SharedConstants,
@@ -213,7 +213,9 @@ def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
     row = question(record(placement="1+1", batch_per_gpu=8))
     model = prior_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(row)}), [row])
     ((_, spread),) = predictions(model, [row], Late())  # type: ignore[arg-type]
-    assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (EXCHANGE_DEVIATION * 0.1) ** 2 + (STRAGGLER_DEVIATION * 0.1) ** 2))
+    assert spread == pytest.approx(
+        math.sqrt(LEAST_UNEXPLAINED_SCATTER**2 + (EXCHANGE_DEVIATION * 0.1) ** 2 + (STRAGGLER_DEVIATION * 0.1) ** 2)
+    )
 
 
 def _measured(asked: RunQuestion, step: float) -> RunQuestion:

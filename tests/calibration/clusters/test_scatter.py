@@ -9,7 +9,7 @@ import pytest
 
 from calibration.clusters.scatter import (
     LEAST_NOISE,
-    ROBUST,
+    LINEAR_LOSS_DEVIATIONS,
     Scatter,
     likeliest_scatter,
     loss,
@@ -63,7 +63,7 @@ def test_rows_scatter_by_the_least_at_least() -> None:
 
 def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
     assert loss(np.array([0.01]))[0] == pytest.approx(0.5 * 0.01**2, rel=1e-4)
-    assert loss(np.array([1000.0]))[0] == pytest.approx(ROBUST * 1000.0, rel=0.01)
+    assert loss(np.array([1000.0]))[0] == pytest.approx(LINEAR_LOSS_DEVIATIONS * 1000.0, rel=0.01)
 
 
 def test_the_scatter_found_is_no_less_probable_than_its_neighbours() -> None:

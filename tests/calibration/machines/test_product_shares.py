@@ -14,7 +14,7 @@ from calibration.machines.machine_fit import MergedRecords, merge_records
 from calibration.machines.machine_yaml import device_block, gpu_named_by_driver
 from calibration.machines.product_shares import product_shares
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
-from calibration.measure.probes.products import GEMM, LAYERS
+from calibration.measure.probes.products import GEMM, LINEAR_LAYERS
 from sim.cluster.kernels import product_time
 from sim.spec.hardware import Gpu
 from sim.spec.library import load
@@ -24,7 +24,7 @@ from tests.calibration.measure.test_probes_of_layouts import bench
 from tests.late import torch
 
 H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * 2**30, "compute_capability": "9.0"}
-SHAPES = [(size, size, size) for size in (512, 768, 1024, 1536, 2048, 3072)] + list(LAYERS)
+SHAPES = [(size, size, size) for size in (512, 768, 1024, 1536, 2048, 3072)] + list(LINEAR_LAYERS)
 
 
 @cache

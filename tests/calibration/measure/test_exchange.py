@@ -8,7 +8,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.measure.machine_record import read_record
-from calibration.measure.probes.exchange import SIZES, SMALL, exchange_questions, repetitions_and_calls
+from calibration.measure.probes.exchange import SIZES, SMALL_SIZES, exchange_questions, repetitions_and_calls
 from calibration.measure.probes.probe import Bench
 from calibration.measure.team import SpawnedTeam
 
@@ -21,7 +21,7 @@ def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Pat
     for ranks in (2, 8):
         sizes = [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_reduce", ranks) and "beside" not in row]
         assert sizes == list(SIZES) and sizes[0] == 8 and sizes[-1] == 2**28
-        assert [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_gather", ranks)] == list(SMALL)
+        assert [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_gather", ranks)] == list(SMALL_SIZES)
     assert sum("beside" in row for row in asked) == 1
 
 

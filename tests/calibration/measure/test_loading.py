@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibration.measure.probes.loading import loading_answer, loading_questions
-from calibration.measure.probes.pictures import EDGE, HEIGHT, WIDTH, EncodedPictures, PictureFiles, crop, decode, jpeg, prepare
+from calibration.measure.probes.pictures import HEIGHT, PICTURE_EDGE, WIDTH, EncodedPictures, PictureFiles, crop, decode, jpeg, prepare
 from calibration.measure.probes.probe import Bench
 from calibration.measure.team import SpawnedTeam
 
@@ -29,7 +29,7 @@ def test_pictures_are_as_large_as_imagenets() -> None:
 
 def test_what_training_takes_has_its_shape_and_scale() -> None:
     made = prepare(jpeg(1), random.Random(0))
-    assert tuple(made.shape) == (3, EDGE, EDGE)
+    assert tuple(made.shape) == (3, PICTURE_EDGE, PICTURE_EDGE)
     assert -2.2 < float(made.min()) < float(made.max()) < 2.7  # of 0 and 255 after ImageNet's mean and spread
 
 

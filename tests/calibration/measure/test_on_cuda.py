@@ -20,7 +20,7 @@ from calibration.measure.probes.exchange import OVERLAP_BYTES, OVERLAP_EDGE, exc
 from calibration.measure.probes.passes import LAUNCH
 from calibration.measure.probes.probe import Bench, is_out_of_memory
 from calibration.measure.probes.small_nets import deep
-from calibration.measure.probes.timing import QUEUE, repetition_times
+from calibration.measure.probes.timing import MOST_QUEUED_CALLS, repetition_times
 from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
 from calibration.measure.team import SpawnedTeam, TeamRank
 from sim.spec.yaml import SpecError
@@ -45,11 +45,13 @@ def test_a_short_kernel_is_timed_by_the_device_not_by_its_launches(kernel: float
 
 
 def test_no_more_is_queued_than_the_device_takes(monkeypatch: Patch) -> None:
-    """Kernels of no length at all: each repetition launches `QUEUE`, the spin and not one more."""
+    """Kernels of no length at all: each repetition launches `MOST_QUEUED_CALLS`, the spin and not one more."""
     cuda = install(monkeypatch, FakeCuda(launch=1e-7))
     repetition_times(lambda: cuda.kernel(0.0), "cuda", 1e-4)
     before, _ = cuda.launched, repetition_times(lambda: cuda.kernel(0.0), "cuda", 1e-4)
-    assert (cuda.launched - before - 1 - QUEUE) % (QUEUE + 1) == 0  # one call, warm ones, then repetitions with a spin each
+    assert (cuda.launched - before - 1 - MOST_QUEUED_CALLS) % (
+        MOST_QUEUED_CALLS + 1
+    ) == 0  # one call, warm ones, then repetitions with a spin each
 
 
 def test_launches_cost_the_host_and_the_device_apart(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -19,6 +19,6 @@ SMALL_MICRO = ("resnet10", "resnet10_nobn", "resnet34", "vgg11")
 def small_study() -> StashStudy:
     """The study of `SMALL_P3` and `SMALL_MICRO`."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("FAMILIES", (SMALL_P3,)), ("P3", SMALL_P3), ("MICRO", SMALL_MICRO)):
+        for name, value in (("FAMILIES", (SMALL_P3,)), ("P3", SMALL_P3), ("MICRO_MODELS", SMALL_MICRO)):
             patch.setattr(module, name, value)
         return stash2022(processes=1)

@@ -10,19 +10,29 @@ from collections.abc import Callable
 import numpy
 import pytest
 
-from calibration.studies.accpar.array import Board, BoardArray, Boards, spent
-from calibration.studies.accpar.cost import ELEMENT, LAYOUTS, How, Side, SplitState, edge_bytes, missing, partial_sums, states_of
+from calibration.studies.accpar.array import Board, BoardArray, Boards, array_times
+from calibration.studies.accpar.cost import (
+    ELEMENT_BYTES,
+    LAYOUTS,
+    Side,
+    SplitDimension,
+    SplitState,
+    edge_bytes,
+    missing_share,
+    partial_sums,
+    states_of,
+)
 from calibration.studies.accpar.document import accpar_document, accpar_text
 from calibration.studies.accpar.network import LayerNetwork, LayerNode, NetworkSegment, network_of
 from calibration.studies.accpar.page import accpar_page
-from calibration.studies.accpar.partition import Costs, best, costs
+from calibration.studies.accpar.partition import Costs, best_partition, costs
 from calibration.studies.accpar.strategies import STRATEGIES, accpar, hypar, one_weird_trick
 from calibration.studies.accpar.study import MODELS, accpar_study, array_of
 from sim.cli import main
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 
-WAYS: tuple[How, ...] = ("batch", "input", "output")
+WAYS: tuple[SplitDimension, ...] = ("batch", "input", "output")
 
 
 def node(draw: random.Random, kind: str = "conv") -> LayerNode:
@@ -66,9 +76,9 @@ def test_the_programme_finds_what_all_combinations_find() -> None:
     for number, network in enumerate(small_networks()):
         for objective, ratios in (("time", (0.25, 0.6)), ("bytes", (0.5,))):
             states = [states_of(each, WAYS, ratios) for each in network.nodes]
-            value, chosen = best(network, states, sides, objective)  # type: ignore[arg-type]
+            value, chosen = best_partition(network, states, sides, objective)  # type: ignore[arg-type]
             assert value == pytest.approx(least(network, states, sides, objective), rel=1e-12), (number, objective)
-            alone = best(network, [[state] for state in chosen], sides, objective)[0]  # type: ignore[arg-type]
+            alone = best_partition(network, [[state] for state in chosen], sides, objective)[0]  # type: ignore[arg-type]
             assert alone == pytest.approx(value, rel=1e-12)
 
 
@@ -85,11 +95,11 @@ def test_costs_between_layers_are_those_of_accpar() -> None:
             ("output", "batch"): both, ("output", "input"): 0.0, ("output", "output"): rest * 100.0,
         }  # fmt: skip
         found = {
-            (one, two): edge_bytes(own, other, [SplitState(one, share)], [SplitState(two, share)], 0)[0, 0] / ELEMENT  # type: ignore[arg-type]
+            (one, two): edge_bytes(own, other, [SplitState(one, share)], [SplitState(two, share)], 0)[0, 0] / ELEMENT_BYTES  # type: ignore[arg-type]
             for one, two in table
         }
         assert found == pytest.approx(table)
-    assert [partial_sums(own._replace(weights=2.0, input=3.0, output=4.0), how) / ELEMENT for how in WAYS] == [2.0, 4.0, 3.0]
+    assert [partial_sums(own._replace(weights=2.0, input=3.0, output=4.0), how) / ELEMENT_BYTES for how in WAYS] == [2.0, 4.0, 3.0]
 
 
 def test_what_a_side_lacks_is_counted_element_by_element() -> None:
@@ -100,7 +110,7 @@ def test_what_a_side_lacks_is_counted_element_by_element() -> None:
     for have, need in itertools.product(places, repeat=2):
         for held, wanted in itertools.product((3, 10, 16), repeat=2):
             lacking = sum(places[need](i, j, wanted) and not places[have](i, j, held) for i, j in itertools.product(range(20), repeat=2))
-            found = missing(have, numpy.array(held / 20), need, numpy.array(wanted / 20))  # type: ignore[arg-type]
+            found = missing_share(have, numpy.array(held / 20), need, numpy.array(wanted / 20))  # type: ignore[arg-type]
             assert found == pytest.approx(lacking / 400), (have, need, held, wanted)
     assert {tuple(layouts) for layouts in LAYOUTS.values()} >= {("rows",) * 4, ("all",) * 4}
 
@@ -109,8 +119,8 @@ def test_data_parallelism_costs_an_all_reduce() -> None:
     """Oracle: 2 (1 - 1/n) times the gradients' bytes over a board's rate, and the products at the peak, on equal boards."""
     network = network_of(load_workload("alexnet").spec.model, 64)
     for count in (2, 8, 16):
-        found = spent(network, BoardArray((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
-        weights = ELEMENT * sum(each.weights for each in network.nodes)
+        found = array_times(network, BoardArray((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
+        weights = ELEMENT_BYTES * sum(each.weights for each in network.nodes)
         products = sum(each.flop for each in network.nodes) / (count * 1e14)
         assert found == pytest.approx(2 * (1 - 1 / count) * weights / 1e9 + products)
 
@@ -119,11 +129,11 @@ def test_the_other_strategies_are_special_cases() -> None:
     """Oracles: what each may choose; on one pair of equal boards AccPar is no slower than any, as each is among its states."""
     network = network_of(load_workload("vgg11").spec.model, 64)
     pair = (BoardArray((Boards(Board("b", 1e14, 1e9), 1),)),) * 2
-    trick = {each.kind: state.how for each, state in zip(network.nodes, one_weird_trick(network, pair), strict=True)}
+    trick = {each.kind: state.dimension for each, state in zip(network.nodes, one_weird_trick(network, pair), strict=True)}
     assert trick == {"conv": "batch", "gemm": "input"}
-    assert {state.how for state in hypar(network, pair)} <= {"batch", "input"}
+    assert {state.dimension for state in hypar(network, pair)} <= {"batch", "input"}
     array = BoardArray((Boards(Board("b", 1e14, 1e9), 2),))
-    times = {name: spent(network, array, choose).total for name, choose in STRATEGIES.items()}
+    times = {name: array_times(network, array, choose).total for name, choose in STRATEGIES.items()}
     assert min(times, key=lambda name: times[name]) == "AccPar"
     states = [states_of(each, ("batch", "input"), (0.5,)) for each in network.nodes]
     sent = costs(network, states, (pair[0].side, pair[1].side), "bytes")
@@ -151,9 +161,9 @@ def test_unlike_boards_get_unlike_shares() -> None:
     states = accpar(network, array.halves())
     assert {state.ratio for state in states} == {0.25}
     flop = sum(each.flop for each in network.nodes)
-    assert spent(network, array, accpar).total == pytest.approx(flop / 4e13)
-    assert spent(network, array, STRATEGIES["by speed"]).total == pytest.approx(flop / 4e13)
-    assert spent(network, array, STRATEGIES["data parallel"]).total == pytest.approx(flop / 2e13)
+    assert array_times(network, array, accpar).total == pytest.approx(flop / 4e13)
+    assert array_times(network, array, STRATEGIES["by speed"]).total == pytest.approx(flop / 4e13)
+    assert array_times(network, array, STRATEGIES["data parallel"]).total == pytest.approx(flop / 2e13)
 
 
 def test_tensors_of_the_catalogue_are_those_of_the_networks() -> None:
@@ -187,7 +197,7 @@ def test_the_study_says_what_it_solved(capsys: pytest.CaptureFixture[str]) -> No
     network = network_of(load_workload("vgg11").spec.model, 512)
     array = array_of(load_hardware("256x-tpu-v2-v3").spec, "nic")
     row = next(row for row in document["rows"] if (row["wires"], row["model"], row["strategy"]) == ("nic", "vgg11", "AccPar"))
-    assert row["step_time_s"] == spent(network, array, accpar).total
+    assert row["step_time_s"] == array_times(network, array, accpar).total
     gains = [row["speedup"] for row in document["rows"] if row["wires"] == "links" and row["strategy"] == "HyPar"]
     mean = next(mean for mean in document["means"] if mean["wires"] == "links" and mean["strategy"] == "HyPar")
     assert (mean["arithmetic"], mean["geometric"]) == pytest.approx((sum(gains) / 2, (gains[0] * gains[1]) ** 0.5))

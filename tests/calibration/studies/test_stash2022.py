@@ -11,8 +11,8 @@ import pytest
 from calibration.studies.stash2022 import plots as stash2022_plots
 from calibration.studies.stash2022 import study as module
 from calibration.studies.stash2022.document import cost_rows, findings_text, micro_row, stall_row, study_document, study_text
-from calibration.studies.stash2022.findings import PRICES, Finding, by_case, findings, fit, more_is_slower, observations
-from calibration.studies.stash2022.study import FAMILIES, MICRO, P2, P3, Crossing, StashCase, StashRow, StashStudy, cases, gradients
+from calibration.studies.stash2022.findings import PRICES, Finding, by_case, count_slower_pairs, findings, fit, observations
+from calibration.studies.stash2022.study import FAMILIES, MICRO_MODELS, P2, P3, Crossing, StashCase, StashRow, StashStudy, cases, gradients
 from sim.analysis import differential
 from sim.analysis.differential import RunTimes
 from sim.cli import main
@@ -32,7 +32,7 @@ def by_check(study: StashStudy) -> dict[str, Finding]:
 
 
 def row(study: StashStudy, machine: str, batch: int) -> StashRow:
-    return next(found for found in study.on(machine) if found.case.batch == batch)
+    return next(found for found in study.rows_on(machine) if found.case.batch == batch)
 
 
 def test_figures_are_those_of_the_profile(study: StashStudy) -> None:
@@ -52,9 +52,9 @@ def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
     peak = found.figures["peak_percent"]
     assert peak is not None
     assert peak > 75
-    assert (found.reappears == "yes") == (80 <= peak <= 95)
-    assert "p3.8xlarge-two-islands" in found.reached[0]
-    [crossing] = study.stalled
+    assert (found.verdict == "yes") == (80 <= peak <= 95)
+    assert "p3.8xlarge-two-islands" in found.evidence[0]
+    [crossing] = study.stall_crossings
     assert crossing.batch is not None
     case = StashCase(crossing.machine, crossing.model, crossing.batch, 16)
     for batch, stalls in ((crossing.batch, True), (crossing.batch + 1, False)):
@@ -68,9 +68,9 @@ def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
     peak = found.figures["peak_slowdown"]
     assert peak is not None
     assert peak > 4
-    assert (found.reappears == "yes") == (4 <= peak <= 6)
-    [crossing] = study.slowed
-    assert f"alexnet {crossing.batch} or more" in found.reached[-1]
+    assert (found.verdict == "yes") == (4 <= peak <= 6)
+    [crossing] = study.slowdown_crossings
+    assert f"alexnet {crossing.batch} or more" in found.evidence[-1]
     before, after = (row(study, "p3.16xlarge", batch).network for batch in (32, 128))
     assert before is not None
     assert after is not None
@@ -80,7 +80,7 @@ def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
 def test_a3_a4_directions_of_the_abstract(study: StashStudy) -> None:
     """Abstract: dearer is not always faster; the interconnect can be allocated sub-optimally."""
     found = by_check(study)
-    assert found["A3"].reappears == found["A4"].reappears == "yes"
+    assert found["A3"].verdict == found["A4"].verdict == "yes"
     dear, cheap = row(study, "2x-p3.8xlarge", 32), row(study, "p3.8xlarge", 32)
     assert dear.price == 2 * cheap.price
     assert dear.times.warm > cheap.times.warm
@@ -100,7 +100,7 @@ def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: StashStudy) -> N
         assert line["cold_cost_per_epoch_usd"] == pytest.approx(times.cold * known / 3600, rel=1e-9)
         assert line["prep_stall_percent"] == pytest.approx(100 * max(0.0, times.warm - times.synthetic) / times.warm, rel=1e-9)
         assert line["fetch_stall_percent"] == pytest.approx(100 * max(0.0, times.cold - times.warm) / times.cold, rel=1e-9)
-    assert by_check(study)["A5"].reappears == "yes"
+    assert by_check(study)["A5"].verdict == "yes"
 
 
 def test_a6_layers_and_gradients(study: StashStudy) -> None:
@@ -109,7 +109,7 @@ def test_a6_layers_and_gradients(study: StashStudy) -> None:
     assert apart["resnet10"].communication > apart["resnet10_nobn"].communication
     assert apart["vgg11"].communication > apart["resnet10_nobn"].communication
     assert micro_row(apart["vgg11"])["communication_s_per_step"] == apart["vgg11"].communication
-    assert by_check(study)["A6"].reappears in ("yes", "in direction")
+    assert by_check(study)["A6"].verdict in ("yes", "in direction")
 
 
 def test_the_fit_finds_what_made_the_times() -> None:
@@ -122,9 +122,9 @@ def test_the_fit_finds_what_made_the_times() -> None:
 
     rows = [made(tensors, nbytes, 3e-9) for tensors in (10, 20, 40) for nbytes in (1e6, 2e6, 9e6)]
     assert fit(rows) == pytest.approx((1e-3, 2e-6, 3e-9, 1.0), rel=1e-6)
-    assert more_is_slower(rows, lambda row: row.tensors, lambda row: row.gradient_bytes, 1.02) == (9, 9)
+    assert count_slower_pairs(rows, lambda row: row.tensors, lambda row: row.gradient_bytes, 1.02) == (9, 9)
     cheaper = [made(tensors, nbytes, -1e-10) for tensors in (10, 20) for nbytes in (1e6, 9e6)]
-    assert more_is_slower(cheaper, lambda row: row.gradient_bytes, lambda row: row.tensors, 1.02) == (0, 2)
+    assert count_slower_pairs(cheaper, lambda row: row.gradient_bytes, lambda row: row.tensors, 1.02) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a7_all_reduces_of_a_step(model: str, tensors: int, parameters: int) -> 
 def test_every_case_of_stashs_lists() -> None:
     """By hand: 5 models x 4 batches x 4 machines on P2, (7 x 4 + BERT) x 6 on P3; its micro study has 12 networks and variants of them."""
     assert len(cases(FAMILIES)) == len(set(cases(FAMILIES))) == 80 + 174
-    assert len(MICRO) == 25
+    assert len(MICRO_MODELS) == 25
     assert set(PRICES) < {*P2.machines, *P3.machines}
     assert sum(len(family.twins) for family in FAMILIES) == 2
 
@@ -177,7 +177,7 @@ def test_the_report_says_what_was_computed(study: StashStudy) -> None:
     changed = findings_text(findings(quiet))
     assert "up to 90% of training time: NO" in changed
     assert "sub-optimally: NO" in changed
-    moved = replace(study, stalled=(Crossing("alexnet", "toy", None),))
+    moved = replace(study, stall_crossings=(Crossing("alexnet", "toy", None),))
     assert "at no batch that fits: alexnet" in study_text(moved)
 
 
