@@ -50,7 +50,7 @@ def test_a_store_behind_a_slow_nic_is_not_a_slow_disk() -> None:
     found = run(stored, toy_workload(sample=1e6, loader="pytorch", inputs={"num_workers": 2}))
     text = "Disk fetch: the network to the storage, with 0% of the reads cached, feeds 1 samples/s"
     [bottleneck] = bottlenecks(found)
-    assert bottleneck.first == "network" and bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
+    assert bottleneck.first == "network" and bottleneck.freed_times["disk"] == pytest.approx(1.0, rel=1e-3)
     assert verdict(found, 0, bottleneck).startswith(text) and verdict(found).startswith(text)
 
 
