@@ -64,7 +64,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, count: int = 1) -> 
     """Let torch.cuda be *cuda*, and *count* such devices be there."""
     import torch
 
-    found = {
+    replacements = {
         "Event": cuda.event,
         "synchronize": cuda.synchronize,
         "_sleep": cuda.sleep,
@@ -73,7 +73,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, count: int = 1) -> 
         "set_device": lambda device: setattr(cuda, "current", getattr(device, "index", device)),
         "empty_cache": lambda: None,
     }
-    for name, value in found.items():
+    for name, value in replacements.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=cuda.perf_counter))
     return cuda

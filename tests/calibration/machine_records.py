@@ -81,8 +81,8 @@ def cpu_record(noise: float = 0.0, seed: int = 0, **machine: Any) -> MachineReco
         "steps": [GONE | {"exchange": False, "ranks": 2, "times_by_rank_s": [_scattered(each) for each in (1.0, 1.1)]}],
         "all_reduce": [*(_collective(meter, op, ranks, size) for ranks in (2, 8) for op, size in _sweep()), _beside(meter)],
     }
-    found = {name: ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows) for name, rows in probes.items()}
-    return MachineRecord("box", CPU | machine, {"torch": "2"}, "complete", found)
+    probe_records = {name: ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows) for name, rows in probes.items()}
+    return MachineRecord("box", CPU | machine, {"torch": "2"}, "complete", probe_records)
 
 
 def over_two_machines(noise: float = 0.0, local: int = 2) -> MachineRecord:

@@ -27,8 +27,8 @@ def record(**columns: Any) -> RunRecord:
 def simulated(records: Sequence[RunRecord], compute_scale: float = 1.0, factors: NetworkFactors = ()) -> list[RunQuestion]:
     """Questions whose measured times are the simulator's under the given truth."""
     made = []
-    for given in records:
-        asked = question(given)
-        found = predict(asked, compute_scale, factors)
-        made.append(replace(asked, record=replace(given, step_time=found.step, exposed_sync=None)))
+    for run_record in records:
+        run_question = question(run_record)
+        prediction = predict(run_question, compute_scale, factors)
+        made.append(replace(run_question, record=replace(run_record, step_time=prediction.step, exposed_sync=None)))
     return made

@@ -36,9 +36,9 @@ def test_committed_tables_hold_predictions_made_before_the_measurement(path: Pat
 
 @pytest.mark.parametrize("path", [*RECORDS, SECOND, UNMEASURED, BLIND / "2026-11-23-h200-others.csv"], ids=lambda path: path.stem)
 def test_committed_tables_ask_what_can_be_asked_again(path: Path) -> None:
-    known = {(question.kind, question.name, question.precision, str(question.batch)) for question in questions()}
-    asked = [table.row_key(row) for row in table.read_table(path)]
-    assert set(asked) <= known and len(set(asked)) == len(asked)
+    question_keys = {(question.kind, question.name, question.precision, str(question.batch)) for question in questions()}
+    row_keys = [table.row_key(row) for row in table.read_table(path)]
+    assert set(row_keys) <= question_keys and len(set(row_keys)) == len(row_keys)
 
 
 def test_a_score_is_the_median_error_and_the_share_inside_the_intervals() -> None:
@@ -54,8 +54,8 @@ def test_a_score_is_the_median_error_and_the_share_inside_the_intervals() -> Non
 
 
 def test_predictions_of_products_are_those_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [question for question in questions() if question.kind in ("product", "pass")]
-    monkeypatch.setattr(rounds, "questions", lambda: asked)
+    selected = [question for question in questions() if question.kind in ("product", "pass")]
+    monkeypatch.setattr(rounds, "questions", lambda: selected)
     path = tmp_path / "predicted.csv"
     assert main(["blind", "gpu-h200-sxm_1gpu-16vcpu-200gb", "-o", str(path)]) == 0
     rows = {(row["name"], row["precision"]): float(row["predicted"]) for row in table.read_table(path) if row["predicted"]}
@@ -70,11 +70,11 @@ def test_the_page_says_the_errors_as_they_came_out() -> None:
     first, _, rest = page.partition("## What was learned")
     second = rest.partition("## A second day")[2]
     for section, tables, count in ((first, RECORDS[::-1], 15), (second, [SECOND], 7)):
-        found = dict(re.findall(r"^\| (.+?) \| (\d.*?%) \|[^|]*\|$", section, flags=re.MULTILINE))
-        assert len(found) == count
-        for said, figures in found.items():
-            kind, _, precision = said.partition(", ")
-            assert figures == " | ".join(_error(path, kind, precision) for path in tables), said
+        page_rows = dict(re.findall(r"^\| (.+?) \| (\d.*?%) \|[^|]*\|$", section, flags=re.MULTILINE))
+        assert len(page_rows) == count
+        for title, figures in page_rows.items():
+            kind, _, precision = title.partition(", ")
+            assert figures == " | ".join(_error(path, kind, precision) for path in tables), title
 
 
 def _error(path: Path, kind: str, precision: str) -> str:

@@ -71,9 +71,9 @@ def test_nothing_is_predicted_above_what_the_wire_carries():
 def assert_as_committed(scores):
     expected = {(row["system"], row["network"], row["op"], row["band"]): row for row in table()}
     for row in error_rows(scores):
-        known = expected[row["system"], row["network"], row["op"], row["band"]]
+        committed = expected[row["system"], row["network"], row["op"], row["band"]]
         for key in ("zero_shot_median", "zero_shot_p90", "calibrated_median", "calibrated_p90"):
-            assert float(row[key] or 0) == pytest.approx(float(known[key] or 0), abs=0.01), f"{row['system']} {row['band']} {key}"
+            assert float(row[key] or 0) == pytest.approx(float(committed[key] or 0), abs=0.01), f"{row['system']} {row['band']} {key}"
 
 
 def test_the_table_of_errors_comes_out_again():
@@ -90,20 +90,20 @@ def test_the_whole_table_of_errors_comes_out_again():
 @pytest.mark.nightly
 def test_the_catalogue_holds_what_the_fit_finds():
     """The constants of hardware/parts/transports are the fit over all rows, rounded."""
-    known = committed_constants()
+    committed = committed_constants()
     for name, values in fit(read_collectives()).items():
         for key, value in values.items():
-            assert known[name][key] == pytest.approx(value, rel=0.03), f"{name} {key}"
+            assert committed[name][key] == pytest.approx(value, rel=0.03), f"{name} {key}"
 
 
 @pytest.mark.nightly
 def test_a_fit_that_begins_only_once_takes_blocks_for_slow(monkeypatch: pytest.MonkeyPatch):
     """Metamorphic: H100's rows from B200's constants alone stop at blocks half as fast, which explain them worse than the better of two."""
-    kept = {name: values for name, values in committed_constants().items() if name != "nvlink4"}
-    asked = [record for record in read_collectives() if record.role == "fit"]
-    twice = fit(asked, kept)["nvlink4"]["ll_cap"]
+    others = {name: values for name, values in committed_constants().items() if name != "nvlink4"}
+    records = [record for record in read_collectives() if record.role == "fit"]
+    twice = fit(records, others)["nvlink4"]["ll_cap"]
     monkeypatch.setattr("calibration.collectives.fit._FAST", 0.0)
-    assert fit(asked, kept)["nvlink4"]["ll_cap"] < 0.7 * twice
+    assert fit(records, others)["nvlink4"]["ll_cap"] < 0.7 * twice
 
 
 def test_nvlink_meets_the_aims_without_its_own_rows():
@@ -116,9 +116,9 @@ def test_nvlink_meets_the_aims_without_its_own_rows():
 
 def test_infiniband_meets_the_aims_from_1_mb_on():
     """10% to 64 MB and 4% above, by the median system, of all-reduces; below 1 MB and in other operations it does not."""
-    known = medians(table())
+    median_errors = medians(table())
     for band, _, _ in BANDS[1:]:
-        systems, error = known["infiniband", "all_reduce", band]
+        systems, error = median_errors["infiniband", "all_reduce", band]
         assert systems >= 7
         assert error < AIMS["NVLink and InfiniBand"][band], band
 
@@ -132,13 +132,13 @@ def test_servers_drawn_by_their_source_need_no_row_of_their_own():
 
 def test_a_system_twice_as_slow_is_found_by_one_row():
     """Oracle: times that the model itself makes with half the efficiency; the anchor finds the factor, and every large row is right."""
-    asked = [record for record in read_collectives() if record.system == "a100-nvswitch"]
-    known = committed_constants()
-    slow = known | {"nvlink3": known["nvlink3"] | {"efficiency": known["nvlink3"]["efficiency"] / 2}}
-    made = [record._replace(time=predicted_time(record, slow)) for record in asked]
-    (found,) = score(made, known)
-    assert found.zero_shot["> 64 MB"].median > 0.4
-    assert max(band.p90 for band in found.calibrated.values()) < 1e-6
+    records = [record for record in read_collectives() if record.system == "a100-nvswitch"]
+    committed = committed_constants()
+    slow = committed | {"nvlink3": committed["nvlink3"] | {"efficiency": committed["nvlink3"]["efficiency"] / 2}}
+    made = [record._replace(time=predicted_time(record, slow)) for record in records]
+    (scores,) = score(made, committed)
+    assert scores.zero_shot["> 64 MB"].median > 0.4
+    assert max(band.p90 for band in scores.calibrated.values()) < 1e-6
 
 
 def test_constants_change_times_and_nothing_else():
@@ -153,7 +153,7 @@ def test_constants_change_times_and_nothing_else():
 def test_classes_alike_share_constants_at_their_latency():
     """The catalogue's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
     for name, (like, factor) in DERIVED_CLASSES.items():
-        own, other = (load_part(Transport, found, "hardware/parts/transports") for found in (name, like))
+        own, other = (load_part(Transport, class_name, "hardware/parts/transports") for class_name in (name, like))
         assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)
         assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
@@ -173,8 +173,8 @@ def test_a_kernel_over_pcie_starts_as_over_nvlink():
 @pytest.mark.parametrize(("waits", "takes"), [(False, 8 * 6e-6), (True, 20e-6 + 7 * 6e-6)])
 def test_one_process_launches_while_others_run_unless_it_waits(waits, takes):
     """Closed form: the slower of launches and message in a loop; where the host waits for each message, all but the last add to it."""
-    asked = next(record for record in read_collectives() if record.system == "a100-nvswitch" and record.nbytes == 2**15)
-    record = asked._replace(waits=waits)
+    small_record = next(record for record in read_collectives() if record.system == "a100-nvswitch" and record.nbytes == 2**15)
+    record = small_record._replace(waits=waits)
     constants = committed_constants() | {"host": {"launch": 0.0}}
     alone = predicted_time(record, constants)
     constants |= {"nvlink3": constants["nvlink3"] | {"launch": constants["nvlink3"]["launch"] + 20e-6 - alone}}

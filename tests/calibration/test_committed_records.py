@@ -37,7 +37,7 @@ def test_placements_that_calibrate_are_the_agreed_ones(rows: list[RunQuestion]) 
     Of one of Lambda's machines 8 GPUs calibrate as well, and are not scored: they tell what copies from socket to socket carry, which two
     GPUs of one socket cannot (`socket_copy_bandwidth` of the machines whose GPUs do not address each other).
     """
-    told = 0
+    count = 0
     for row in rows:
         counts = [len(part.gpus) for part in row.job.placement]
         fitted = row.record.role != "prediction"
@@ -45,11 +45,11 @@ def test_placements_that_calibrate_are_the_agreed_ones(rows: list[RunQuestion]) 
             assert fitted == (counts in ([1], [2], [1, 1], [1, 1, 1]))
         if row.record.source == "lambda":
             between_sockets = row.record.hardware == "lambda-v1-a100-80gb-sxm" and row.job.ranks == 8
-            told += between_sockets
+            count += between_sockets
             assert fitted == (row.job.ranks <= 2 or between_sockets)
         if row.record.source == "dlperf" and row.record.role == "network":
             assert row.nodes == 2
-    assert told == 6
+    assert count == 6
 
 
 def test_no_run_is_both_fitted_and_predicted(rows: list[RunQuestion]) -> None:

@@ -22,17 +22,17 @@ def longrun() -> dict[str, Any]:
 
 
 def test_counts_shares_and_effective_shares() -> None:
-    found = longrun()
-    counts = {(row["fleet"], row["kind"]): row for row in found["counts"]}
-    assert found["inside_95"] >= 0.9
+    document = longrun()
+    counts = {(row["fleet"], row["kind"]): row for row in document["counts"]}
+    assert document["inside_95"] >= 0.9
     assert abs(counts["llama3", "unexpected"]["error"]) < 0.20
-    assert found["bounds_kept"]
-    shares = {row["name"]: row for row in found["effective_shares"]}
+    assert document["bounds_kept"]
+    shares = {row["name"]: row for row in document["effective_shares"]}
     assert abs(shares["byterobust"]["error"]) < 0.03
-    others = [row for row in found["effective_shares_of_others"] if not row["bound"]]
+    others = [row for row in document["effective_shares_of_others"] if not row["bound"]]
     assert len(others) == 3 and [row["name"] for row in others if not row["inside"]] == ["opt"]  # 59% counts unstable training
-    assert all(row["ours"] > row["plain"] for row in found["nodes"])
-    assert "| llama3 | unexpected | 54 | 419 |" in longrun_text(found)
+    assert all(row["ours"] > row["plain"] for row in document["nodes"])
+    assert "| llama3 | unexpected | 54 | 419 |" in longrun_text(document)
 
 
 def test_the_page_of_trust_shows_what_the_commands_print() -> None:
@@ -52,13 +52,13 @@ def test_the_default_rate_is_the_pool_s_and_llama_is_not_in_it() -> None:
 
 
 def test_energy() -> None:
-    found = energy_document()
-    nodes = found["summary"]["node_power_w"]
+    document = energy_document()
+    nodes = document["summary"]["node_power_w"]
     assert nodes["within_15_percent"] == 1.0
     assert nodes["median_error"] < nodes["median_error_of_tdp"]
     assert nodes["p90_error"] < nodes["p90_error_of_scaled_tdp"]
-    assert found["summary"]["slow_down_under_limits"]["median_error"] < 0.05
-    assert "TDP alone" in energy_text(found)
+    assert document["summary"]["slow_down_under_limits"]["median_error"] < 0.05
+    assert "TDP alone" in energy_text(document)
 
 
 def test_tdp_times_a_constant_knows_the_other_rows_alone() -> None:
@@ -72,7 +72,7 @@ def test_tdp_times_a_constant_knows_the_other_rows_alone() -> None:
 @pytest.mark.nightly
 def test_power_by_the_mix_of_kernels() -> None:
     """Measured: 39 steps of an H100, which no constant was chosen on. The page shows the line that the command prints."""
-    found = energy_document(score_steps())
-    steps = found["summary"]["gpu_power_by_mix_w"]
+    document = energy_document(score_steps())
+    steps = document["summary"]["gpu_power_by_mix_w"]
     assert steps["rows"] == 39 and steps["median_error"] < 0.08 and steps["within_15_percent"] > 0.8
-    assert energy_text(found) in (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")
+    assert energy_text(document) in (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")

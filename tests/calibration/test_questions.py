@@ -12,16 +12,18 @@ from tests.calibration.runs import record
 
 
 def test_columns_reach_the_job() -> None:
-    asked = question(record(placement="1+2", batch_per_gpu=12, precision="amp_fp16", gradient_accumulation_steps=3, stack="torch-1.6-ddp"))
-    training = asked.workload.training
-    assert [len(part.gpus) for part in asked.job.placement] == [1, 2]
+    run_question = question(
+        record(placement="1+2", batch_per_gpu=12, precision="amp_fp16", gradient_accumulation_steps=3, stack="torch-1.6-ddp")
+    )
+    training = run_question.workload.training
+    assert [len(part.gpus) for part in run_question.job.placement] == [1, 2]
     assert (training.batch, training.precision, training.gradient_accumulation_steps, training.stack.name) == (
         12,
         "amp_fp16",
         3,
         "torch-1.6-ddp",
     )
-    assert asked.workload.input.loader == "synthetic" and asked.samples == 3 * 12 * 3
+    assert run_question.workload.input.loader == "synthetic" and run_question.samples == 3 * 12 * 3
 
 
 def test_a_machine_of_one_node_grows_to_the_nodes_asked_for() -> None:
@@ -33,23 +35,23 @@ def test_digits_name_nodes_where_the_columns_say_so() -> None:
 
 
 def test_a_column_wins_over_set() -> None:
-    asked = question(
+    run_question = question(
         record(
             overrides="training.batch=7;training.stack.bucket_cap=10 MiB;node.nic.bandwidth=10 Gbps", batch_per_gpu=9, stack="torch-1.6-ddp"
         )
     )
     assert (
-        asked.batch == 9
-        and asked.workload.training.stack.bucket_cap == 10 * 2**20
-        and asked.hardware.groups[0].node.nic.bandwidth == 1.25e9
+        run_question.batch == 9
+        and run_question.workload.training.stack.bucket_cap == 10 * 2**20
+        and run_question.hardware.groups[0].node.nic.bandwidth == 1.25e9
     )
 
 
 def test_gpus_and_samples_in_all_are_shared_alike() -> None:
     """Oracle: division; nodes of four GPUs, as few as hold them."""
-    asked = question(record(total_gpus=8, global_batch=96, gradient_accumulation_steps=3))
-    assert [len(part.gpus) for part in asked.job.placement] == [4, 4] and asked.batch == 4
-    assert asked.samples == 96
+    run_question = question(record(total_gpus=8, global_batch=96, gradient_accumulation_steps=3))
+    assert [len(part.gpus) for part in run_question.job.placement] == [4, 4] and run_question.batch == 4
+    assert run_question.samples == 96
     assert [len(part.gpus) for part in question(record(total_gpus=8, nodes=4)).job.placement] == [2, 2, 2, 2]
     assert question(record(total_gpus=3)).job.ranks == 3
     assert question(record(total_gpus=6, gpus_per_node=2.0, global_batch=48, batch_per_gpu=8)).nodes == 3
@@ -92,17 +94,17 @@ def test_machines_extend_those_of_the_catalogue_and_of_the_records_from_any_fold
     }
     for name, text in made.items():
         (tmp_path / f"{name}.yaml").write_text(text)
-    found = {name: machine_named(name, (), tmp_path) for name in made}
-    assert {machine.groups[0].node.nic.bandwidth for machine in found.values()} == {1.25e9}
-    assert [found[name].groups[0].count for name in made] == [1, 16, 1, 3]
-    assert found["pods"].groups[0].node.topology.isolated == "host" and found["a40"].groups[0].node.gpu.name.lower().startswith("a40")
+    machines = {name: machine_named(name, (), tmp_path) for name in made}
+    assert {machine.groups[0].node.nic.bandwidth for machine in machines.values()} == {1.25e9}
+    assert [machines[name].groups[0].count for name in made] == [1, 16, 1, 3]
+    assert machines["pods"].groups[0].node.topology.isolated == "host" and machines["a40"].groups[0].node.gpu.name.lower().startswith("a40")
 
 
 def test_own_folders_come_first(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: g4dn.12xlarge\nname: mine\n")
     (tmp_path / "my-stack.yaml").write_text("extends: torch-1.13-ddp\nname: my-stack\nbucket_cap: 5 MiB\n")
-    asked = question(record(hardware="mine", stack="my-stack"), Folders(tmp_path, tmp_path))
-    assert asked.hardware.name == "mine" and asked.workload.training.stack.bucket_cap == 5 * 2**20
+    run_question = question(record(hardware="mine", stack="my-stack"), Folders(tmp_path, tmp_path))
+    assert run_question.hardware.name == "mine" and run_question.workload.training.stack.bucket_cap == 5 * 2**20
 
 
 @pytest.mark.parametrize(

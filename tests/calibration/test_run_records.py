@@ -20,11 +20,11 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_values_arrive_in_their_fields(tmp_path: Path) -> None:
-    found = read_records(written(tmp_path, "# a comment\n" + HEADER + '"a","b",network,0.25,2,1+1,0.05\n\nc,d,compute,1,,,\n'))
-    first, second = found.records
+    record_file = read_records(written(tmp_path, "# a comment\n" + HEADER + '"a","b",network,0.25,2,1+1,0.05\n\nc,d,compute,1,,,\n'))
+    first, second = record_file.records
     assert (first.line, first.hardware, first.role, first.step_time, first.nodes, first.placement) == (3, "a", "network", 0.25, 2, "1+1")
     assert (second.line, second.nodes, second.placement, second.exposed_sync) == (5, None, None, None)
-    assert found.notes == ()
+    assert record_file.notes == ()
 
 
 def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
 
 def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_path: Path) -> None:
     text = "Machine,model,World Size,global_batch_size,iteration_time_ms,framework\na,b,16,512,250,NaN\n"
-    found = read_table(written(tmp_path, text))
-    (row,) = found.records
+    table = read_table(written(tmp_path, text))
+    (row,) = table.records
     assert (row.hardware, row.workload, row.total_gpus, row.global_batch, row.step_time) == ("a", "b", 16, 512, 0.25)
     assert row.role == "prediction" and row.stack is None and row.line == 2
     assert (
-        len(found.notes) == 7 and "column 'World Size' was read as total_gpus" in found.notes[2] and "no column 'role'" in found.notes[-1]
+        len(table.notes) == 7 and "column 'World Size' was read as total_gpus" in table.notes[2] and "no column 'role'" in table.notes[-1]
     )
     for ambiguous in ("batch", "time", "gpus", "throughput"):
         with pytest.raises(SpecError, match=f"unknown column '{ambiguous}'; did you mean"):
@@ -93,8 +93,8 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
 
 
 def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -> None:
-    found = read_table(written(tmp_path, "hardware,workload,role,step_time_s,model\na,b,network,1,c\n"))
-    assert found.records[0].workload == "b" and "'model' is not part of a record" in found.notes[0]
+    table = read_table(written(tmp_path, "hardware,workload,role,step_time_s,model\na,b,network,1,c\n"))
+    assert table.records[0].workload == "b" and "'model' is not part of a record" in table.notes[0]
 
 
 def test_a_strange_column_is_noted(tmp_path: Path) -> None:
@@ -107,29 +107,29 @@ def test_a_strange_column_is_noted(tmp_path: Path) -> None:
      ("sharding strategy", "FULL_SHARD"), ("parallelism", "tp8 pp2")],
 )  # fmt: skip
 def test_a_run_with_a_layout_is_none_of_data_parallelism(column: str, cell: str, tmp_path: Path) -> None:
-    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\nc,d,1,\n"))
-    assert [record.hardware for record in found.records] == ["c"]
-    (skipped,) = found.skipped
+    table = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\nc,d,1,\n"))
+    assert [record.hardware for record in table.records] == ["c"]
+    (skipped,) = table.skipped
     assert skipped.reason.startswith(f"{column} {cell}: rows of this table are data-parallel only; put runs with a layout in a table of")
-    assert not [note for note in found.notes if "unread" in note]
+    assert not [note for note in table.notes if "unread" in note]
 
 
 @pytest.mark.parametrize(("column", "cell"), [("tp", "1"), ("zero_stage", "0"), ("shard", "none"), ("strategy", "ddp"), ("ep", "-")])
 def test_columns_of_layouts_may_say_that_there_is_none(column: str, cell: str, tmp_path: Path) -> None:
-    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\n"))
-    assert len(found.records) == 1 and not found.skipped
+    table = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\n"))
+    assert len(table.records) == 1 and not table.skipped
 
 
 def test_tokens_of_a_sample_are_read(tmp_path: Path) -> None:
-    found = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
-    assert [record.sequence for record in found.records] == [512, None]
-    assert [one.reason for one in found.skipped] == ["sequence 'long': write the number of tokens per sample, such as 4096"]
+    table = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
+    assert [record.sequence for record in table.records] == [512, None]
+    assert [one.reason for one in table.skipped] == ["sequence 'long': write the number of tokens per sample, such as 4096"]
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "²"])
 def test_digits_that_are_no_count_end_in_a_sentence(digits: str, tmp_path: Path) -> None:
     """Python reads no more than 4300 digits, and not all that it calls digits."""
-    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,seq_len,tp\na,b,1,{digits},1\nc,d,1,512,{digits}\n"))
-    too_long, laid_out = (one.reason for one in found.skipped)
+    table = read_table(written(tmp_path, f"hardware,workload,step_time_s,seq_len,tp\na,b,1,{digits},1\nc,d,1,512,{digits}\n"))
+    too_long, laid_out = (one.reason for one in table.skipped)
     assert too_long.startswith("sequence '") and too_long.endswith(": write the number of tokens per sample, such as 4096")
     assert laid_out.startswith("tp ") and "rows of this table are data-parallel only" in laid_out

@@ -27,8 +27,8 @@ def test_scripts_are_kept_side_by_side_and_renewed(tmp_path: Path) -> None:
     for name, count in (("one", 4), ("two", 5), ("one", 6)):
         with StepTimes(path, batch=8, name=name, warmup=0) as steps:
             assert len(list(steps(range(count)))) == count
-    kept = {row["name"]: len(row["times_by_rank_s"][0]) for row in read_record(path).rows("script")}
-    assert kept == {"one": 6, "two": 5}
+    step_counts = {row["name"]: len(row["times_by_rank_s"][0]) for row in read_record(path).rows("script")}
+    assert step_counts == {"one": 6, "two": 5}
 
 
 def test_what_is_cut_short_is_kept_as_partial(tmp_path: Path) -> None:
@@ -37,9 +37,9 @@ def test_what_is_cut_short_is_kept_as_partial(tmp_path: Path) -> None:
         for number in steps(range(10)):
             if number == 3:
                 raise KeyboardInterrupt
-    found = read_record(path)
-    assert (found.state, found.probes["script"].reason) == ("partial", "stopped: KeyboardInterrupt")
-    assert len(found.rows("script")[0]["times_by_rank_s"][0]) == 3
+    machine_record = read_record(path)
+    assert (machine_record.state, machine_record.probes["script"].reason) == ("partial", "stopped: KeyboardInterrupt")
+    assert len(machine_record.rows("script")[0]["times_by_rank_s"][0]) == 3
 
 
 def test_a_loop_of_warm_up_alone_says_so(tmp_path: Path) -> None:

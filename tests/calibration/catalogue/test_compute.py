@@ -37,12 +37,12 @@ def all_rows() -> list[FactorRow]:
 
 
 def errors(predictions: list[LeftOutPrediction], family: str) -> tuple[float, float]:
-    found = score(prediction.error for prediction in predictions if prediction.row.family == family)
-    return found.median, found.p90
+    score_of_rows = score(prediction.error for prediction in predictions if prediction.row.family == family)
+    return score_of_rows.median, score_of_rows.p90
 
 
 def baseline_median(predictions: list[LeftOutPrediction], family: str) -> float:
-    return score(found.baseline / found.row.measured - 1 for found in predictions if found.row.family == family).median
+    return score(prediction.baseline / prediction.row.measured - 1 for prediction in predictions if prediction.row.family == family).median
 
 
 def test_every_row_says_where_it_comes_from() -> None:
@@ -62,10 +62,10 @@ def test_gpus_of_one_multiprocessor_share_their_factors() -> None:
 
 def test_a_fit_finds_factors_that_made_the_rows() -> None:
     """Closed form: rows timed by the model itself with known factors are predicted again, once fitted."""
-    known = {("vector", "all"): 0.04, ("memory", "cc 7.0"): 0.1, ("overall", "torch-0.3"): 0.2, ("fused", "oneflow-0.2"): -0.3}
-    made = [replace(row, measured=predict(row, known)) for row in all_rows()]
-    found = fit(made)
-    assert score(predict(row, found) / row.measured - 1 for row in made).p90 < 0.02
+    true_factors = {("vector", "all"): 0.04, ("memory", "cc 7.0"): 0.1, ("overall", "torch-0.3"): 0.2, ("fused", "oneflow-0.2"): -0.3}
+    made = [replace(row, measured=predict(row, true_factors)) for row in all_rows()]
+    factors = fit(made)
+    assert score(predict(row, factors) / row.measured - 1 for row in made).p90 < 0.02
 
 
 def test_left_out_rows_do_not_matter() -> None:
@@ -73,7 +73,8 @@ def test_left_out_rows_do_not_matter() -> None:
     few = [row for row in all_rows() if row.stack == "ngc-pytorch-22.09"]
     spoilt = [replace(row, measured=100 * row.measured) if row.chip == "h100" else row for row in few]
     honest, robust = (
-        [found.predicted for found in leave_out(kind, lambda row: row.chip) if found.row.chip == "h100"] for kind in (few, spoilt)
+        [prediction.predicted for prediction in leave_out(kind, lambda row: row.chip) if prediction.row.chip == "h100"]
+        for kind in (few, spoilt)
     )
     assert honest == pytest.approx(robust, rel=0.01)
 
@@ -89,15 +90,15 @@ def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
 def test_the_files_carry_the_values_of_the_fit() -> None:
     """Oracle: writing the factors of the same rows into the files of GPUs and stacks again changes none of them by more than rounding."""
     factors = fit(all_rows())
-    seen = 0
+    compared = 0
     for folder, of in FITTED_FOLDERS:
         for path in all_files(folder).values():
             text = path.read_text(encoding="utf-8")
             for key, value in of(path, factors).items():
                 written = re.findall(rf"(?m)^{key}: ([0-9.e+-]+)", text)  # none where a board takes it from the one that it extends
                 assert all(float(each) == pytest.approx(float(value.split()[0]), rel=0.02) for each in written), f"{path}: {key}"
-                seen += len(written)
-    assert seen > 100
+                compared += len(written)
+    assert compared > 100
 
 
 @pytest.mark.nightly
@@ -111,8 +112,8 @@ def test_known_gpus_models_and_stacks() -> None:
     reached |= {("prediction", IMAGES): (0.106, 0.202), ("prediction", REST): (0.075, 0.159)}
     for (role, family), figures in reached.items():
         of_role = [row for row in all_rows() if row.record.role == role and row.family == family]
-        found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
-        assert (found.median, found.p90) == pytest.approx(figures, abs=0.015)
+        score_of_role = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
+        assert (score_of_role.median, score_of_role.p90) == pytest.approx(figures, abs=0.015)
 
 
 def test_other_batches_from_one_measured_point() -> None:
@@ -120,10 +121,10 @@ def test_other_batches_from_one_measured_point() -> None:
 
     Worst: ResNet-50 of adaptdl in 16 bits, whose small batches take up to 31% longer than predicted.
     """
-    found = predict_from_one_point(all_rows())
-    assert score(prediction.error for prediction in found).median == pytest.approx(0.041, abs=0.01)
-    small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
-    rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
+    predictions = predict_from_one_point(all_rows())
+    assert score(prediction.error for prediction in predictions).median == pytest.approx(0.041, abs=0.01)
+    small = [prediction for prediction in predictions if prediction.row.record.workload == "cifar10-resnet18"]
+    rest = [prediction for prediction in predictions if prediction.row.record.workload != "cifar10-resnet18"]
     assert score(prediction.error for prediction in small).median == pytest.approx(0.044, abs=0.015)
     assert errors(rest, IMAGES) == pytest.approx((0.042, 0.106), abs=0.015)
     assert errors(rest, REST) == pytest.approx((0.038, 0.157), abs=0.015)
@@ -134,17 +135,19 @@ def test_other_batches_have_no_part_in_their_own_prediction() -> None:
     """Conservation: measured times of all but the middle batch of each sweep, a hundred times too long, change no prediction."""
     few = [row for row in all_rows() if row.stack in ("torch-0.3", "mxnet-1.6-gluon", "oneflow-0.2")]
     honest = predict_from_one_point(few)
-    asked = {id(prediction.row.record) for prediction in honest}
-    spoilt = predict_from_one_point([replace(row, measured=100 * row.measured) if id(row.record) in asked else row for row in few])
-    assert honest and [found.predicted for found in spoilt] == [found.predicted for found in honest]
+    predicted_records = {id(prediction.row.record) for prediction in honest}
+    spoilt = predict_from_one_point(
+        [replace(row, measured=100 * row.measured) if id(row.record) in predicted_records else row for row in few]
+    )
+    assert honest and [one.predicted for one in spoilt] == [one.predicted for one in honest]
 
 
 def test_stacks_of_the_first_tensor_core_kernels_tell_of_each_other() -> None:
     """Their 16-bit rows take longer by a factor they share, which a stack of them that was left out has as well; no other stack has it."""
     factors = fit([row for row in all_rows() if row.stack != "tensorflow-1.5"])
     assert factors["tensor", FIRST_KERNELS] > 0.2
-    given = {row.stack for row in all_rows() if (("tensor", FIRST_KERNELS), ROW_FACTORS.index("tensor")) in factor_keys(row)}
-    assert given == {stack for stack in FIRST_STACKS if any(row.stack == stack for row in all_rows())}
+    stacks = {row.stack for row in all_rows() if (("tensor", FIRST_KERNELS), ROW_FACTORS.index("tensor")) in factor_keys(row)}
+    assert stacks == {stack for stack in FIRST_STACKS if any(row.stack == stack for row in all_rows())}
 
 
 def test_slopes_are_those_of_the_time() -> None:
@@ -159,20 +162,20 @@ def test_slopes_are_those_of_the_time() -> None:
 @pytest.mark.nightly
 def test_a_chip_that_was_never_fitted() -> None:
     """Aims: 10 and 25% for images in FP32; 18 and 45% for the rest, whose stack is then often unknown too. Reached: 10, 28, 9, 22."""
-    found = leave_out(all_rows(), lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.096, 0.276), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.085, 0.223), abs=0.02)
-    assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
+    predictions = leave_out(all_rows(), lambda row: row.chip)
+    assert errors(predictions, IMAGES) == pytest.approx((0.096, 0.276), abs=0.02)
+    assert errors(predictions, REST) == pytest.approx((0.085, 0.223), abs=0.02)
+    assert all(2 * errors(predictions, family)[0] < baseline_median(predictions, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.nightly
 def test_an_architecture_newer_than_any_fitted() -> None:
     """Aims: 10 and 25%. Reached: 12 and 27% of images in FP32, 11 and 29% of the rest; H100, with all older ones fitted, 11% too fast."""
-    found = predict_from_older(all_rows())
-    assert errors(found, IMAGES) == pytest.approx((0.119, 0.267), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.112, 0.294), abs=0.02)
-    assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
-    newest = [prediction.error for prediction in found if prediction.left_out == "9.0"]
+    predictions = predict_from_older(all_rows())
+    assert errors(predictions, IMAGES) == pytest.approx((0.119, 0.267), abs=0.02)
+    assert errors(predictions, REST) == pytest.approx((0.112, 0.294), abs=0.02)
+    assert all(2 * errors(predictions, family)[0] < baseline_median(predictions, family) for family in (IMAGES, REST))
+    newest = [prediction.error for prediction in predictions if prediction.left_out == "9.0"]
     assert len(newest) >= 40 and np.median(newest) == pytest.approx(-0.106, abs=0.02)
 
 
@@ -187,18 +190,18 @@ def test_what_is_newer_does_not_matter() -> None:
 @pytest.mark.nightly
 def test_a_model_that_was_never_fitted() -> None:
     """Aims as above. Reached: 10 and 24%; 9 and 31%, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
-    found = leave_out(all_rows(), lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.101, 0.243), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.086, 0.307), abs=0.02)
-    assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
+    predictions = leave_out(all_rows(), lambda row: row.record.workload)
+    assert errors(predictions, IMAGES) == pytest.approx((0.101, 0.243), abs=0.02)
+    assert errors(predictions, REST) == pytest.approx((0.086, 0.307), abs=0.02)
+    assert all(2 * errors(predictions, family)[0] < baseline_median(predictions, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.nightly
 def test_a_stack_that_was_never_fitted() -> None:
     """Aim without a stack factor: 18 and 45% for tensor cores and BERT. Reached: 12 and 28%; images in FP32 14 and 29%."""
-    found = leave_out(all_rows(), lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.135, 0.287), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.115, 0.281), abs=0.02)
+    predictions = leave_out(all_rows(), lambda row: row.stack)
+    assert errors(predictions, IMAGES) == pytest.approx((0.135, 0.287), abs=0.02)
+    assert errors(predictions, REST) == pytest.approx((0.115, 0.281), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[FactorRow]) -> None:
@@ -210,6 +213,6 @@ def test_whole_networks_from_kernels_and_other_networks(v100: list[FactorRow]) -
 
 @pytest.fixture
 def v100() -> list[FactorRow]:
-    found = [row for row in all_rows() if row.stack == "torch-0.3" and row.record.hardware == "v100-sxm2-16gb" and row.family == IMAGES]
-    assert {row.record.workload for row in found} == {"vgg16", "resnet152", "densenet161"}
-    return found
+    v100_rows = [row for row in all_rows() if row.stack == "torch-0.3" and row.record.hardware == "v100-sxm2-16gb" and row.family == IMAGES]
+    assert {row.record.workload for row in v100_rows} == {"vgg16", "resnet152", "densenet161"}
+    return v100_rows

@@ -22,9 +22,9 @@ def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch
         off += [(name, field) for field in FACTORS if getattr(gpus[1], field) != pytest.approx(getattr(gpus[0], field), rel=0.03)]
     for stack in ("oneflow-0.2", "ngc-pytorch-22.09"):
         workload = workload_named("resnet50", (f"training.stack={stack}",))
-        found = workload_without("nobody", workload, ()).training.stack
+        stack_without = workload_without("nobody", workload, ()).training.stack
         for field in ("compute_factor", "elementwise_traffic", "launch_cpu"):
-            if getattr(found, field) != pytest.approx(getattr(workload.training.stack, field), rel=0.05):
+            if getattr(stack_without, field) != pytest.approx(getattr(workload.training.stack, field), rel=0.05):
                 off.append((stack, field))
     assert off == []
 
@@ -34,8 +34,8 @@ def test_a_stack_that_only_one_source_ran_falls_back_to_no_factor() -> None:
     workload = workload_named("resnet50", ("training.stack=oneflow-0.2",))
     stack = workload_without("dlperf", workload, ()).training.stack
     assert stack.compute_factor == stack.elementwise_traffic == stack.optimizer_factor == 1.0
-    kept = workload_without("dlperf", workload, ("training.stack.compute_factor=0.9",)).training.stack
-    assert kept.compute_factor == workload.training.stack.compute_factor  # what a row sets stays
+    overridden = workload_without("dlperf", workload, ("training.stack.compute_factor=0.9",)).training.stack
+    assert overridden.compute_factor == workload.training.stack.compute_factor  # what a row sets stays
     assert workload_without("mlperf", workload, ()) is workload  # nothing rests on it
 
 

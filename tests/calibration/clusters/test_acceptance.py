@@ -16,31 +16,31 @@ def rows(count: int, truth: list[float], noise: float, seed: int) -> LinearizedF
     """Rows that depend on as many constants as *truth* has, seen from constants at zero."""
     drawn = np.random.default_rng(seed)
     slope = drawn.uniform(0.1, 1.0, (count, len(truth)))
-    wanted = slope @ np.array(truth) + noise * drawn.standard_normal(count)
+    measured = slope @ np.array(truth) + noise * drawn.standard_normal(count)
     ones = np.ones(count)
-    return LinearizedFit(-wanted, slope, np.zeros(len(truth)), np.full(len(truth), 0.5), 0.03 * ones, ones, ones, -wanted)
+    return LinearizedFit(-measured, slope, np.zeros(len(truth)), np.full(len(truth), 0.5), 0.03 * ones, ones, ones, -measured)
 
 
 def at_fit(fit: LinearizedFit) -> LinearizedFit:
     """The same rows seen from their most probable constants."""
     precision = np.diag(fit.sigma**-2.0)
-    found = np.linalg.solve(fit.slopes.T @ precision @ fit.slopes + np.diag(fit.widths**-2.0), fit.slopes.T @ precision @ -fit.errors)
+    solution = np.linalg.solve(fit.slopes.T @ precision @ fit.slopes + np.diag(fit.widths**-2.0), fit.slopes.T @ precision @ -fit.errors)
     return LinearizedFit(
-        fit.errors + fit.slopes @ found, fit.slopes, found, fit.widths, fit.sigma, fit.weights, fit.counts, fit.prior_errors
+        fit.errors + fit.slopes @ solution, fit.slopes, solution, fit.widths, fit.sigma, fit.weights, fit.counts, fit.prior_errors
     )
 
 
 def test_one_formula_gives_what_leaving_out_each_row_gives() -> None:
     fit = at_fit(rows(12, [0.4, -0.3], 0.0, 1))
-    wanted, misses = fit.slopes @ fit.values - fit.errors, []
+    targets, misses = fit.slopes @ fit.values - fit.errors, []
     robust = 1.0 / np.sqrt(1.0 + (fit.errors / fit.sigma / 2.0) ** 2)
     for row in range(12):
         rest = np.arange(12) != row
         slope, precision = fit.slopes[rest], (robust / fit.sigma**2)[rest]
         constants = np.linalg.solve(
-            slope.T @ (slope * precision[:, None]) + np.diag(fit.widths**-2.0), slope.T @ (precision * wanted[rest])
+            slope.T @ (slope * precision[:, None]) + np.diag(fit.widths**-2.0), slope.T @ (precision * targets[rest])
         )
-        misses.append(fit.slopes[row] @ constants - wanted[row])
+        misses.append(fit.slopes[row] @ constants - targets[row])
     assert fit.left_out_errors([0, 1]) == pytest.approx(misses, abs=1e-9)
 
 
@@ -51,9 +51,9 @@ def test_no_constant_left_gives_the_prior() -> None:
 
 def test_what_the_rows_depend_on_stays_and_what_only_follows_noise_mostly_goes() -> None:
     """The second constant of the truth is zero: leaving one out is known to keep such a one in about a sixth to a third of cases."""
-    kept = [select_constants(at_fit(rows(20, [0.5, 0.0], 0.03, seed)), [[0], [1]]) for seed in range(60)]
-    assert all(0 in found for found in kept)
-    assert sum(1 in found for found in kept) < 30
+    selections = [select_constants(at_fit(rows(20, [0.5, 0.0], 0.03, seed)), [[0], [1]]) for seed in range(60)]
+    assert all(0 in selected for selected in selections)
+    assert sum(1 in selected for selected in selections) < 30
 
 
 def test_a_single_row_says_nothing_of_itself() -> None:
@@ -77,8 +77,8 @@ def test_constants_that_explain_the_same_share_it() -> None:
 def test_what_is_accepted_never_predicts_rows_left_out_worse_than_priors(seed: int, count: int, truth: list[float]) -> None:
     """Of few noisy rows, some of which the priors explain by chance: two blocks of two constants that explain the same rows in part."""
     fit = at_fit(rows(count, truth, 0.1, seed))
-    kept = select_constants(fit, [[0, 1], [2, 3]])
-    assert fit.misfit(fit.left_out_errors(kept)) <= fit.misfit(fit.left_out_errors([])) + 1e-9
+    selected = select_constants(fit, [[0, 1], [2, 3]])
+    assert fit.misfit(fit.left_out_errors(selected)) <= fit.misfit(fit.left_out_errors([])) + 1e-9
 
 
 OWN = 0.04
@@ -94,8 +94,8 @@ def jobs(seed: int, scale: float, noise: float, count: int = 6) -> tuple[Lineari
     widths = np.array([0.5, 0.03] + [OWN] * count)
     slope = np.column_stack([drawn.uniform(0.0, 0.2, count), np.ones(count), np.eye(count)])
     truth = scale * widths * drawn.standard_normal(count + 2)
-    wanted, ones = slope @ truth + noise * drawn.standard_normal(count), np.ones(count)
-    fit = LinearizedFit(-wanted, slope, 0 * widths, widths, 0.03 * ones, ones, ones, -wanted, tuple(range(2, count + 2)))
+    measured, ones = slope @ truth + noise * drawn.standard_normal(count), np.ones(count)
+    fit = LinearizedFit(-measured, slope, 0 * widths, widths, 0.03 * ones, ones, ones, -measured, tuple(range(2, count + 2)))
     later = slope * np.where(np.arange(count + 2) == 0, 2.0, 1.0)
     return replace(at_fit(fit), single_row_constants=fit.single_row_constants), truth, later
 
@@ -103,15 +103,15 @@ def jobs(seed: int, scale: float, noise: float, count: int = 6) -> tuple[Lineari
 def test_constants_of_one_row_are_left_out_with_it() -> None:
     """Ridge regressions of all constants, solved anew without each row: its own constant stays at its prior there."""
     fit, _, _ = jobs(1, 1.0, 0.0)
-    wanted, misses = fit.slopes @ fit.values - fit.errors, []
+    targets, misses = fit.slopes @ fit.values - fit.errors, []
     precision = 1.0 / np.sqrt(1.0 + (fit.errors / fit.sigma / 2.0) ** 2) / fit.sigma**2
     for row in range(6):
         rest = np.arange(6) != row
         slope = fit.slopes[rest]
         constants = np.linalg.solve(
-            slope.T @ (slope * precision[rest][:, None]) + np.diag(fit.widths**-2.0), slope.T @ (precision[rest] * wanted[rest])
+            slope.T @ (slope * precision[rest][:, None]) + np.diag(fit.widths**-2.0), slope.T @ (precision[rest] * targets[rest])
         )
-        misses.append(fit.slopes[row] @ constants - wanted[row])
+        misses.append(fit.slopes[row] @ constants - targets[row])
     assert fit.left_out_errors(range(8)) == pytest.approx(misses, abs=1e-9)
 
 
@@ -127,10 +127,10 @@ def _later_errors(scale: float, noise: float) -> tuple[float, float]:
     errors: list[tuple[float, float]] = []
     for seed in range(400):
         fit, truth, later = jobs(seed, scale, noise)
-        kept = select_constants(fit, [[0], [1]])
-        slope, wanted = fit.slopes[:, kept], fit.slopes @ fit.values - fit.errors
-        found = np.linalg.solve(slope.T @ slope / 0.03**2 + np.diag(fit.widths[kept] ** -2.0), slope.T @ wanted / 0.03**2)
-        errors.append((float(np.abs(later @ truth).mean()), float(np.abs(later[:, kept] @ found - later @ truth).mean())))
+        selected = select_constants(fit, [[0], [1]])
+        slope, targets = fit.slopes[:, selected], fit.slopes @ fit.values - fit.errors
+        solution = np.linalg.solve(slope.T @ slope / 0.03**2 + np.diag(fit.widths[selected] ** -2.0), slope.T @ targets / 0.03**2)
+        errors.append((float(np.abs(later @ truth).mean()), float(np.abs(later[:, selected] @ solution - later @ truth).mean())))
     before, after = np.mean(errors, axis=0)
     return float(before), float(after)
 

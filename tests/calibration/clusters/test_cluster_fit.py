@@ -46,14 +46,14 @@ RUNS = [
 
 
 def test_no_factor_leaves_the_machine_as_described() -> None:
-    asked = question(RUNS[0])
-    assert with_factors(asked, ()) is asked.hardware
+    run_question = question(RUNS[0])
+    assert with_factors(run_question, ()) is run_question.hardware
 
 
 def test_factors_move_their_own_constant_only() -> None:
-    asked = question(RUNS[0])
-    before = asked.hardware.groups[0].node
-    after = with_factors(asked, ((NetworkParameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
+    run_question = question(RUNS[0])
+    before = run_question.hardware.groups[0].node
+    after = with_factors(run_question, ((NetworkParameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
     assert after.nic.transport.hop_latency == pytest.approx(2 * before.nic.transport.hop_latency)
     assert after.nic.transport.efficiency == before.nic.transport.efficiency
     assert after.host_transport == before.host_transport and after.gpu == before.gpu
@@ -104,8 +104,8 @@ def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
     assert with_factors(across, ((between, 0.5),)).groups[0].node.topology.socket_copy_bandwidth is None
     assert predict(across).step < 0.95 * across.step_time
     model = fit_model(ComputeScale(), rows, rows, Evaluator(processes=1))
-    for row, (found, _) in zip(rows, predictions(model, rows, Evaluator(processes=1)), strict=True):
-        assert found.step == pytest.approx(row.step_time, rel=0.04)
+    for row, (prediction, _) in zip(rows, predictions(model, rows, Evaluator(processes=1)), strict=True):
+        assert prediction.step == pytest.approx(row.step_time, rel=0.04)
 
 
 def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
@@ -116,18 +116,18 @@ def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
         [record(placement="4+4+4+4", batch_per_gpu=16), record(placement="1+2+3", batch_per_gpu=12)], factors=((truth, -1.2),)
     )
     model = fit_model(ComputeScale(), rows, [*rows, *unseen], evaluator)
-    found = dict(zip(model.parameters, model.values, strict=True))
+    values = dict(zip(model.parameters, model.values, strict=True))
     # the prior pulls back a little: less than a third of its own width
-    assert found[truth] == pytest.approx(-1.2, abs=0.2)
+    assert values[truth] == pytest.approx(-1.2, abs=0.2)
     for row, (prediction, spread) in zip(unseen, predictions(model, unseen, evaluator), strict=True):
         assert prediction.step == pytest.approx(row.step_time, rel=0.03)
         assert 0.03 <= spread / WIDENING < 0.25
 
 
 def test_without_rows_the_result_is_the_prior() -> None:
-    asked = [question(row) for row in RUNS]
-    model = fit_model(ComputeScale(), [], asked, Evaluator(processes=1))
-    assert set(model.values) == {0.0} and model.parameters == prior_model(ComputeScale(), asked).parameters
+    run_questions = [question(row) for row in RUNS]
+    model = fit_model(ComputeScale(), [], run_questions, Evaluator(processes=1))
+    assert set(model.values) == {0.0} and model.parameters == prior_model(ComputeScale(), run_questions).parameters
     assert np.allclose(np.sqrt(np.diag(model.covariance)), [parameter.width for parameter in model.parameters])
 
 
@@ -175,7 +175,8 @@ class Straight:
     def predict_all(self, cases):
         moved = [{parameter.constant: value for parameter, value in case.factors} for case in cases]
         exposed = [
-            math.exp(-found.get("efficiency", 0.0)) * (case.record.batch_per_gpu or 1) / 8 for case, found in zip(cases, moved, strict=True)
+            math.exp(-factors.get("efficiency", 0.0)) * (case.record.batch_per_gpu or 1) / 8
+            for case, factors in zip(cases, moved, strict=True)
         ]
         return [Prediction(1.0 + wait, wait, 0.0) for wait in exposed]
 
@@ -186,19 +187,21 @@ def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases() -> None:
     rows = [question(record(placement="1+1+1", batch_per_gpu=batch, role="network")) for batch in (2, 4, 8, 16) * 3]
     unseen = question(record(placement="1+1+1", batch_per_gpu=48))
     width = next(one.width for one in parameters_of([unseen]) if one.name == "nic efficiency")
-    held, right = (
+    inside, right = (
         0,
         SharedConstants(exchange_deviation=0.0, widening=1.0),
     )  # the form is right, and the cluster like those that widths were seen on
     for seed in range(300):
         generator = np.random.default_rng(seed)
         slow = math.exp(generator.normal(0.0, width))
-        told = [_measured(row, (1.0 + slow * row.batch / 8) * math.exp(generator.normal(0.0, 0.05))) for row in rows]
-        model = fit_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(unseen)}), told, [*told, unseen], Straight(), right)  # type: ignore[arg-type]
-        ((found, spread),) = predictions(model, [unseen], Straight())  # type: ignore[arg-type]
+        measured_rows = [_measured(row, (1.0 + slow * row.batch / 8) * math.exp(generator.normal(0.0, 0.05))) for row in rows]
+        model = fit_model(
+            ComputeScale({key: [(8, 1.0)] for key in group_keys(unseen)}), measured_rows, [*measured_rows, unseen], Straight(), right
+        )  # type: ignore[arg-type]
+        ((prediction, spread),) = predictions(model, [unseen], Straight())  # type: ignore[arg-type]
         truth = (1.0 + slow * unseen.batch / 8) * math.exp(generator.normal(0.0, 0.05))
-        held += abs(math.log(found.step / truth)) <= 1.96 * spread
-    assert 0.90 <= held / 300 <= 0.99
+        inside += abs(math.log(prediction.step / truth)) <= 1.96 * spread
+    assert 0.90 <= inside / 300 <= 0.99
 
 
 class Late:
@@ -225,11 +228,11 @@ def _measured(asked: RunQuestion, step: float) -> RunQuestion:
 def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
     """By hand: the layer model's own spread joins in quadrature, on the part of the step that is compute."""
     evaluator = Evaluator(processes=1)
-    asked = question(record(placement="1", batch_per_gpu=8))
+    run_question = question(record(placement="1", batch_per_gpu=8))
     scale = measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator)
-    ((_, known),) = predictions(prior_model(scale, [asked]), [asked], evaluator)
-    ((_, unknown),) = predictions(prior_model(ComputeScale(), [asked]), [asked], evaluator)
-    assert unknown == pytest.approx(math.hypot(known, LAYER_TIME_DEVIATION))
+    ((_, prior_predictions),) = predictions(prior_model(scale, [run_question]), [run_question], evaluator)
+    ((_, unknown),) = predictions(prior_model(ComputeScale(), [run_question]), [run_question], evaluator)
+    assert unknown == pytest.approx(math.hypot(prior_predictions, LAYER_TIME_DEVIATION))
 
 
 def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
@@ -244,10 +247,10 @@ def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
 
 
 def test_step_less_synchronisation_is_compute() -> None:
-    asked = question(record(placement="2+2", batch_per_gpu=16, role="network"))
-    found = predict(asked, 1.3)
-    row = replace(asked, record=replace(asked.record, step_time=found.compute + 0.5, exposed_sync=0.5))
-    assert measured_scale([row], Evaluator(processes=1)).factor(asked) == pytest.approx(1.3, rel=0.01)
+    run_question = question(record(placement="2+2", batch_per_gpu=16, role="network"))
+    prediction = predict(run_question, 1.3)
+    row = replace(run_question, record=replace(run_question.record, step_time=prediction.compute + 0.5, exposed_sync=0.5))
+    assert measured_scale([row], Evaluator(processes=1)).factor(run_question) == pytest.approx(1.3, rel=0.01)
 
 
 def test_compute_nobody_measured_is_fitted_along() -> None:

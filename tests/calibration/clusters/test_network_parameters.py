@@ -23,16 +23,18 @@ SOURCES = ("lambda", "tf2017", "dlperf")
 def test_the_usual_loss_beside_others_is_the_median_of_clusters() -> None:
     """Steps that hardly wait for the exchange, over what one GPU by itself takes, against the prior's centre."""
     records = [row for row in read_records(COMMITTED_RUNS).records if row.source in SOURCES]
-    asked = questions([row for row in records if row.role != "prediction"], Folders())
+    run_questions = questions([row for row in records if row.role != "prediction"], Folders())
     evaluator, losses = Evaluator(processes=1), defaultdict(list)
-    for name in dict.fromkeys(row.record.hardware for row in asked):
-        gpus = {row.gpu.name for row in asked if row.record.hardware == name}
-        scale = measured_scale([row for row in asked if row.record.role == "compute" and row.gpu.name in gpus], evaluator)
-        network = [row for row in asked if row.record.hardware == name and row.record.role == "network" and scale.needs_slowdown(row)]
+    for name in dict.fromkeys(row.record.hardware for row in run_questions):
+        gpus = {row.gpu.name for row in run_questions if row.record.hardware == name}
+        scale = measured_scale([row for row in run_questions if row.record.role == "compute" and row.gpu.name in gpus], evaluator)
+        network = [
+            row for row in run_questions if row.record.hardware == name and row.record.role == "network" and scale.needs_slowdown(row)
+        ]
         model = prior_model(scale, network)
-        for row, found in zip(network, evaluator.predict_all([model.simulated_case(row) for row in network]), strict=True):
-            if found.exposed < 0.03 * found.step:
-                losses[name].append(math.log(row.step_time / found.step))
+        for row, prediction in zip(network, evaluator.predict_all([model.simulated_case(row) for row in network]), strict=True):
+            if prediction.exposed < 0.03 * prediction.step:
+                losses[name].append(math.log(row.step_time / prediction.step))
     assert len(losses) >= 20
     assert median(map(median, losses.values())) == pytest.approx(0.0, abs=0.003), "the prior's centre is in the predictions"
     assert 0.0 < USUAL_SLOWDOWN < 0.03

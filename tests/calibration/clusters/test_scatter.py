@@ -34,9 +34,9 @@ def test_both_parts_add_as_independent_ones_do() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_share_and_a_time_are_found_in_what_was_drawn_from_them(seed: int) -> None:
     missed = drawn(Scatter(0.05, 0.02), seed)
-    found = widen(likeliest_scatter(missed, STEPS, EQUAL), missed, STEPS)
-    assert found.relative == pytest.approx(0.05, rel=0.3)
-    assert found.seconds == pytest.approx(0.02, rel=0.3)
+    scatter = widen(likeliest_scatter(missed, STEPS, EQUAL), missed, STEPS)
+    assert scatter.relative == pytest.approx(0.05, rel=0.3)
+    assert scatter.seconds == pytest.approx(0.02, rel=0.3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,11 +68,11 @@ def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
 
 def test_the_scatter_found_is_no_less_probable_than_its_neighbours() -> None:
     missed = drawn(Scatter(0.04, 0.03), 3)
-    found = likeliest_scatter(missed, STEPS, EQUAL)
-    least = misfit(missed, STEPS, EQUAL, found)
+    scatter = likeliest_scatter(missed, STEPS, EQUAL)
+    least = misfit(missed, STEPS, EQUAL, scatter)
     for factor in (0.8, 1.25):
-        assert least <= misfit(missed, STEPS, EQUAL, Scatter(found.relative * factor, found.seconds))
-        assert least <= misfit(missed, STEPS, EQUAL, Scatter(found.relative, found.seconds * factor))
+        assert least <= misfit(missed, STEPS, EQUAL, Scatter(scatter.relative * factor, scatter.seconds))
+        assert least <= misfit(missed, STEPS, EQUAL, Scatter(scatter.relative, scatter.seconds * factor))
 
 
 def test_it_is_widened_until_it_says_the_root_mean_square_and_never_narrowed() -> None:

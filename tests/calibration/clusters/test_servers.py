@@ -91,8 +91,8 @@ def test_a_stack_without_servers_is_refused(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.nightly
 def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["servers", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["rows"]) == 104 and found["update_cpu_s"] > 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["rows"]) == 104 and document["update_cpu_s"] > 0
 
 
 def test_errors_by_hand() -> None:

@@ -23,9 +23,9 @@ def line(role: str, hosts: int, cpu: float, **keys: Any) -> dict[str, Any]:
 def test_constants_by_hand() -> None:
     """Two ranks send and take in 100 MB each, and work 0.1 s more than alone: 0.5 ns a byte. 95 of 100 MB/s arrive."""
     socket = {"both_bytes_per_s": 95e6, "round_trip_s": 50e-6}
-    found = socket_constants([line("compute", 1, 0.3), line("network", 2, 0.4, socket=socket), line("prediction", 2, 9.0)], 100e6)
-    assert (found.payload, found.latency) == pytest.approx((0.95, 50e-6))
-    assert found.cpu_time_per_byte == pytest.approx(0.5e-9)
+    constants = socket_constants([line("compute", 1, 0.3), line("network", 2, 0.4, socket=socket), line("prediction", 2, 9.0)], 100e6)
+    assert (constants.payload, constants.latency) == pytest.approx((0.95, 50e-6))
+    assert constants.cpu_time_per_byte == pytest.approx(0.5e-9)
 
 
 def test_without_a_calibrating_point_nothing_is_said() -> None:
@@ -38,9 +38,9 @@ def test_the_committed_stack_holds_what_the_committed_point_says() -> None:
     lines = read_lines(raw_file(COMMITTED_ROWS))
     (model,) = {entry["point"]["model"] for entry in lines if entry["role"] == "network"}
     workload = load(Workload, WORKLOADS / f"{plan.models[model].workload}.yaml", (), WORKLOADS).spec
-    found = socket_constants(lines, 4.0 * workload.model.parameters)
+    constants = socket_constants(lines, 4.0 * workload.model.parameters)
     transport = workload.training.stack.gloo_transport
     assert transport is not None
-    assert transport.total_efficiency == pytest.approx(found.payload, rel=1e-3)
-    assert transport.hop_latency == pytest.approx(found.latency, rel=0.01)
-    assert transport.cpu_time_per_byte == pytest.approx(found.cpu_time_per_byte, rel=0.01)
+    assert transport.total_efficiency == pytest.approx(constants.payload, rel=1e-3)
+    assert transport.hop_latency == pytest.approx(constants.latency, rel=0.01)
+    assert transport.cpu_time_per_byte == pytest.approx(constants.cpu_time_per_byte, rel=0.01)

@@ -45,13 +45,13 @@ def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:
 def test_a_rank_sends_the_bytes_that_its_program_says(kind: str) -> None:
     """The interface counts headers too, and what ranks say to each other before the first step, 0.1 to 1.5%; a pipeline's last gradient
     may still wait in the socket when its rank's step is over, one of all the messages of the steps that were run."""
-    found = [line for line in measured_lines() if line["point"]["layout"][kind] not in (1, "none") and not line["point"]["alone"]]
-    assert {line["point"]["hosts"] for line in found} > {2}
-    for line in found:
+    lines = [line for line in measured_lines() if line["point"]["layout"][kind] not in (1, "none") and not line["point"]["alone"]]
+    assert {line["point"]["hosts"] for line in lines} > {2}
+    for line in lines:
         for number, rank in enumerate(line["ranks"]):
-            said = sent_bytes(line, number if kind == "pipeline" else 0)
+            nbytes = sent_bytes(line, number if kind == "pipeline" else 0)
             waiting = 1 / 4 / len(rank["times_s"]) if kind == "pipeline" else 0.0
-            assert (1 - waiting) * said <= rank["sent_bytes"] <= 1.015 * said
+            assert (1 - waiting) * nbytes <= rank["sent_bytes"] <= 1.015 * nbytes
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,7 @@ def test_points_of_a_layout_come_alone_or_over_a_network() -> None:
 
 def test_the_command_shows_every_point(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "--layouts", "--score"]) == 0
-    said = capsys.readouterr().out
-    assert all(word in said for word in ("FSDP2, no reshard, batch 8, 200 Mbps", "pipeline 2 gpipe", "tensor 2 + sequence", "median/p90%"))
+    output = capsys.readouterr().out
+    assert all(
+        word in output for word in ("FSDP2, no reshard, batch 8, 200 Mbps", "pipeline 2 gpipe", "tensor 2 + sequence", "median/p90%")
+    )

@@ -47,8 +47,8 @@ def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
     """The bucket's burst is over when the second half of the bytes comes, so frames cannot beat the rate."""
     with lab_network(2, SLOW) as hosts:
         assert len(left_of(os.getpid())) == 3
-        found = probe_rates(hosts, SLOW)
-    assert 0 < found.forward <= 1.02 * SLOW and 0 < found.backward <= 1.02 * SLOW and 0 < found.duplex <= 1.02 * SLOW
+        rates = probe_rates(hosts, SLOW)
+    assert 0 < rates.forward <= 1.02 * SLOW and 0 < rates.backward <= 1.02 * SLOW and 0 < rates.duplex <= 1.02 * SLOW
     assert left_of(os.getpid()) == []
 
 
@@ -56,8 +56,8 @@ def test_no_more_than_the_rate_arrives_in_either_direction() -> None:
 def test_a_round_trip_takes_the_delay_twice() -> None:
     with lab_network(2, SLOW, 0.02) as hosts:
         assert hosts.delayed_by in ("netem", "delay line")
-        found = probe_rates(hosts, SLOW)
-    assert found.round_trip >= 0.04
+        rates = probe_rates(hosts, SLOW)
+    assert rates.round_trip >= 0.04
     assert left_of(os.getpid()) == []
 
 

@@ -33,19 +33,19 @@ def plan(folder: Path, text: str) -> Path:
 
 
 def test_lists_are_multiplied_out(tmp_path: Path) -> None:
-    found = plan_points(read_plan(plan(tmp_path, GOOD)))
+    points = plan_points(read_plan(plan(tmp_path, GOOD)))
     alone = {LabPoint("mlp", batch, 1, None, 0.0, None, 0): "compute" for batch in (8, 16)}
     joined = {LabPoint("mlp", batch, 2, rate, 0.0, None, 0): "prediction" for batch in (8, 16) for rate in (12.5e6, 125e6)}
     slow = {LabPoint("mlp", 8, 2, 12.5e6, 0.005, 2e6, 1): "prediction"}
-    assert found == alone | joined | slow
+    assert points == alone | joined | slow
     assert next(iter(slow)).text == "mlp, batch 8, 2 hosts, 100 Mbps, 5 ms one way, disk 2 MB/s, 1 workers"
 
 
 def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
     lines = GOOD.splitlines()
-    found = plan_points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
-    assert found[LabPoint("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
-    assert sum(role == "network" for role in found.values()) == 1
+    points = plan_points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
+    assert points[LabPoint("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
+    assert sum(role == "network" for role in points.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_a_model_that_is_not_there_is_said_before_anything_is_listed(
 
 
 def test_all_that_a_plan_names_wrongly_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as found:
+    with pytest.raises(SpecError) as error:
         read_plan(plan(tmp_path, GOOD.replace("lab-two-cores", "nosuch").replace("model: mlp, batch: 8", "model: mpl, batch: 8")))
-    assert [problem.partition(": ")[0].rpartition("plan.yaml:")[2] for problem in found.value.problems] == ["2:1", "7:6", "8:6"]
+    assert [problem.partition(": ")[0].rpartition("plan.yaml:")[2] for problem in error.value.problems] == ["2:1", "7:6", "8:6"]
 
 
 def test_points_are_listed_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,8 @@ def test_a_missing_plan_is_said(tmp_path: Path) -> None:
 
 def test_the_committed_plan_says_what_calibrates() -> None:
     """One model over one rate without delay may calibrate; at least three other models, other rates, delays and hosts are predicted."""
-    found = read_plan(PLAN)
-    roles = plan_points(found)
+    lab_plan = read_plan(PLAN)
+    roles = plan_points(lab_plan)
     network = [point for point, role in roles.items() if role == "network"]
     predicted = [point for point, role in roles.items() if role == "prediction"]
     assert len({(point.model, point.rate, point.delay, point.hosts) for point in network}) == 1
@@ -119,4 +119,4 @@ def test_the_committed_plan_says_what_calibrates() -> None:
     assert {point.rate for point in predicted} >= {50e6 / 8, 5e9 / 8}
     assert {point.delay for point in predicted} >= {0.0, 0.02}
     assert {point.hosts for point in predicted} >= {2, 3, 4}
-    assert (HARDWARE / f"{found.hardware}.yaml").is_file()
+    assert (HARDWARE / f"{lab_plan.hardware}.yaml").is_file()

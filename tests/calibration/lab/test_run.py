@@ -46,9 +46,9 @@ def plan(folder: Path, model: str = "calibration.lab.models:mlp", arguments: str
 @needs_laboratory
 def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     """Every step carries 4 bytes of each weight over a line of the rate, in each direction; a second run finds nothing to do."""
-    rows, said = tmp_path / "lab.csv", list[str]()
-    found = read_plan(plan(tmp_path))
-    (line,) = run_plan(found, rows, said.append)
+    rows, messages = tmp_path / "lab.csv", list[str]()
+    lab_plan = read_plan(plan(tmp_path))
+    (line,) = run_plan(lab_plan, rows, messages.append)
     assert line["state"] == "measured"
     assert len(line["ranks"]) == 2 and all(len(rank["times_s"]) == 2 for rank in line["ranks"])
     assert line["step_time_s"] > 0.9 * 4 * WEIGHTS / RATE
@@ -56,8 +56,8 @@ def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     assert (record.nodes, record.role, record.overrides) == (2, "prediction", "node.nic.bandwidth=100 Mbps")
     assert record.step_time == pytest.approx(line["step_time_s"], rel=1e-5)
     assert left_of(os.getpid()) == []
-    assert run_plan(found, rows, said.append)[0]["step_time_s"] == line["step_time_s"]
-    assert said[-1] == "1 point, 1 of them already measured"
+    assert run_plan(lab_plan, rows, messages.append)[0]["step_time_s"] == line["step_time_s"]
+    assert messages[-1] == "1 point, 1 of them already measured"
 
 
 @pytest.mark.nightly
@@ -91,12 +91,12 @@ def training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def processes_of(folder: Path) -> list[str]:
     """Processes, ranks among them, that the laboratory which logs into *folder* has started."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended since
             if f"STEP_MODELS_LOG={folder}\0".encode() in (process / "environ").read_bytes():
-                found.append(process.name)
-    return found
+                pids.append(process.name)
+    return pids
 
 
 @pytest.mark.nightly
@@ -150,7 +150,7 @@ def test_what_a_plan_names_wrongly_is_said_before_the_first_point(
     path.write_text(path.read_text().replace(was, now))
     assert main(["lab", str(path), "-o", str(tmp_path / "lab.csv")]) == 2
     assert now in capsys.readouterr().err
-    assert [found.name for found in tmp_path.iterdir()] == ["plan.yaml"]
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
 
 
 @needs_laboratory

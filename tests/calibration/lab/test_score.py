@@ -33,19 +33,19 @@ def simulated(folder: Path) -> Path:
 
 
 def test_the_simulator_foresees_itself(tmp_path: Path) -> None:
-    found = score(simulated(tmp_path))
-    rows = score_document(found)["rows"]
-    assert rows[-1]["group"] == "all" and rows[-1]["points"] == len(found.scored_rows) >= 8
+    scores = score(simulated(tmp_path))
+    rows = score_document(scores)["rows"]
+    assert rows[-1]["group"] == "all" and rows[-1]["points"] == len(scores.scored_rows) >= 8
     assert rows[-1]["p90"] < 0.005
     assert {row["group"] for row in rows} >= {"Mbps 1000", "model lab-transformer", "ms one way 5"}
     assert sum(row["points"] for row in rows if row["group"].startswith("Mbps")) == len(
-        [row for row in found.scored_rows if row.question.hardware.fabric.latency == 0]
+        [row for row in scores.scored_rows if row.question.hardware.fabric.latency == 0]
     )
 
 
 def test_the_closed_form_is_told_what_it_needs(tmp_path: Path) -> None:
     """With the share of the line that explains a row it says that row's step; the group 'all' holds every row once."""
-    found = score(simulated(tmp_path))
-    (fitted,) = found.clusters[0].network_rows
+    scores = score(simulated(tmp_path))
+    (fitted,) = scores.clusters[0].network_rows
     assert informed_closed_form(fitted, [fitted]) == pytest.approx(fitted.question.step_time, rel=1e-6)
-    assert len(groups(found.scored_rows)["all"]) == len(found.scored_rows)
+    assert len(groups(scores.scored_rows)["all"]) == len(scores.scored_rows)

@@ -19,9 +19,9 @@ def cases(folder: Path, *rows: dict[str, str]) -> list[Case | str]:
 
 
 def one(folder: Path, **row: str) -> Case:
-    (found,) = cases(folder, row)
-    assert isinstance(found, Case), found
-    return found
+    (case,) = cases(folder, row)
+    assert isinstance(case, Case), case
+    return case
 
 
 def test_published_parameter_totals(tmp_path: Path) -> None:
@@ -75,17 +75,17 @@ def test_what_the_columns_say(tmp_path: Path) -> None:
 def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path: Path) -> None:
     """MaxText's policies by release and precision (maxtext/configure.sh of NVIDIA/dgxc-benchmarking); a row that says something wins."""
     base = {"source": "NVIDIA/dgxc-benchmarking@1:maxtext/README_70b.md", "framework": "MaxText", "activation_checkpointing": ""}
-    found = cases(
+    described = cases(
         tmp_path,
         {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "bf16"},
         {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "fp8"},
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "precision": "bf16"},
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "activation_checkpointing": "none"},
     )
-    said = [(case.recompute, case.saved_layers, case.stack) for case in found if isinstance(case, Case)]
+    recomputed = [(case.recompute, case.saved_layers, case.stack) for case in described if isinstance(case, Case)]
     projections = ("attention.qkv", "attention.output")
-    kept = [("full", saves, "xla-fsdp") for saves in (projections, projections, projections[:1])]
-    assert said == [*kept, ("none", (), "xla-fsdp")]
+    saved = [("full", saves, "xla-fsdp") for saves in (projections, projections, projections[:1])]
+    assert recomputed == [*saved, ("none", (), "xla-fsdp")]
 
 
 def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "seq_len": dict(seq_len="long"),
     }
     wrong = []
-    for said, row in reasons.items():
-        (found,) = cases(tmp_path, row)
-        if not isinstance(found, str) or said not in found:
-            wrong.append(f"{said}: {found}")
+    for reason, row in reasons.items():
+        (outcome,) = cases(tmp_path, row)
+        if not isinstance(outcome, str) or reason not in outcome:
+            wrong.append(f"{reason}: {outcome}")
     assert not wrong
 
 

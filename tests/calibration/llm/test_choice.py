@@ -21,9 +21,9 @@ from tests.calibration.llm.tables import table
 
 
 def cases(folder: Path, rows: Sequence[dict[str, str]]) -> list[Case]:
-    found = [describe(row) for row in read_table(table(folder, list(rows)))]
-    assert all(isinstance(case, Case) for case in found)
-    return [case for case in found if isinstance(case, Case)]
+    described = [describe(row) for row in read_table(table(folder, list(rows)))]
+    assert all(isinstance(case, Case) for case in described)
+    return [case for case in described if isinstance(case, Case)]
 
 
 def test_a_sample_is_taken_evenly_whatever_runs_took(tmp_path: Path) -> None:
@@ -42,7 +42,8 @@ def test_regret_by_hand(tmp_path: Path) -> None:
     every = cases(tmp_path, [{"step_time_s": str(10.0 + step)} for step in range(5)])
     simulator, closed = (3.0, 2.0, 4.0, 5.0, 7.0), (1.0, 2.0, 1.0, 5.0, 6.0)
     rows = [
-        RankedRun(case, *(LlmPrediction(time, 1.0, "fits") for time in said)) for case, *said in zip(every, simulator, closed, strict=True)
+        RankedRun(case, *(LlmPrediction(time, 1.0, "fits") for time in times))
+        for case, *times in zip(every, simulator, closed, strict=True)
     ]
     document = choice_document({("sweep",): rows})
     assert document["simulator"]["regret_median"] == pytest.approx(0.1)
@@ -63,31 +64,31 @@ def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
     run = simulate_case(case, constants)
     alone = memory_of(case)
     assert (alone.nbytes, alone.verdict) == (run.memory_peak_bytes, run.memory_verdict)
-    told: list[int] = []
+    progress: list[int] = []
 
     def played(one: Case, at: object) -> LlmPrediction:
         return LlmPrediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)
 
-    (found,) = rank_runs([case], played, lambda: told.append(1))
-    assert found.simulated.step_time == run.step_time and len(told) == 1
+    (ranked_run,) = rank_runs([case], played, lambda: progress.append(1))
+    assert ranked_run.simulated.step_time == run.step_time and len(progress) == 1
 
 
 def test_failed_runs_that_would_be_proposed_are_listed(tmp_path: Path) -> None:
     """A batch that no GPU holds is not proposed; one that surely fits is, and counts as a crash."""
     small, large = cases(tmp_path, [{"seq_len": "2048"}, {"micro_batch": "512", "global_batch": "4096"}])
-    found = [(case, predict(case, fitted_constants(case.row.source).constants)) for case in (small, large)]
-    failed = choice_document({}, found)["failed"]
+    predicted = [(case, predict(case, fitted_constants(case.row.source).constants)) for case in (small, large)]
+    failed = choice_document({}, predicted)["failed"]
     assert (failed["runs"], failed["does_not_fit"]) == (2, 1)
     assert [one["line"] for one in failed["proposed"]] == [small.row.line]
-    assert failed["fit_below_30_GiB"] == (found[0][1].memory < 30 * 2**30)
+    assert failed["fit_below_30_GiB"] == (predicted[0][1].memory < 30 * 2**30)
 
 
 def test_the_command_lists_failed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path, [{"seq_len": "2048"}, {"micro_batch": "512", "global_batch": "4096"}])
     monkeypatch.setattr("sys.argv", ["calibration.llm", "--failed", str(path), "--json"])
     main()
-    found = json.loads(capsys.readouterr().out)
-    assert (found["failed"]["runs"], found["runs"], len(found["failed"]["proposed"])) == (2, 0, 1)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["failed"]["runs"], document["runs"], len(document["failed"]["proposed"])) == (2, 0, 1)
     monkeypatch.setattr("sys.argv", ["calibration.llm", "--failed", str(path)])
     main()
     assert "2 failed runs: 1 do not fit" in capsys.readouterr().out

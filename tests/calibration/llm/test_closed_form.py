@@ -28,9 +28,9 @@ def test_no_step_beats_the_peak(tmp_path: Path) -> None:
     wrong = []
     for case in varied(tmp_path):
         least = model_flop(case, attention=True) / (case.gpus * case.chip.peak["16bit"])
-        found = predict(case, defaults())
-        if not 1.2 < found.step_time / least < 4:
-            wrong.append(f"{case.axes}: {found.step_time / least}")
+        prediction = predict(case, defaults())
+        if not 1.2 < prediction.step_time / least < 4:
+            wrong.append(f"{case.axes}: {prediction.step_time / least}")
     assert not wrong
 
 
@@ -90,17 +90,19 @@ def test_a_gated_activation_may_keep_its_input_in_8_bits(tmp_path: Path) -> None
 
 def test_logits_take_what_the_loss_of_the_software_needs(tmp_path: Path) -> None:
     """Composer's fused loss holds 4 bytes of a logit, transformers' cross-entropy of 32-bit logits 12; blocks are recomputed."""
-    held = {
+    memory_by_framework = {
         name: memory(one(tmp_path, framework=name, zero_stage="3", activation_checkpointing="full"))
         for name in ("Composer FSDP", "accelerate FSDP")
     }
-    assert held["accelerate FSDP"] - held["Composer FSDP"] == pytest.approx((12 - 4) * 8192 * 128256, rel=0.15)
+    assert memory_by_framework["accelerate FSDP"] - memory_by_framework["Composer FSDP"] == pytest.approx(
+        (12 - 4) * 8192 * 128256, rel=0.15
+    )
 
 
 def test_shards_that_stay_gathered_are_sharded_parameters(tmp_path: Path) -> None:
     """SHARD_GRAD_OP: 16 bytes of an element over 8 ranks, and all weights in 16 bits until backward (torch ShardingStrategy)."""
-    kept, freed = (one(tmp_path, framework="Composer FSDP", zero_stage=stage, activation_checkpointing="full") for stage in "23")
-    assert memory(kept) - memory(freed) == pytest.approx(2 * total_parameters(kept), rel=0.2)
+    gathered, freed = (one(tmp_path, framework="Composer FSDP", zero_stage=stage, activation_checkpointing="full") for stage in "23")
+    assert memory(gathered) - memory(freed) == pytest.approx(2 * total_parameters(gathered), rel=0.2)
 
 
 @pytest.mark.parametrize(("framework", "logit"), [("DeepSpeed", 10), ("Megatron-FSDP", 6)])
@@ -111,9 +113,9 @@ def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework
     few, many = (one(tmp_path, **row, global_batch=batch) for batch in ("16", "128"))
     assert (few.micro_batches, many.micro_batches) == (2, 16)
     assert memory(many) == pytest.approx(memory(few))
-    held = total_parameters(many) * ((2 if stage == "2" else 2 / 8) + (4 + 12) / 8)
+    state_bytes = total_parameters(many) * ((2 if stage == "2" else 2 / 8) + (4 + 12) / 8)
     passing = 8192 * (32 * 2 * 4096 + logit * 128256)  # inputs of blocks, and logits
-    assert memory(many) == pytest.approx(held + passing, rel=0.1)
+    assert memory(many) == pytest.approx(state_bytes + passing, rel=0.1)
 
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
@@ -130,11 +132,11 @@ def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
             text = {**case.row.text, "source": source}
             row = replace(case.row, text=text, number={**case.row.number, "step_time_s": predict(case, truth).step_time})
             cases.append(replace(case, row=row))
-    found, without = fit(cases)
-    before, after = (max(abs(predict(case, at).step_time / (case.measured or 1) - 1) for case in cases) for at in (defaults(), found))
+    constants, without = fit(cases)
+    before, after = (max(abs(predict(case, at).step_time / (case.measured or 1) - 1) for case in cases) for at in (defaults(), constants))
     assert before > 0.08
     assert after < 0.03
-    assert found["product.hopper"] < 0.68
+    assert constants["product.hopper"] < 0.68
     assert set(without) == {"a/x", "b/x", "c/x"}
 
 
@@ -153,17 +155,17 @@ def test_a_fit_goes_on_until_no_constant_would_better_it(tmp_path: Path) -> None
     for number, case in enumerate(described):
         measured = predict(case, truth).step_time * (1.0 + 0.1 * (number % 3))
         cases.append(replace(case, row=replace(case.row, number={**case.row.number, "step_time_s": measured})))
-    found, _ = fit(cases)
-    least = misfit(cases, found)
-    for name in found:
+    constants, _ = fit(cases)
+    least = misfit(cases, constants)
+    for name in constants:
         for factor in (0.97, 1.03):
-            assert misfit(cases, {**found, name: factor * found[name]}) > least - 1e-4, name
+            assert misfit(cases, {**constants, name: factor * constants[name]}) > least - 1e-4, name
 
 
 def nanotron(folder: Path, **row: str) -> Case:
     """Return a run of nanotron's sweep."""
-    known = dict(source="vinjn/nanotron-ultrascale-playbook@1:x", framework="nanotron", ffn_hidden="14336", seq_len="4096", network="EFA")
-    return one(folder, **{**known, **row})
+    cells = dict(source="vinjn/nanotron-ultrascale-playbook@1:x", framework="nanotron", ffn_hidden="14336", seq_len="4096", network="EFA")
+    return one(folder, **{**cells, **row})
 
 
 def test_checked_collectives_bound_a_pipeline_by_the_host(tmp_path: Path) -> None:
@@ -225,12 +227,12 @@ def test_launching_experts_bounds_a_step_and_graphs_shorten_it(tmp_path: Path) -
 def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     bridge = dict(blank, source="NVIDIA-NeMo/Megatron-Bridge@1:x", seq_len="4096", dp="64", gpus="64", nodes="8", ep="8")
-    said = {
+    replays = {
         (gpu, model): one(tmp_path, **bridge, model=model, gpu=gpu).uses_cuda_graphs
         for gpu in ("H100", "B200", "B300", "GB200", "GB300")
         for model in ("GPT OSS 120B", "DeepSeekV3", "Qwen3_235B_a22B", "Qwen3_30B_a3B")
     }
-    graphed = {key for key, graphs in said.items() if graphs}
+    graphed = {key for key, graphs in replays.items() if graphs}
     assert graphed == {
         *((gpu, "GPT OSS 120B") for gpu in ("B300", "GB300")),
         *((gpu, "DeepSeekV3") for gpu in ("B300", "GB200", "GB300")),
@@ -270,8 +272,8 @@ def test_modules_recomputed_by_themselves_take_their_forward_again(tmp_path: Pat
     assert sorted(took, key=took.__getitem__) == list(steps)
     products = predict(steps["none"], at).parts["products"] / 3
     assert 0.6 * products < took["selective: mlp"] - took["none"] < products
-    kept = {text: memory(case) for text, case in steps.items()}
-    assert kept["full"] < kept["selective: mlp"] < kept["selective: layernorm"]
+    memory_by_recompute = {text: memory(case) for text, case in steps.items()}
+    assert memory_by_recompute["full"] < memory_by_recompute["selective: mlp"] < memory_by_recompute["selective: layernorm"]
 
 
 def test_saved_outputs_are_not_made_again(tmp_path: Path) -> None:

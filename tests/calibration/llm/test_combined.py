@@ -34,17 +34,17 @@ def test_what_the_simulator_refuses_is_the_closed_forms(tmp_path: Path) -> None:
 
 
 def test_steps_that_do_not_count_are_not_simulated(tmp_path: Path) -> None:
-    asked = []
+    simulated = []
 
     def recording(*given: object) -> object:
-        asked.append(given[0])
+        simulated.append(given[0])
         return closed_form.predict(*given)  # type: ignore[arg-type]
 
     ran = table(tmp_path, [{}, {"status": "suspect"}])
     failed = table(tmp_path, [{"micro_batch": "16", "step_time_s": "", "status": "oom_or_crash"}], name="failed.csv")
     counting: Predictor = recording  # type: ignore[assignment]
-    found = validate_tables([ran], failed, predictor=counting)
-    assert (len(asked), len(found.predictions), len(found.failed)) == (1, 2, 1)
+    validation = validate_tables([ran], failed, predictor=counting)
+    assert (len(simulated), len(validation.predictions), len(validation.failed)) == (1, 2, 1)
 
 
 def test_each_predictor_has_a_name() -> None:

@@ -32,8 +32,8 @@ def test_sources_that_are_alike_need_no_widening() -> None:
 @pytest.mark.parametrize("times", [3.0, 6.0])
 def test_one_source_that_spreads_more_widens_for_all(times: float) -> None:
     """Nine in ten of its rows lie within 1.28 to 1.64 of its deviations, in steps of ten; nearly all others' within 2 to 3.3 of theirs."""
-    found = widening(*drawn([0.1] * 7 + [0.1 * times]))
-    assert 1.28 * times / 3.3 < found < 1.64 * times / 2
+    factor = widening(*drawn([0.1] * 7 + [0.1 * times]))
+    assert 1.28 * times / 3.3 < factor < 1.64 * times / 2
 
 
 def test_three_sources_tell_nothing() -> None:
@@ -43,7 +43,7 @@ def test_three_sources_tell_nothing() -> None:
 
 def test_a_new_source_is_covered_nine_times_in_ten() -> None:
     """Sources whose deviations are drawn: intervals made of ten hold nine in ten rows of the eleventh in nine of ten draws."""
-    held = []
+    covered = []
     for seed in range(60):
         deviations = np.random.default_rng(seed).lognormal(np.log(0.1), 0.5, 11).tolist()
         errors, rows = drawn(deviations, seed=seed)
@@ -52,8 +52,8 @@ def test_a_new_source_is_covered_nine_times_in_ten() -> None:
         votes = sorted(value for kinds in errors.values() for value in kinds["data"])
         wider = widening(errors, rows)
         low, high = (wider * quantile(votes, share) for share in (0.02, 0.98))
-        held.append(low <= (new[0] + new[1]) / 2 and (new[-2] + new[-1]) / 2 <= high)
-    assert np.mean(held) >= 0.85
+        covered.append(low <= (new[0] + new[1]) / 2 and (new[-2] + new[-1]) / 2 <= high)
+    assert np.mean(covered) >= 0.85
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_new_source_is_covered_nine_times_in_ten() -> None:
     ids=("like others", "a generation that nobody ran", "more GPUs than any run"),
 )
 def test_intervals_widen_beyond_what_others_ran(tmp_path: Path, unlike: dict[str, str], wider: bool) -> None:
-    known = fitted_constants("someone/new")
-    (low, high), (plain_low, plain_high) = known.interval(one(tmp_path, **unlike)), known.interval(one(tmp_path))
+    constants = fitted_constants("someone/new")
+    (low, high), (plain_low, plain_high) = constants.interval(one(tmp_path, **unlike)), constants.interval(one(tmp_path))
     assert (math.log(high) / math.log(plain_high)) == pytest.approx(WIDER if wider else 1.0)
     assert (math.log(low) / math.log(plain_low)) == pytest.approx(WIDER if wider else 1.0)

@@ -75,8 +75,8 @@ def test_the_machine_of_a_gpu_has_it() -> None:
 def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
     case = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:x")
     changed = replace(case, one_copy=True, expert_overlap=True, uses_cuda_graphs=True, checks_collectives=True)
-    found = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
-    names = {name.removeprefix("training.stack.") for name in found[1] if found[0].get(name) != found[1][name]}
+    overrides = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
+    names = {name.removeprefix("training.stack.") for name in overrides[1] if overrides[0].get(name) != overrides[1][name]}
     assert names == {"mesh.one_copy", "mesh.expert_overlap", "mesh.collective_check", "cuda_graphs"}
 
 

@@ -76,11 +76,11 @@ def test_page_and_summary_are_written(tmp_path: Path) -> None:
     (tmp_path / PAGE).parent.mkdir(parents=True)
     (tmp_path / SUMMARY).parent.mkdir(parents=True)
     (tmp_path / PAGE).write_text("before\n<!-- validated -->\nof last year\n<!-- end -->\nbehind\n", encoding="utf-8")
-    told: list[tuple[int, int]] = []
-    used = publish(described, lambda done, of: told.append((done, of)), 1, tmp_path)
+    progress: list[tuple[int, int]] = []
+    used = publish(described, lambda done, of: progress.append((done, of)), 1, tmp_path)
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
     assert used == {"simulated": 6, "refused": 0, "quoted": 6}
-    assert told[-1] == (6, 6)
+    assert progress[-1] == (6, 6)
     assert page.startswith("before\n<!-- validated -->\n```\n") and page.endswith("<!-- end -->\nbehind\n") and "of last year" not in page
     groups = json.loads((tmp_path / SUMMARY).read_text(encoding="utf-8"))["groups"]
     simulated = engine.predict(described[0], fitted_constants(described[0].row.source).constants).step_time

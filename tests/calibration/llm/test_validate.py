@@ -37,29 +37,29 @@ def test_ranking_against_a_hand_count(tmp_path: Path) -> None:
     rows = [*SWEEP, {"step_time_s": "13.0", "micro_batch": "2"}]
     scored = validate_tables([table(tmp_path, rows)]).scored
     (sweep,) = sweeps(scored)
-    said = [row.step_times["predicted"] for row in scored]
+    predicted = [row.step_times["predicted"] for row in scored]
     measured = [row.measured for row in scored]
-    agree = [(said[i] - said[j]) * (measured[i] - measured[j]) for i in range(5) for j in range(i)]
+    agree = [(predicted[i] - predicted[j]) * (measured[i] - measured[j]) for i in range(5) for j in range(i)]
     assert sweep["kendall_tau"] == pytest.approx((sum(x > 0 for x in agree) - sum(x < 0 for x in agree)) / 10)
-    assert sweep["regret"] == pytest.approx(measured[said.index(min(said))] / 13.0 - 1)
+    assert sweep["regret"] == pytest.approx(measured[predicted.index(min(predicted))] / 13.0 - 1)
     assert quantile([1.0, 2.0, 3.0], 0.75) == 2.5
 
 
 def test_a_scored_source_is_left_out() -> None:
-    known = "mosaicml/llm-foundry"
-    assert known in fitted_sources()
-    assert known not in fitted_constants(known).errors
-    assert known in fitted_constants(known, leave_out=False).errors
-    assert fitted_constants(known).constants != fitted_constants(known, leave_out=False).constants
-    assert fitted_constants("someone/new").constants == fitted_constants(known, leave_out=False).constants
+    source = "mosaicml/llm-foundry"
+    assert source in fitted_sources()
+    assert source not in fitted_constants(source).errors
+    assert source in fitted_constants(source, leave_out=False).errors
+    assert fitted_constants(source).constants != fitted_constants(source, leave_out=False).constants
+    assert fitted_constants("someone/new").constants == fitted_constants(source, leave_out=False).constants
 
 
 def test_the_command(tmp_path: Path) -> None:
     runner = CliRunner()
     path, out = table(tmp_path, SWEEP), tmp_path / "out"
-    found = runner.invoke(app, ["validate", str(path), "--json", "-o", str(out)])
-    assert found.exit_code == 0
-    assert json.loads(found.stdout)["scored"] == 4
+    result = runner.invoke(app, ["validate", str(path), "--json", "-o", str(out)])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["scored"] == 4
     written = list(csv.DictReader((out / "predictions.csv").read_text(encoding="utf-8").splitlines()))
     assert [float(row["step_time_s"]) for row in written] == [14.0, 15.0, 17.0, 21.0]
     assert all(float(row["low95_s"]) < float(row["predicted_s"]) < float(row["high95_s"]) for row in written)

@@ -43,13 +43,13 @@ def test_recipes_of_8_bits(text: str, meant: str | None) -> None:
 
 
 def test_a_recipe_is_the_rows_or_the_stacks(tmp_path: Path) -> None:
-    said = {"gpu": "H100", "gpus": "8", "dp": "8", "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "1"}
-    titan = one(tmp_path, **said, framework="torchtitan", precision="fp8")
+    cells = {"gpu": "H100", "gpus": "8", "dp": "8", "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "1"}
+    titan = one(tmp_path, **cells, framework="torchtitan", precision="fp8")
     assert (titan.stated_recipe, titan.recipe) == (None, "tensorwise")
-    assert one(tmp_path, **said, framework="torchtitan", precision="fp8 rowwise").recipe == "rowwise"
-    assert one(tmp_path, **said, framework="torchtitan", precision="bf16").recipe is None
+    assert one(tmp_path, **cells, framework="torchtitan", precision="fp8 rowwise").recipe == "rowwise"
+    assert one(tmp_path, **cells, framework="torchtitan", precision="bf16").recipe is None
     assert workload_document(titan)["training"].get("fp8_recipe") is None
-    assert workload_document(one(tmp_path, **said, framework="torchtitan", precision="fp8 rowwise"))["training"]["fp8_recipe"] == "rowwise"
+    assert workload_document(one(tmp_path, **cells, framework="torchtitan", precision="fp8 rowwise"))["training"]["fp8_recipe"] == "rowwise"
 
 
 @pytest.mark.parametrize("text", ["float32", "tf32", "int8", "unknown"])
@@ -68,8 +68,8 @@ def test_yes_no_and_stages() -> None:
         True,
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
-    said = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp", "selective (every 2nd layer)")
-    assert [recompute_of(text, "megatron")[0] for text in said] == ["full", "full", "none", "none", "attention", "none", "attention"]
+    texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp", "selective (every 2nd layer)")
+    assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none", "attention"]
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("FSDP")):
         with pytest.raises(CannotDescribe):
             wrong()
@@ -99,9 +99,9 @@ def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
 
 
 def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
-    said = [describe(read_table(table(tmp_path, [{"gpu": gpu, "precision": "nvfp4"}]))[0]) for gpu in ("H100", "B200")]
-    assert said[0] == "H100-SXM5-80GB has no fp4"
-    assert isinstance(said[1], Case) and said[1].precision == "fp4"
+    described = [describe(read_table(table(tmp_path, [{"gpu": gpu, "precision": "nvfp4"}]))[0]) for gpu in ("H100", "B200")]
+    assert described[0] == "H100-SXM5-80GB has no fp4"
+    assert isinstance(described[1], Case) and described[1].precision == "fp4"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_frameworks_and_the_stage_that_goes_without_saying(tmp_path: Path, frame
     ],
 )  # fmt: skip
 def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
-    found = chip_named(name)
-    assert (found.chip.name if found else None) == chip
-    assert found is None or bool(found.assumption) is (name not in ("A800", "H100"))
+    named_chip = chip_named(name)
+    assert (named_chip.chip.name if named_chip else None) == chip
+    assert named_chip is None or bool(named_chip.assumption) is (name not in ("A800", "H100"))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
 def test_networks_in_words(text: str, each: float | None) -> None:
     named = chip_named("H100")
     assert named is not None
-    rate, said = nic_of(text, named.chip, None)
-    assert said is (each is not None)
+    rate, is_stated = nic_of(text, named.chip, None)
+    assert is_stated is (each is not None)
     assert rate == pytest.approx((each or 400.0) * 1e9 / 8)
 
 
@@ -164,10 +164,10 @@ VARIATIONS: dict[str, str] = {
 def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> None:
     """Twenty rows, each odd in one cell: the counts add up, and each that is left out has its reason in the text."""
     path = table(tmp_path, [{name: value} for name, value in VARIATIONS.items()])
-    found = validate_tables([path])
-    assert len(found.scored) + len(found.not_described) + len(found.not_scored) == found.row_count == len(VARIATIONS)
-    text = llm_table(found)
-    assert all(one.reason in text for one in (*found.not_described, *found.not_scored))
+    validation = validate_tables([path])
+    assert len(validation.scored) + len(validation.not_described) + len(validation.not_scored) == validation.row_count == len(VARIATIONS)
+    text = llm_table(validation)
+    assert all(one.reason in text for one in (*validation.not_described, *validation.not_scored))
     described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
     assert set(VARIATIONS) - set(described) == {"precision", "tp", "seq_len", "pp", "gpus"}
 
@@ -176,23 +176,23 @@ def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> No
     "name", ["8xH100", "8x H100", "H100 x8", "H100x8", "8 * H100-SXM", "8\u00d7H100 80GB", "HGX H100", "DGX H100 (x8)"]
 )
 def test_how_many_gpus_there_are_is_no_part_of_the_name(name: str) -> None:
-    found = chip_named(name)
-    assert found is not None and found.chip.name == "H100-SXM5-80GB"
-    others = {other: found.chip.name for other in ("RTX 4090", "1x RTX 4090", "MI300X") if (found := chip_named(other))}
+    named_chip = chip_named(name)
+    assert named_chip is not None and named_chip.chip.name == "H100-SXM5-80GB"
+    others = {other: named_chip.chip.name for other in ("RTX 4090", "1x RTX 4090", "MI300X") if (named_chip := chip_named(other))}
     assert others == {"RTX 4090": "RTX4090", "1x RTX 4090": "RTX4090", "MI300X": "MI300X"}
 
 
 def test_a_gpu_of_another_memory_is_another() -> None:
     """Vendors' data sheets: a V100 has 16 or 32 GB, an A100 of Leonardo 64; nvidia-smi calls a GH200 by its CPU's memory."""
     assert [chip_named(name) for name in ("V100-SXM2-16GB", "v100-16gb", "A100 64GB", "H100 94GB")] == [None] * 4
-    said = {"V100 32GB": 32, "A100 40GB": 40, "B200 192GB": 180, "NVIDIA GH200 480GB": 95, "H200 141GB": 141}
-    assert {name: found.chip.memory / 2**30 for name in said if (found := chip_named(name))} == said
+    memory_by_name = {"V100 32GB": 32, "A100 40GB": 40, "B200 192GB": 180, "NVIDIA GH200 480GB": 95, "H200 141GB": 141}
+    assert {name: named_chip.chip.memory / 2**30 for name in memory_by_name if (named_chip := chip_named(name))} == memory_by_name
 
 
 def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
-    said = [describe(read_table(table(tmp_path, [{"offload": word}]))[0]) for word in ("cpu", "optimizer (NVMe)", "none", "no", "")]
-    assert said[0] == "offload 'cpu' is not supported; only none, with all data on the GPU, is"
-    assert isinstance(said[1], str) and all(isinstance(each, Case) for each in said[2:])
+    described = [describe(read_table(table(tmp_path, [{"offload": word}]))[0]) for word in ("cpu", "optimizer (NVMe)", "none", "no", "")]
+    assert described[0] == "offload 'cpu' is not supported; only none, with all data on the GPU, is"
+    assert isinstance(described[1], str) and all(isinstance(each, Case) for each in described[2:])
     four_bits, adapters = (describe(read_table(table(tmp_path, [{"class": word}]))[0]) for word in ("QLoRA", "LoRA"))
     assert four_bits == "QLoRA keeps weights in 4 bits, which is not supported; LoRA on 16-bit and 8-bit weights is"
     assert isinstance(adapters, Case) and adapters.lora

@@ -26,9 +26,9 @@ def fitted(folder: Path, record: MachineRecord, *arguments: str) -> Path:
 
 def refused(capsys: Capture, *arguments: str) -> str:
     assert main(["fit", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and "Traceback" not in said.err
-    return said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "Traceback" not in output.err
+    return output.err
 
 
 def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
@@ -47,9 +47,9 @@ def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["check", str(path)]) == 0
     capsys.readouterr()
     assert cli.main(["run", str(path), "resnet18", "--stack", str(tmp_path / "box-stack.yaml"), "--batch", "4", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["gpus"], found["collective"]["algorithm"]) == (2, "Gloo ring")
-    assert found["step_time_s"] > 3 * 3.6e9 * 4 / 80e9  # 3.6 GFLOP a picture forward, twice that backward, at the peak
+    document = json.loads(capsys.readouterr().out)
+    assert (document["gpus"], document["collective"]["algorithm"]) == (2, "Gloo ring")
+    assert document["step_time_s"] > 3 * 3.6e9 * 4 / 80e9  # 3.6 GFLOP a picture forward, twice that backward, at the peak
 
 
 def test_every_number_says_where_it_is_from(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     assert "do not contain gemm fp32: measure it with 'calibration profile --only gemm'" in refused(capsys, str(record), "-o", str(output))
     assert "ends in .yaml" in refused(capsys, str(record), "-o", str(tmp_path / "box.json"))
     assert "no such file" in refused(capsys, str(tmp_path / "absent.json"), "-o", str(output))
-    for change, said in (
+    for change, message in (
         (lambda rows: rows[2].update(times_s=[0.0]), r"probes.gemm.rows[2]: times_s.0: expected greater than 0, not 0.0"),
         (lambda rows: rows[1].pop("times_s"), r"probes.gemm.rows[1]: expected a list of times above zero"),
         (lambda rows: rows[0].update(shape=[64, 0, 64]), r"probes.gemm.rows[0]: shape.1: expected greater than 0, not 0"),
@@ -105,7 +105,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
         broken = cpu_record()
         change(broken.rows("gemm"))
         write_record(record, broken)
-        assert said in refused(capsys, str(record), "-o", str(output))
+        assert message in refused(capsys, str(record), "-o", str(output))
     broken = cpu_record()
     del broken.machine["physical_cores"]
     write_record(record, broken)
@@ -114,8 +114,8 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     assert "is not a machine record" in refused(capsys, str(record), "-o", str(output))
     write_record(record, cpu_record())
     assert "cannot be written" in refused(capsys, str(record), "-o", str(tmp_path / "absent" / "box.yaml"))
-    told = refused(capsys, str(record), "-o", str(output), "--plot", str(tmp_path / "x.foo"))
-    assert "x.foo: a picture in a file '*.foo'; write .png or .svg" in told
+    refusal = refused(capsys, str(record), "-o", str(output), "--plot", str(tmp_path / "x.foo"))
+    assert "x.foo: a picture in a file '*.foo'; write .png or .svg" in refusal
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
@@ -124,16 +124,16 @@ def test_what_is_not_told_names_the_run_that_would(tmp_path: Path, capsys: Captu
     del record.probes["disk"], record.probes["loading"]
     record.probes["all_reduce"].rows = [row for row in record.rows("all_reduce") if (row["ranks"], row["op"]) == (2, "all_reduce")]
     fitted(tmp_path, record)
-    said = capsys.readouterr().err
-    assert "not measured: disk bytes: profile --only disk" in said and "not measured: loading: profile --only loading" in said
-    assert "not measured: gloo, launch: profile --only all_reduce with another number of ranks" in said
+    output = capsys.readouterr().err
+    assert "not measured: disk bytes: profile --only disk" in output and "not measured: loading: profile --only loading" in output
+    assert "not measured: gloo, launch: profile --only all_reduce with another number of ranks" in output
 
 
 def test_the_document_and_the_picture(tmp_path: Path, capsys: Capture) -> None:
     plot = tmp_path / "residuals.png"
     fitted(tmp_path, cpu_record(0.05), "--plot", str(plot), "--json")
-    found = json.loads(capsys.readouterr().out)
-    rows = {(row["subject"], row["parameter"]): row for row in found["parameters"]}
+    document = json.loads(capsys.readouterr().out)
+    rows = {(row["subject"], row["parameter"]): row for row in document["parameters"]}
     assert rows["gemm fp32", "time per unit"]["low_s"] < 1 / 80e9 < rows["gemm fp32", "time per unit"]["high_s"]
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -152,11 +152,11 @@ def test_ranks_on_several_machines_become_a_cluster(tmp_path: Path, capsys: Capt
     assert step == pytest.approx(480e-6, rel=0.05) and (cluster.fabric.latency > 0) == (local > 1)
     capsys.readouterr()
     assert cli.main(["run", str(path), "resnet18", "--stack", str(tmp_path / "box-stack.yaml"), "--batch", "4", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["nodes"], found["gpus"]) == (2, 2 * local)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["nodes"], document["gpus"]) == (2, 2 * local)
     # 11.7 million gradients of 4 bytes, all but 1/n of them twice around a ring of n
     wire = 2 * (2 * local - 1) / (2 * local) * 4 * 11_689_512 / (0.956 * 125e6)
-    assert found["step_time_s"] > wire
+    assert document["step_time_s"] > wire
 
 
 def test_convolutions_that_were_not_measured_are_a_guess_and_not_free(tmp_path: Path, capsys: Capture) -> None:
@@ -174,7 +174,7 @@ def test_the_drivers_print_joins_several_gpus(tmp_path: Path) -> None:
     record = gpu_record(8)
     record.machine["topology"] = DGX_1V
     path = fitted(tmp_path, record)
-    found, links = (load_hardware(str(name)).spec.groups[0].node for name in (path, tmp_path / "box-links.yaml"))
-    assert (found.gpu_count, found.gpu.name) == (8, "V100-SXM2-16GB") and found.topology.nvlink == links.topology.nvlink
-    assert found.topology.pcie.bandwidth * found.topology.pcie.efficiency == pytest.approx(12e9, rel=0.01)
+    node, links = (load_hardware(str(name)).spec.groups[0].node for name in (path, tmp_path / "box-links.yaml"))
+    assert (node.gpu_count, node.gpu.name) == (8, "V100-SXM2-16GB") and node.topology.nvlink == links.topology.nvlink
+    assert node.topology.pcie.bandwidth * node.topology.pcie.efficiency == pytest.approx(12e9, rel=0.01)
     assert "extends: ./box-links.yaml" in path.read_text()

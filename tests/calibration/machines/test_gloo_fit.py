@@ -28,9 +28,9 @@ def test_many_segments_keep_the_rhythm_of_a_few(count: int, one_line: bool) -> N
 
 
 def test_constants_of_a_socket_come_out(tmp_path: Path) -> None:
-    [found] = gloo_fits(measured(tmp_path, cpu_record()))
-    assert found.subject == INSIDE
-    assert found["hop_latency"].value == pytest.approx(180e-6, rel=0.02) and found["time per unit"].value == pytest.approx(
+    [gloo_fit] = gloo_fits(measured(tmp_path, cpu_record()))
+    assert gloo_fit.subject == INSIDE
+    assert gloo_fit["hop_latency"].value == pytest.approx(180e-6, rel=0.02) and gloo_fit["time per unit"].value == pytest.approx(
         1 / 0.9e9, rel=0.02
     )
     used = gloo_processor(measured(tmp_path, cpu_record()))

@@ -36,16 +36,16 @@ def test_without_noise_the_constants_come_out(tmp_path: Path, record: object) ->
 @pytest.mark.nightly
 def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
     """Each parameter alone, where its data decide it: 95% intervals, 300 records, between 90 and 99%."""
-    held: Counter = Counter()
-    seen: Counter = Counter()
+    inside: Counter = Counter()
+    total: Counter = Counter()
     for seed in range(SEEDS):
         for subject, fit in found(tmp_path, cpu_record(0.06, seed)).items():
             for estimate in fit.posterior.estimates:
                 truth = TRUTH.get(subject, {}).get(estimate.name)
                 if truth is not None and estimate.identified:
-                    seen[subject, estimate.name] += 1
-                    held[subject, estimate.name] += estimate.low <= truth <= estimate.high
-    shares = {key: held[key] / count for key, count in seen.items() if count > SEEDS / 2}
+                    total[subject, estimate.name] += 1
+                    inside[subject, estimate.name] += estimate.low <= truth <= estimate.high
+    shares = {key: inside[key] / count for key, count in total.items() if count > SEEDS / 2}
     assert len(shares) >= 10
     assert all(0.90 <= share <= 0.99 for share in shares.values()), shares
 

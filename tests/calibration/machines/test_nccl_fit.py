@@ -25,22 +25,22 @@ TWO = ({"ranks": 2, "nodes": 2}, {"ranks": 16, "nodes": 2})
 
 def record(hardware: str, factors: dict[tuple[str, str], float], noise: float = 0.0, teams: tuple[dict, ...] = ONE) -> MachineRecord:
     """Return a record of 8 V100s a machine whose collectives take what *hardware* with *factors* is predicted to take."""
-    found, generator = gpu_record(8), np.random.default_rng(1)
+    gpu, generator = gpu_record(8), np.random.default_rng(1)
     rows = [{"op": "all_reduce", **team, "bytes": 4**power, "cpu_s": 0.0} for team in teams for power in range(2, 15)]
     rows += [{"op": "all_gather", **team, "bytes": size, "cpu_s": 0.0} for team in teams for size in (512, 4096)]
     rows.sort(key=_kind)
     logs = {key: math.log(factor) for key, factor in factors.items()}
     times = predicted_times(load_hardware(hardware).spec, logs, rows) * np.exp(generator.normal(0.0, noise, len(rows)))
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
-    found.probes["all_reduce"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
-    return found
+    gpu.probes["all_reduce"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
+    return gpu
 
 
 def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
     truth = {(NVLINK, "efficiency"): 0.8, (NVLINK, "latency"): 1.5}
     write_record(tmp_path / "r.json", record("p3.16xlarge", truth, noise=0.03))
-    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
-    efficiency, latency = found["nccl"]["nvlink transport efficiency"], found["nccl"]["nvlink transport latency"]
+    subjects = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
+    efficiency, latency = subjects["nccl"]["nvlink transport efficiency"], subjects["nccl"]["nvlink transport latency"]
     assert efficiency.identified and efficiency.low < 0.8 < efficiency.high and efficiency.value == pytest.approx(0.8, rel=0.05)
     assert latency.identified and latency.low < 1.5 < latency.high
     before, after = (load_hardware(name).spec.groups[0].node for name in ("p3.16xlarge", str(tmp_path / "r.yaml")))
@@ -53,21 +53,21 @@ def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     write_record(tmp_path / "r.json", record("p3.16xlarge", {}))
-    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
-    assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].posterior.estimates)
+    subjects = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
+    assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in subjects["nccl"].posterior.estimates)
 
 
 @pytest.mark.nightly
 def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> None:
     """No all-reduce is in the record: all-gathers, reduce-scatters, exchanges among all and sends to the next rank alone."""
     truth = {(NVLINK, "efficiency"): 0.7, (NVLINK, "latency"): 1.6}
-    found, logs = gpu_record(8), {key: math.log(factor) for key, factor in truth.items()}
+    gpu, logs = gpu_record(8), {key: math.log(factor) for key, factor in truth.items()}
     rows = [{"op": op, **team, "bytes": 4**power, "cpu_s": 0.0} for op in OPERATIONS for team in ONE[1:] for power in (6, 10, 13)]
     rows.sort(key=_kind)
     times = predicted_times(load_hardware("p3.16xlarge").spec, logs, rows)
     made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
-    found.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
-    write_record(tmp_path / "r.json", found)
+    gpu.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
+    write_record(tmp_path / "r.json", gpu)
     measured, described = merge_records([tmp_path / "r.json"]), load_hardware("p3.16xlarge").spec
     fitted = nccl_fit(measured, described)
     assert fitted is not None and len(fitted.times) == len(rows)
@@ -83,8 +83,8 @@ def test_factors_between_machines_come_out(tmp_path: Path) -> None:
     measured = record("p3.16xlarge", truth, noise=0.03, teams=(*ONE, *TWO))
     measured.machine |= {"ranks": 16, "nodes": 2}
     write_record(tmp_path / "r.json", measured)
-    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits["nccl"]
+    estimates = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits["nccl"]
     for (_, constant), factor in truth.items():  # cards and flows share the line, so the efficiency is known less well
-        told = found[f"nic {constant}"]
-        assert told.identified and told.low < factor < told.high and told.value == pytest.approx(factor, rel=0.15)
-    assert found["nvlink transport efficiency"].value == pytest.approx(1.0, rel=0.05)
+        estimate = estimates[f"nic {constant}"]
+        assert estimate.identified and estimate.low < factor < estimate.high and estimate.value == pytest.approx(factor, rel=0.15)
+    assert estimates["nvlink transport efficiency"].value == pytest.approx(1.0, rel=0.05)

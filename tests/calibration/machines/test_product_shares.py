@@ -29,9 +29,9 @@ SHAPES = [(size, size, size) for size in (512, 768, 1024, 1536, 2048, 3072)] + l
 
 @cache
 def h100() -> Gpu:
-    found = gpu_named_by_driver(H100["name"])
-    assert found is not None and found.kernels is not None
-    return found
+    gpu = gpu_named_by_driver(H100["name"])
+    assert gpu is not None and gpu.kernels is not None
+    return gpu
 
 
 @cache
@@ -41,14 +41,14 @@ def seconds(shape: tuple[int, ...], share: float) -> float:
 
 
 def record(times: dict[tuple[int, ...], float]) -> MachineRecord:
-    found = gpu_record()
-    found.machine["gpus"] = [H100]
+    gpu = gpu_record()
+    gpu.machine["gpus"] = [H100]
     rows = [
         {"precision": "bf16", "shape": list(shape), "flop": 2 * shape[0] * shape[1] * shape[2], "times_s": [time] * 3}
         for shape, time in times.items()
     ]
-    found.probes["gemm"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
-    return found
+    gpu.probes["gemm"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
+    return gpu
 
 
 def measured(folder: Path, made: MachineRecord) -> MergedRecords:
@@ -57,8 +57,8 @@ def measured(folder: Path, made: MachineRecord) -> MergedRecords:
 
 
 def test_a_share_comes_out_and_stands_in_the_description(tmp_path: Path) -> None:
-    found = measured(tmp_path, record({shape: seconds(shape, 0.6) for shape in SHAPES}))
-    (tmp_path / "gpu.yaml").write_text(yaml_text(device_block(found, {})))
+    fitted = measured(tmp_path, record({shape: seconds(shape, 0.6) for shape in SHAPES}))
+    (tmp_path / "gpu.yaml").write_text(yaml_text(device_block(fitted, {})))
     kernels = load(Gpu, tmp_path / "gpu.yaml").spec.kernels
     before = h100().kernels
     assert kernels is not None and before is not None
@@ -91,8 +91,8 @@ def test_products_timed_by_the_device_tell_their_share(tmp_path: Path, monkeypat
         cuda.kernel(seconds((left.shape[0], right.shape[1], left.shape[1]), 0.5))
 
     monkeypatch.setattr("torch.matmul", product)
-    asked = [{"precision": "bf16", "shape": list(shape), "flop": 2 * shape[0] * shape[1] * shape[2]} for shape in SHAPES]
-    rows = [row | GEMM.answer(bench(tmp_path), row) for row in asked]
+    questions = [{"precision": "bf16", "shape": list(shape), "flop": 2 * shape[0] * shape[1] * shape[2]} for shape in SHAPES]
+    rows = [row | GEMM.answer(bench(tmp_path), row) for row in questions]
     made = record({})
     made.probes["gemm"].rows = rows
     assert product_shares(measured(tmp_path, made), h100())["bf16"].share == pytest.approx(0.5, rel=0.03)

@@ -19,11 +19,11 @@ RATE, MOMENTUM = 1e-6, 0.9
 
 def weights(start: float, gradient: float, steps: int) -> list[float]:
     """The weight before each step: v <- momentum v + gradient; weight <- weight - rate v (torch.optim.SGD)."""
-    found, velocity = [start], 0.0
+    weight, velocity = [start], 0.0
     for _ in range(steps - 1):
         velocity = MOMENTUM * velocity + gradient
-        found.append(found[-1] - RATE * velocity)
-    return found
+        weight.append(weight[-1] - RATE * velocity)
+    return weight
 
 
 def seen(folder: Path, rank: int) -> tuple[list[float], list[str]]:
@@ -33,9 +33,9 @@ def seen(folder: Path, rank: int) -> tuple[list[float], list[str]]:
 
 @pytest.mark.nightly
 def test_ranks_start_alike_and_average_their_gradients(tmp_path: Path) -> None:
-    found = spawn(WANTED, 2, environment={"STEP_MODELS_LOG": str(tmp_path)})
-    assert [(steps.rank, len(steps.times), steps.parameters) for steps in found] == [(0, 2, 1), (1, 2, 1)]
-    assert all(time > 0 for steps in found for time in steps.times)
+    rank_steps = spawn(WANTED, 2, environment={"STEP_MODELS_LOG": str(tmp_path)})
+    assert [(steps.rank, len(steps.times), steps.parameters) for steps in rank_steps] == [(0, 2, 1), (1, 2, 1)]
+    assert all(time > 0 for steps in rank_steps for time in steps.times)
     for rank in range(2):
         values, batches = seen(tmp_path, rank)
         assert values == pytest.approx(weights(0.0, 1.5, 4), abs=1e-12)
@@ -50,9 +50,9 @@ def test_without_exchange_each_rank_trains_alone(tmp_path: Path) -> None:
 
 
 def test_one_rank_runs_in_this_process() -> None:
-    found = run_rank(replace(WANTED, steps=3, warmup=0))
-    assert (found.rank, len(found.times)) == (0, 3)
-    assert found.median == sorted(found.times)[1]
+    steps = run_rank(replace(WANTED, steps=3, warmup=0))
+    assert (steps.rank, len(steps.times)) == (0, 3)
+    assert steps.median == sorted(steps.times)[1]
 
 
 def test_a_cpu_that_is_asked_for_is_used_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.needs("torch")
 
 def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Path) -> None:
     bench = Bench("cuda", 1, 8, 0.1, tmp_path, SpawnedTeam(8, "cuda", 1), memory=4 * 2.0**30)
-    asked = exchange_questions(bench)
+    rows = exchange_questions(bench)
     for ranks in (2, 8):
-        sizes = [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_reduce", ranks) and "beside" not in row]
+        sizes = [row["bytes"] for row in rows if (row["op"], row["ranks"]) == ("all_reduce", ranks) and "beside" not in row]
         assert sizes == list(SIZES) and sizes[0] == 8 and sizes[-1] == 2**28
-        assert [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_gather", ranks)] == list(SMALL_SIZES)
-    assert sum("beside" in row for row in asked) == 1
+        assert [row["bytes"] for row in rows if (row["op"], row["ranks"]) == ("all_gather", ranks)] == list(SMALL_SIZES)
+    assert sum("beside" in row for row in rows) == 1
 
 
 @pytest.mark.nightly

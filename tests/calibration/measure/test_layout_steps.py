@@ -17,22 +17,22 @@ WANTED = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), batch
 
 def alone(layout: Division, rank: int) -> RankSteps:
     """The steps of one of two ranks."""
-    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2, rank).text()))
-    return found
+    [rank_steps] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2, rank).text()))
+    return rank_steps
 
 
 @pytest.mark.parametrize("layout", [Division(shard="parameters"), Division(tensor=2)])
 def test_each_unit_of_the_described_model_is_timed(layout: Division) -> None:
-    found = alone(layout, 0)
+    steps = alone(layout, 0)
     count = len(units(layout_workload(layout, 2).model))
-    assert {*found.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
-    assert min(found.parts.values()) > 0.0
-    assert found.parameters == layout_workload(layout, 2).model.parameters
+    assert {*steps.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
+    assert min(steps.parts.values()) > 0.0
+    assert steps.parameters == layout_workload(layout, 2).model.parameters
 
 
 def test_stages_hold_the_model_between_them() -> None:
     layout = Division(pipeline=2, micro_batches=2)
-    found = [alone(layout, rank) for rank in range(2)]
-    for rank, one in enumerate(found):
+    stages = [alone(layout, rank) for rank in range(2)]
+    for rank, one in enumerate(stages):
         assert {*one.parts} == {f"F of stage {rank}", f"B of stage {rank}", "idle", "update"}
-    assert sum(one.parameters for one in found) == layout_workload(layout, 2).model.parameters
+    assert sum(one.parameters for one in stages) == layout_workload(layout, 2).model.parameters

@@ -50,11 +50,11 @@ class Here:
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_ranks_divide_what_is_asked_of_them(ranks: int, tmp_path: Path) -> None:
     """Heads, words, tokens and blocks are multiples of the ranks; each layout has one axis, and the simulator has the same."""
-    asked = LAYOUTS.questions(replace(bench(tmp_path, ranks), quick=False))
-    assert [Division.model_validate(each["layout"]) for each in asked] == divisions(ranks)
-    for each in asked:
-        said = {name: int(value) for name, value in (text.split("=") for text in each["arguments"])}
-        assert [said["width"] % (64 * ranks), said["depth"] % ranks, said["vocabulary"] % ranks] == [0, 0, 0]
+    rows = LAYOUTS.questions(replace(bench(tmp_path, ranks), quick=False))
+    assert [Division.model_validate(each["layout"]) for each in rows] == divisions(ranks)
+    for each in rows:
+        arguments = {name: int(value) for name, value in (text.split("=") for text in each["arguments"])}
+        assert [arguments["width"] % (64 * ranks), arguments["depth"] % ranks, arguments["vocabulary"] % ranks] == [0, 0, 0]
         assert int(each["inputs"][0].split(":")[0]) % ranks == 0
     assert LAYOUTS.skip_reason(bench(tmp_path, 1)) and not LAYOUTS.skip_reason(bench(tmp_path, 2))
 
@@ -84,10 +84,10 @@ def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeyp
 @pytest.mark.nightly
 def test_every_layout_runs_over_gloo(tmp_path: Path) -> None:
     """Two ranks: one row a layout, a time for every step of each; the record is read again as it was written."""
-    found = MachineRecord("two-ranks", CPU | {"nodes": 1}, {})
+    machine_record = MachineRecord("two-ranks", CPU | {"nodes": 1}, {})
     here = bench(tmp_path)
     try:
-        assert measure(MeasuringPlan(tmp_path / "r.json", [LAYOUTS]), found, here, ProfileProgress()) == []
+        assert measure(MeasuringPlan(tmp_path / "r.json", [LAYOUTS]), machine_record, here, ProfileProgress()) == []
     finally:
         here.team.close()
     rows = read_record(tmp_path / "r.json").rows("layouts")
@@ -115,10 +115,10 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
     record.probes["layouts"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
     write_record(tmp_path / "r.json", record)
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
-    found, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
+    comparisons, notes = compare(fitted.records, fitted.files, fitted.step_ratios)
     assert not any("decoder" in note for note in notes)
-    assert [row.error for row in found] == pytest.approx([0.0, -0.5, 0.0, -0.5], abs=1e-3)
-    assert "decoder, tensor 2 + sequence" in comparison_table(found)
+    assert [row.error for row in comparisons] == pytest.approx([0.0, -0.5, 0.0, -0.5], abs=1e-3)
+    assert "decoder, tensor 2 + sequence" in comparison_table(comparisons)
 
 
 def test_what_ranks_compute_and_send_is_what_is_predicted(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def test_every_stage_is_timed_picture_by_picture(tmp_path: Path) -> None:
     rows = [row for row in loading_questions(bench(tmp_path)) if row["workers"] == 0]
     assert [row["stage"] for row in rows] == ["decode", "prepare"]
     for row in rows:
-        found = loading_answer(bench(tmp_path), row)
-        assert len(found["times_s"]) >= 3 and all(time > 0 for time in found["times_s"])
-        assert 50e3 < found["picture_bytes"] < 200e3
+        row_answer = loading_answer(bench(tmp_path), row)
+        assert len(row_answer["times_s"]) >= 3 and all(time > 0 for time in row_answer["times_s"])
+        assert 50e3 < row_answer["picture_bytes"] < 200e3
 
 
 def test_one_picture_is_read_by_others_too() -> None:

@@ -13,19 +13,19 @@ def cpuinfo(sockets: int, cores: int, threads: int) -> str:
 
 
 def test_sockets_cores_and_threads() -> None:
-    found = processor_facts(cpuinfo(2, 12, 2), 48)
-    assert (found["sockets"], found["physical_cores"], found["vcpus"]) == (2, 24, 48)
-    assert (found["vendor"], found["clock_hz"]) == ("intel", 2.3e9)
+    facts = processor_facts(cpuinfo(2, 12, 2), 48)
+    assert (facts["sockets"], facts["physical_cores"], facts["vcpus"]) == (2, 24, 48)
+    assert (facts["vendor"], facts["clock_hz"]) == ("intel", 2.3e9)
 
 
 def test_a_share_of_the_threads_is_a_share_of_the_cores() -> None:
-    found = processor_facts(cpuinfo(1, 12, 2), 6)
-    assert (found["physical_cores"], found["vcpus"]) == (3, 6)
+    facts = processor_facts(cpuinfo(1, 12, 2), 6)
+    assert (facts["physical_cores"], facts["vcpus"]) == (3, 6)
 
 
 def test_a_machine_that_tells_nothing() -> None:
-    found = processor_facts("", 4)
-    assert (found["sockets"], found["physical_cores"], found["vcpus"], found["clock_hz"]) == (1, 4, 4, None)
+    facts = processor_facts("", 4)
+    assert (facts["sockets"], facts["physical_cores"], facts["vcpus"], facts["clock_hz"]) == (1, 4, 4, None)
 
 
 def test_names_are_neutral() -> None:

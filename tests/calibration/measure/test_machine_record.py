@@ -26,7 +26,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(path, RECORD)
     assert read_record(path) == RECORD
-    assert [found.name for found in tmp_path.iterdir()] == ["record.json"]  # no temporary file stays
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]  # no temporary file stays
 
 
 def test_numbers_keep_five_digits() -> None:

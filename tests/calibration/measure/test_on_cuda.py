@@ -60,7 +60,7 @@ def test_launches_cost_the_host_and_the_device_apart(tmp_path: Path, monkeypatch
     one = type("One", (), {"add_": lambda self, value: cuda.kernel(2e-6)})()
     monkeypatch.setattr("torch.ones", lambda *shape, **options: one)
     monkeypatch.setattr("calibration.measure.probes.passes.time", type("Clock", (), {"perf_counter": staticmethod(cuda.perf_counter)}))
-    answers = {asked["clock"]: LAUNCH.answer(bench(tmp_path), asked)["times_s"] for asked in LAUNCH.questions(bench(tmp_path))}
+    answers = {row["clock"]: LAUNCH.answer(bench(tmp_path), row)["times_s"] for row in LAUNCH.questions(bench(tmp_path))}
     assert answers["device"] == pytest.approx([2e-6] * len(answers["device"]), rel=0.01)
     assert answers["host"] == pytest.approx([6e-6] * 7, rel=0.01)
 
@@ -103,17 +103,17 @@ def test_each_rank_binds_its_own_gpu_before_it_joins(monkeypatch: Patch) -> None
 
 def test_every_pair_of_gpus_is_a_question(tmp_path: Path, monkeypatch: Patch) -> None:
     install(monkeypatch, FakeCuda(), count=4)
-    asked = peer_questions(bench(tmp_path))
-    assert {(row["source"], row["target"]) for row in asked} == {(a, b) for a in range(4) for b in range(4) if a != b}
-    assert sum((row["source"], row["target"]) == (0, 1) for row in asked) == len(asked) - 11
+    rows = peer_questions(bench(tmp_path))
+    assert {(row["source"], row["target"]) for row in rows} == {(a, b) for a in range(4) for b in range(4) if a != b}
+    assert sum((row["source"], row["target"]) == (0, 1) for row in rows) == len(rows) - 11
 
 
 def test_copies_of_one_and_of_all_gpus_are_questions(tmp_path: Path) -> None:
-    asked = copy_questions(bench(tmp_path, 8))
-    assert {(row["way"], row["host"]) for row in asked if row["together"] == 1} == {
+    rows = copy_questions(bench(tmp_path, 8))
+    assert {(row["way"], row["host"]) for row in rows if row["together"] == 1} == {
         (way, host) for way in ("to device", "to host") for host in ("pinned", "pageable")
     }
-    assert {row["together"] for row in asked} == {1, 8}
+    assert {row["together"] for row in rows} == {1, 8}
 
 
 def test_products_beside_a_collective_fill_a_gpu(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     record = MachineRecord("box", {"vcpus": 8}, {})
     probe = replace(HOST_COPY, questions=questions, answer=answer)
     assert measure(MeasuringPlan(tmp_path / "r.json", [probe]), record, bench(tmp_path), ProfileProgress()) == []
-    found = record.probes["host_copy"]
-    assert (found.state, len(found.rows), record.state) == ("done", 7, "complete")
-    assert found.reason == "3 did not fit into memory: 16777216; 67108864; 268435456"
+    probe_record = record.probes["host_copy"]
+    assert (probe_record.state, len(probe_record.rows), record.state) == ("done", 7, "complete")
+    assert probe_record.reason == "3 did not fit into memory: 16777216; 67108864; 268435456"
     failing = replace(probe, answer=lambda here, asked: answer(here, {"bytes": 4**14}))
     fresh = MachineRecord("box", {"vcpus": 8}, {})
-    [told] = measure(MeasuringPlan(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), ProfileProgress())
-    assert told == "host_copy: no case fits into memory, not even 268435456"
+    [problem] = measure(MeasuringPlan(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), ProfileProgress())
+    assert problem == "host_copy: no case fits into memory, not even 268435456"
 
 
 @pytest.mark.parametrize(

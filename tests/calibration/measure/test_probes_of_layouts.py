@@ -50,9 +50,9 @@ def test_attention_is_timed_by_the_device_in_every_shape(tmp_path: Path, monkeyp
         return queries
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
-    asked = [row for row in ATTENTION.questions(bench(tmp_path)) if row["way"] == "forward" and row["shape"][2] <= 1024]
-    assert {row["precision"] for row in asked} == {"fp32", "fp16", "bf16"} and len(asked) == 3 * sum(shape[2] <= 1024 for shape in SHAPES)
-    for row in asked:
+    rows = [row for row in ATTENTION.questions(bench(tmp_path)) if row["way"] == "forward" and row["shape"][2] <= 1024]
+    assert {row["precision"] for row in rows} == {"fp32", "fp16", "bf16"} and len(rows) == 3 * sum(shape[2] <= 1024 for shape in SHAPES)
+    for row in rows:
         times = ATTENTION.answer(bench(tmp_path), row)["times_s"]
         assert times == pytest.approx([row["flop"] / 100e12] * len(times), rel=0.02), row
 
@@ -65,9 +65,9 @@ def test_products_in_8_bits_are_asked_of_gpus_that_have_them_and_of_shapes_that_
         cuda.kernel(2 * left.shape[0] * left.shape[1] * right.shape[1] / 1e15)
 
     monkeypatch.setattr("torch._scaled_mm", kernel)
-    asked = [row for row in gemm_questions(bench(tmp_path)) if row["precision"] == "fp8"]
-    assert asked and all(size % 16 == 0 for row in asked for size in row["shape"][1:])
-    row = next(row for row in asked if row["shape"] == [1024] * 3)
+    rows = [row for row in gemm_questions(bench(tmp_path)) if row["precision"] == "fp8"]
+    assert rows and all(size % 16 == 0 for row in rows for size in row["shape"][1:])
+    row = next(row for row in rows if row["shape"] == [1024] * 3)
     times = GEMM.answer(bench(tmp_path), row)["times_s"]
     assert times == pytest.approx([row["flop"] / 1e15] * len(times), rel=0.02)
     assert not any(row["precision"] == "fp8" for row in CONVOLUTION.questions(bench(tmp_path)))
@@ -77,20 +77,20 @@ def test_products_in_8_bits_are_asked_of_gpus_that_have_them_and_of_shapes_that_
 
 def test_measured_attention_becomes_a_curve(tmp_path: Path) -> None:
     """Of 40 GFLOP/s beyond 20 us, on a device whose products make 80."""
-    asked = {"precision": "fp32", "way": "forward", "shape": [12, 12, 128, 64], "causal": False}
-    rows = [asked | {"flop": flop, "times_s": [20e-6 + flop / 40e9] * 3} for flop in (10**8, 10**9, 10**10)]
+    row = {"precision": "fp32", "way": "forward", "shape": [12, 12, 128, 64], "causal": False}
+    rows = [row | {"flop": flop, "times_s": [20e-6 + flop / 40e9] * 3} for flop in (10**8, 10**9, 10**10)]
     record = cpu_record()
     record.probes["attention"] = ProbeRecord("done", "2026-11-20 12:00", rows=rows)
     write_record(tmp_path / "r.json", record)
-    found = fits(merge_records([tmp_path / "r.json"]))
-    assert 1 / found["attention fp32"]["time per unit"].value == pytest.approx(40e9, rel=0.01)
-    share = efficiency_curves(found, {"fp32": 80e9}, 0.0)["attention"]["fp32"][-1][1]
+    attention_fits = fits(merge_records([tmp_path / "r.json"]))
+    assert 1 / attention_fits["attention fp32"]["time per unit"].value == pytest.approx(40e9, rel=0.01)
+    share = efficiency_curves(attention_fits, {"fp32": 80e9}, 0.0)["attention"]["fp32"][-1][1]
     assert share == pytest.approx(0.5, rel=0.01)
 
 
 def test_every_collective_is_asked_of_two_ranks_and_all(tmp_path: Path) -> None:
-    asked = COLLECTIVES.questions(bench(tmp_path, 8))
-    assert [(row["op"], row["ranks"], row["bytes"]) for row in asked] == [
+    rows = COLLECTIVES.questions(bench(tmp_path, 8))
+    assert [(row["op"], row["ranks"], row["bytes"]) for row in rows] == [
         (op, ranks, size) for op in OPERATIONS for ranks in (2, 8) for size in SIZES
     ]
     assert COLLECTIVES.skip_reason(bench(tmp_path)) == "one rank: no other rank to exchange with"

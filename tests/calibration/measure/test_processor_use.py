@@ -30,12 +30,12 @@ def test_idle_ticks_and_interrupts_are_nobodys() -> None:
 def test_a_process_counts_with_the_children_it_has_waited_for() -> None:
     """Two looks at the same accounts, which the kernel keeps in ticks of 10 ms."""
     subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True, timeout=240)
-    first, seen, second = sum(os.times()[:4]), process_time([os.getpid(), 2**22 + 1]), sum(os.times()[:4])
-    assert first - 0.05 <= seen <= second + 0.05
+    first, own_time, second = sum(os.times()[:4]), process_time([os.getpid(), 2**22 + 1]), sum(os.times()[:4])
+    assert first - 0.05 <= own_time <= second + 0.05
 
 
 def test_a_record_says_which_probes_were_disturbed() -> None:
     probes = {"gemm": ProbeRecord("done", "", others_cores=DISTURBANCE * 8 + 0.1), "disk": ProbeRecord("done", "", others_cores=0.1)}
-    told = MachineRecord("box", {"vcpus": 8}, {}, "complete", probes).disturbed()
-    assert told == "other programs used, of 8 cores, 0.9 during gemm; when they are idle, run: profile --again --only gemm"
+    warning = MachineRecord("box", {"vcpus": 8}, {}, "complete", probes).disturbed()
+    assert warning == "other programs used, of 8 cores, 0.9 during gemm; when they are idle, run: profile --again --only gemm"
     assert MachineRecord("box", {"vcpus": 16}, {}, "complete", probes).disturbed() == ""

@@ -28,9 +28,9 @@ def page_cache_of_others_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def refused(capsys: Capture, *arguments: str) -> str:
     assert main(["profile", *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and "Traceback" not in said.err
-    return said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "Traceback" not in output.err
+    return output.err
 
 
 def test_the_list_names_every_probe(capsys: Capture) -> None:
@@ -44,12 +44,12 @@ def test_the_disk_is_measured_without_torch(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(disk, "QUICK_SIZE", 4 * disk.CHUNK)
     path = tmp_path / "r.json"
     assert main(["profile", "-o", str(path), "--only", "disk", "--quick"]) == 0
-    found = read_record(path)
-    assert found.state == "complete" and len(found.rows("disk")) == 7
-    assert all(time > 0 for row in found.rows("disk") for time in row["times_s"])
-    assert len(found.rows("disk")[0]["times_s"]) in (3, 4)  # of four chunks, as long as time lasts
+    machine_record = read_record(path)
+    assert machine_record.state == "complete" and len(machine_record.rows("disk")) == 7
+    assert all(time > 0 for row in machine_record.rows("disk") for time in row["times_s"])
+    assert len(machine_record.rows("disk")[0]["times_s"]) in (3, 4)  # of four chunks, as long as time lasts
     assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
-    assert f"{path}: {found.name}, complete" in capsys.readouterr().out
+    assert f"{path}: {machine_record.name}, complete" in capsys.readouterr().out
 
 
 def test_products_and_launches_are_measured(tmp_path: Path) -> None:
@@ -57,11 +57,11 @@ def test_products_and_launches_are_measured(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "r.json"
     assert main(["profile", "-o", str(path), "--only", "gemm,launch,host_copy", "--quick"]) == 0
-    found = read_record(path)
-    for row in found.rows("gemm"):
+    machine_record = read_record(path)
+    for row in machine_record.rows("gemm"):
         assert row["flop"] == 2 * row["shape"][0] * row["shape"][1] * row["shape"][2]
         assert median_time(row) > 0
-    assert [row["clock"] for row in found.rows("launch")] == ["device", "host"]
+    assert [row["clock"] for row in machine_record.rows("launch")] == ["device", "host"]
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
 
     path = tmp_path / "r.json"
     monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=ended),))
-    said = refused(capsys, "-o", str(path), "--only", "disk")
-    assert "terminated (SIGTERM or SIGHUP)" in said
-    assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in said
+    message = refused(capsys, "-o", str(path), "--only", "disk")
+    assert "terminated (SIGTERM or SIGHUP)" in message
+    assert f"stopped; {path} has 1 answer, marked partial: repeat the command to continue" in message
     assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 
@@ -99,11 +99,11 @@ def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
     """Rank 0 alone writes and tells; the record says how many there were."""
     pytest.importorskip("torch")
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calibration"]
-    asked = ["profile", "-o", str(tmp_path / "r.json"), "--quick", "--only", "launch,all_reduce"]
-    done = subprocess.run([*ranks, *asked], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    arguments = ["profile", "-o", str(tmp_path / "r.json"), "--quick", "--only", "launch,all_reduce"]
+    done = subprocess.run([*ranks, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    found = read_record(tmp_path / "r.json")
-    assert (found.state, found.machine["ranks"], found.machine["backend"]) == ("complete", 2, "gloo")
+    machine_record = read_record(tmp_path / "r.json")
+    assert (machine_record.state, machine_record.machine["ranks"], machine_record.machine["backend"]) == ("complete", 2, "gloo")
     assert done.stdout.count(", complete") == 1
 
 
@@ -131,8 +131,8 @@ def test_more_ranks_than_gpus_are_refused(tmp_path: Path, capsys: Capture, monke
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    said = refused(capsys, "-o", str(tmp_path / "r.json"), "--ranks", "2", "--only", "launch")
-    assert "2 ranks for 1 GPU(s): NCCL supports one rank per GPU; start fewer, or write --device cpu" in said
+    message = refused(capsys, "-o", str(tmp_path / "r.json"), "--ranks", "2", "--only", "launch")
+    assert "2 ranks for 1 GPU(s): NCCL supports one rank per GPU; start fewer, or write --device cpu" in message
 
 
 def test_a_full_disk_is_told_and_the_record_kept(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

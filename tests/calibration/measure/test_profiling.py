@@ -39,8 +39,8 @@ class Counted:
 def test_a_whole_run_is_complete_and_is_not_asked_again(tmp_path: Path) -> None:
     path, probe = tmp_path / "r.json", Counted()
     assert measure(MeasuringPlan(path, [probe.probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
-    found = read_record(path)
-    assert found.state == "complete" and [row["size"] for row in found.rows("counted")] == [0, 1, 2, 3]
+    machine_record = read_record(path)
+    assert machine_record.state == "complete" and [row["size"] for row in machine_record.rows("counted")] == [0, 1, 2, 3]
     measure(MeasuringPlan(path, [probe.probe]), open_record(path, fresh()), bench(tmp_path), ProfileProgress())
     assert probe.asked == [0, 1, 2, 3]
     measure(MeasuringPlan(path, [probe.probe], again=True), open_record(path, fresh()), bench(tmp_path), ProfileProgress())
@@ -51,10 +51,14 @@ def test_an_interrupted_run_keeps_its_answers_and_goes_on(tmp_path: Path) -> Non
     path = tmp_path / "r.json"
     with pytest.raises(KeyboardInterrupt):
         measure(MeasuringPlan(path, [Counted(fails=(2, KeyboardInterrupt())).probe]), fresh(), bench(tmp_path), ProfileProgress())
-    kept = read_record(path)
-    assert kept.state == "partial" and kept.probes["counted"].state == "partial" and len(kept.rows("counted")) == 2
+    machine_record = read_record(path)
+    assert (
+        machine_record.state == "partial"
+        and machine_record.probes["counted"].state == "partial"
+        and len(machine_record.rows("counted")) == 2
+    )
     later = Counted()
-    measure(MeasuringPlan(path, [later.probe]), kept, bench(tmp_path), ProfileProgress())
+    measure(MeasuringPlan(path, [later.probe]), machine_record, bench(tmp_path), ProfileProgress())
     assert later.asked == [2, 3] and read_record(path).state == "complete"
 
 
@@ -64,8 +68,12 @@ def test_a_probe_that_fails_leaves_the_others_and_its_reason(tmp_path: Path) -> 
     assert measure(MeasuringPlan(path, [failed.probe, other.probe]), fresh(), bench(tmp_path), ProfileProgress()) == [
         "counted: the disk is full"
     ]
-    found = read_record(path)
-    assert found.state == "partial" and found.probes["counted"].reason == "the disk is full" and found.probes["other"].state == "done"
+    machine_record = read_record(path)
+    assert (
+        machine_record.state == "partial"
+        and machine_record.probes["counted"].reason == "the disk is full"
+        and machine_record.probes["other"].state == "done"
+    )
 
 
 def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path) -> None:
@@ -73,20 +81,23 @@ def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path
     path = tmp_path / "r.json"
 
     def look(bench: Bench, asked: AnswerRow) -> AnswerRow:
-        seen.append(read_record(path).state)
+        states.append(read_record(path).state)
         return {}
 
-    seen: list[str] = []
+    states: list[str] = []
     measure(MeasuringPlan(path, [Probe("look", "", lambda bench: [{"size": 1}], look)]), fresh(), bench(tmp_path), ProfileProgress())
-    assert seen == ["partial"] and read_record(path).state == "complete"
+    assert states == ["partial"] and read_record(path).state == "complete"
 
 
 def test_a_probe_that_does_not_apply_is_skipped_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, asked: {}, skip_reason=lambda bench: "no GPU")
     assert measure(MeasuringPlan(path, [probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
-    found = read_record(path)
-    assert found.state == "complete" and (found.probes["gpu"].state, found.probes["gpu"].reason) == ("skipped", "no GPU")
+    machine_record = read_record(path)
+    assert machine_record.state == "complete" and (machine_record.probes["gpu"].state, machine_record.probes["gpu"].reason) == (
+        "skipped",
+        "no GPU",
+    )
 
 
 def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -100,11 +111,11 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None
 
 def test_a_row_answers_only_what_was_asked() -> None:
     """The same size over two machines, or beside products, is another question."""
-    asked: list[AnswerRow] = [
+    rows: list[AnswerRow] = [
         {"ranks": 2, "bytes": 8},
         {"ranks": 2, "nodes": 2, "bytes": 8},
         {"ranks": 2, "bytes": 8, "beside": "products"},
     ]
-    for row in asked:
-        assert unanswered_questions(asked, [row | {"times_s": [1.0]}]) == [other for other in asked if other is not row]
-    assert unanswered_questions(asked, []) == asked
+    for row in rows:
+        assert unanswered_questions(rows, [row | {"times_s": [1.0]}]) == [other for other in rows if other is not row]
+    assert unanswered_questions(rows, []) == rows

@@ -17,9 +17,9 @@ def total(rank: TeamRank, value: int) -> int:
     import torch
     import torch.distributed as dist
 
-    found = torch.tensor([value + rank.rank])
-    dist.all_reduce(found)
-    return int(found.item())
+    tensor = torch.tensor([value + rank.rank])
+    dist.all_reduce(tensor)
+    return int(tensor.item())
 
 
 def second_dies(rank: TeamRank) -> None:

@@ -15,11 +15,11 @@ from calibration.measure.probes.timing import LEAST_REPETITION_TIME, LEAST_REPET
 def test_short_calls_are_repeated_inside_and_long_ones_at_least_three_times(
     one: float, seconds: float, count: int, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(timing, "wall_time", lambda call, inner: asked.append(inner) or inner * one)
+    call_counts: list[int] = []
+    monkeypatch.setattr(timing, "wall_time", lambda call, inner: call_counts.append(inner) or inner * one)
     times = repetition_times(lambda: None, "cpu", seconds)
     assert times == pytest.approx([one] * count)
-    assert asked == [1, 1] + [inner] * count  # a call to warm up, one to see how long it takes
+    assert call_counts == [1, 1] + [inner] * count  # a call to warm up, one to see how long it takes
     assert inner * one >= LEAST_REPETITION_TIME
 
 

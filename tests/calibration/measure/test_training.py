@@ -31,20 +31,20 @@ def test_steps_and_the_four_runs_on_two_ranks(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     model = ["--model", "calibration.measure.probes.small_nets:deep", "--arg", "blocks=1", "--input", "3x224x224", "--batch", "2"]
     assert main(["profile", "-o", str(path), "--quick", "--only", "steps,stash", *model]) == 0
-    found = read_record(path)
-    assert [row["exchange"] for row in found.rows("steps")] == [True, False]
+    machine_record = read_record(path)
+    assert [row["exchange"] for row in machine_record.rows("steps")] == [True, False]
     # 3 x 32 x 16 + 32 of the stem, 9 x 32 x 32 and 2 x 32 of each block, 32 x 10 + 10 of the last layer
-    assert {row["parameters"] for row in found.rows("steps")} == {1568 + 9280 + 330}
-    assert [len(row["times_by_rank_s"]) for row in found.rows("stash")] == [1, 2, 2, 2]
-    assert set(stalls(found.rows("stash"))) == {"interconnect", "prep", "fetch"}
+    assert {row["parameters"] for row in machine_record.rows("steps")} == {1568 + 9280 + 330}
+    assert [len(row["times_by_rank_s"]) for row in machine_record.rows("stash")] == [1, 2, 2, 2]
+    assert set(stalls(machine_record.rows("stash"))) == {"interconnect", "prep", "fetch"}
     assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_stalls_are_those_of_stash() -> None:
     """T0 = 1, T1 = 2, T2 = 4, T3 = 3 s: half of RUN1 is interconnect, a third of RUN3 prep, a quarter of RUN2 fetch."""
     rows = [{"run": f"RUN{number}", "times_by_rank_s": [[time, time]]} for number, time in enumerate((1.0, 2.0, 4.0, 3.0))]
-    found = stalls(rows)
-    assert {name: (stall.time, stall.share) for name, stall in found.items()} == {
+    stall_times = stalls(rows)
+    assert {name: (stall.time, stall.share) for name, stall in stall_times.items()} == {
         "interconnect": (1.0, 0.5),
         "prep": (1.0, pytest.approx(1 / 3)),
         "fetch": (1.0, 0.25),

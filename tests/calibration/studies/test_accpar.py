@@ -44,19 +44,23 @@ def node(draw: random.Random, kind: str = "conv") -> LayerNode:
 def small_networks() -> list[LayerNetwork]:
     """Return chains, a block with a plain shortcut, one with a layer on it, and two blocks in a row."""
     draw = random.Random(3)
-    found = []
+    networks = []
     for _ in range(4):
         chain = [node(draw) for _ in range(5)]
-        found.append(LayerNetwork((chain[0]._replace(first=True), *chain[1:]), tuple(NetworkSegment(((),), place) for place in range(5))))
+        networks.append(
+            LayerNetwork((chain[0]._replace(first=True), *chain[1:]), tuple(NetworkSegment(((),), place) for place in range(5)))
+        )
         block = [node(draw), node(draw), node(draw), node(draw, "join"), node(draw)]
         plain = (NetworkSegment(((),), 0), NetworkSegment(((1, 2), ()), 3), NetworkSegment(((),), 4))
-        found += [
+        networks += [
             LayerNetwork(tuple(block), plain),
             LayerNetwork(tuple(block), (NetworkSegment(((),), 0), NetworkSegment(((1,), (2,)), 3), NetworkSegment(((),), 4))),
         ]
         twice = [node(draw), node(draw), node(draw, "join"), node(draw), node(draw, "join")]
-        found.append(LayerNetwork(tuple(twice), (NetworkSegment(((),), 0), NetworkSegment(((1,), ()), 2), NetworkSegment(((3,), ()), 4))))
-    return found
+        networks.append(
+            LayerNetwork(tuple(twice), (NetworkSegment(((),), 0), NetworkSegment(((1,), ()), 2), NetworkSegment(((3,), ()), 4)))
+        )
+    return networks
 
 
 def least(network: LayerNetwork, states: list[list[SplitState]], sides: tuple[Side, Side], objective: str) -> float:
@@ -94,11 +98,11 @@ def test_costs_between_layers_are_those_of_accpar() -> None:
             ("input", "batch"): rest * 100.0, ("input", "input"): rest * 100.0, ("input", "output"): 0.0,
             ("output", "batch"): both, ("output", "input"): 0.0, ("output", "output"): rest * 100.0,
         }  # fmt: skip
-        found = {
+        costs_by_pair = {
             (one, two): edge_bytes(own, other, [SplitState(one, share)], [SplitState(two, share)], 0)[0, 0] / ELEMENT_BYTES  # type: ignore[arg-type]
             for one, two in table
         }
-        assert found == pytest.approx(table)
+        assert costs_by_pair == pytest.approx(table)
     assert [partial_sums(own._replace(weights=2.0, input=3.0, output=4.0), how) / ELEMENT_BYTES for how in WAYS] == [2.0, 4.0, 3.0]
 
 
@@ -110,8 +114,8 @@ def test_what_a_side_lacks_is_counted_element_by_element() -> None:
     for have, need in itertools.product(places, repeat=2):
         for held, wanted in itertools.product((3, 10, 16), repeat=2):
             lacking = sum(places[need](i, j, wanted) and not places[have](i, j, held) for i, j in itertools.product(range(20), repeat=2))
-            found = missing_share(have, numpy.array(held / 20), need, numpy.array(wanted / 20))  # type: ignore[arg-type]
-            assert found == pytest.approx(lacking / 400), (have, need, held, wanted)
+            missing = missing_share(have, numpy.array(held / 20), need, numpy.array(wanted / 20))  # type: ignore[arg-type]
+            assert missing == pytest.approx(lacking / 400), (have, need, held, wanted)
     assert {tuple(layouts) for layouts in LAYOUTS.values()} >= {("rows",) * 4, ("all",) * 4}
 
 
@@ -119,10 +123,10 @@ def test_data_parallelism_costs_an_all_reduce() -> None:
     """Oracle: 2 (1 - 1/n) times the gradients' bytes over a board's rate, and the products at the peak, on equal boards."""
     network = network_of(load_workload("alexnet").spec.model, 64)
     for count in (2, 8, 16):
-        found = array_times(network, BoardArray((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
+        step_time = array_times(network, BoardArray((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
         weights = ELEMENT_BYTES * sum(each.weights for each in network.nodes)
         products = sum(each.flop for each in network.nodes) / (count * 1e14)
-        assert found == pytest.approx(2 * (1 - 1 / count) * weights / 1e9 + products)
+        assert step_time == pytest.approx(2 * (1 - 1 / count) * weights / 1e9 + products)
 
 
 def test_the_other_strategies_are_special_cases() -> None:
@@ -219,6 +223,6 @@ def test_bad_input_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         ("--models", "alexnet", "--global-batch", "4"): "larger --global-batch",
         ("hgx-h100", "--models", "alexnet"): "no link",
     }
-    for words, said in cases.items():
+    for words, message in cases.items():
         assert main(["study", "accpar", *words, "--jobs", "1"]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

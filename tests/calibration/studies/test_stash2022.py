@@ -32,28 +32,28 @@ def by_check(study: StashStudy) -> dict[str, Finding]:
 
 
 def row(study: StashStudy, machine: str, batch: int) -> StashRow:
-    return next(found for found in study.rows_on(machine) if found.case.batch == batch)
+    return next(study_row for study_row in study.rows_on(machine) if study_row.case.batch == batch)
 
 
 def test_figures_are_those_of_the_profile(study: StashStudy) -> None:
     """Oracle: `sim profile` of one case, whose runs are made one by one."""
-    found = row(study, "p3.16xlarge", 32)
-    alone = profile(found.case.scenario)
-    assert found.times == alone.times
-    assert stall_row(found)["interconnect_stall_percent"] == 100 * differential.interconnect_stall(alone.times).share
-    assert found.cost == alone.costs["warm"]
-    step = answer(found.case.scenario).run.jobs[0].warm.step_time
-    assert stall_row(found)["run3_step_time_s"] == pytest.approx(step, rel=0.01)  # an epoch fills the pipeline once
+    study_row = row(study, "p3.16xlarge", 32)
+    alone = profile(study_row.case.scenario)
+    assert study_row.times == alone.times
+    assert stall_row(study_row)["interconnect_stall_percent"] == 100 * differential.interconnect_stall(alone.times).share
+    assert study_row.cost == alone.costs["warm"]
+    step = answer(study_row.case.scenario).run.jobs[0].warm.step_time
+    assert stall_row(study_row)["run3_step_time_s"] == pytest.approx(step, rel=0.01)  # an epoch fills the pipeline once
 
 
 def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
     """Abstract: up to 90% of training time. 79% is reached at Stash's least batch, which is not called a success."""
-    found = by_check(study)["A1"]
-    peak = found.figures["peak_percent"]
+    finding = by_check(study)["A1"]
+    peak = finding.figures["peak_percent"]
     assert peak is not None
     assert peak > 75
-    assert (found.verdict == "yes") == (80 <= peak <= 95)
-    assert "p3.8xlarge-two-islands" in found.evidence[0]
+    assert (finding.verdict == "yes") == (80 <= peak <= 95)
+    assert "p3.8xlarge-two-islands" in finding.evidence[0]
     [crossing] = study.stall_crossings
     assert crossing.batch is not None
     case = StashCase(crossing.machine, crossing.model, crossing.batch, 16)
@@ -64,13 +64,13 @@ def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
 
 def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
     """Abstract: up to 5 times; a figure beyond it is told as one, with the batch from which it holds."""
-    found = by_check(study)["A2"]
-    peak = found.figures["peak_slowdown"]
+    finding = by_check(study)["A2"]
+    peak = finding.figures["peak_slowdown"]
     assert peak is not None
     assert peak > 4
-    assert (found.verdict == "yes") == (4 <= peak <= 6)
+    assert (finding.verdict == "yes") == (4 <= peak <= 6)
     [crossing] = study.slowdown_crossings
-    assert f"alexnet {crossing.batch} or more" in found.evidence[-1]
+    assert f"alexnet {crossing.batch} or more" in finding.evidence[-1]
     before, after = (row(study, "p3.16xlarge", batch).network for batch in (32, 128))
     assert before is not None
     assert after is not None
@@ -79,8 +79,8 @@ def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
 
 def test_a3_a4_directions_of_the_abstract(study: StashStudy) -> None:
     """Abstract: dearer is not always faster; the interconnect can be allocated sub-optimally."""
-    found = by_check(study)
-    assert found["A3"].verdict == found["A4"].verdict == "yes"
+    finding_of = by_check(study)
+    assert finding_of["A3"].verdict == finding_of["A4"].verdict == "yes"
     dear, cheap = row(study, "2x-p3.8xlarge", 32), row(study, "p3.8xlarge", 32)
     assert dear.price == 2 * cheap.price
     assert dear.times.warm > cheap.times.warm
@@ -94,10 +94,10 @@ def test_a3_a4_directions_of_the_abstract(study: StashStudy) -> None:
 
 def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: StashStudy) -> None:
     """By hand: cost = T x price / 3600; prep = T3 - T1, fetch = T2 - T3, as shares of T3 and T2."""
-    for found in study.rows:
-        line, times = stall_row(found), found.times
-        known = PRICES.get(found.case.machine, PRICES["p3.8xlarge"])
-        assert line["cold_cost_per_epoch_usd"] == pytest.approx(times.cold * known / 3600, rel=1e-9)
+    for study_row in study.rows:
+        line, times = stall_row(study_row), study_row.times
+        price = PRICES.get(study_row.case.machine, PRICES["p3.8xlarge"])
+        assert line["cold_cost_per_epoch_usd"] == pytest.approx(times.cold * price / 3600, rel=1e-9)
         assert line["prep_stall_percent"] == pytest.approx(100 * max(0.0, times.warm - times.synthetic) / times.warm, rel=1e-9)
         assert line["fetch_stall_percent"] == pytest.approx(100 * max(0.0, times.cold - times.warm) / times.cold, rel=1e-9)
     assert by_check(study)["A5"].verdict == "yes"
@@ -105,7 +105,7 @@ def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: StashStudy) -> N
 
 def test_a6_layers_and_gradients(study: StashStudy) -> None:
     """Directions: as many bytes in more tensors, and more bytes in about as many tensors, take longer over the network."""
-    apart = {found.case.model: found for found in study.micro if found.nodes == 2}
+    apart = {study_row.case.model: study_row for study_row in study.micro if study_row.nodes == 2}
     assert apart["resnet10"].communication > apart["resnet10_nobn"].communication
     assert apart["vgg11"].communication > apart["resnet10_nobn"].communication
     assert micro_row(apart["vgg11"])["communication_s_per_step"] == apart["vgg11"].communication
@@ -159,11 +159,11 @@ def test_bert_is_trained_with_torchs_ddp_at_four_samples() -> None:
 def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: StashStudy) -> None:
     savings = []
     for rows in by_case(study).values():
-        first = min(found.times.warm for found in rows)
-        fastest = next(found for found in rows if found.times.warm == first)
-        savings.append(1 - min(found.cost for found in rows if found.times.warm <= 2 * first) / fastest.cost)
-    said = next(line for line in observations(study) if line.startswith("an epoch that may take twice as long"))
-    assert f"{100 * max(savings):.0f}% at most" in said and f"of {len(savings)} cases" in said
+        first = min(study_row.times.warm for study_row in rows)
+        fastest = next(study_row for study_row in rows if study_row.times.warm == first)
+        savings.append(1 - min(study_row.cost for study_row in rows if study_row.times.warm <= 2 * first) / fastest.cost)
+    observation = next(line for line in observations(study) if line.startswith("an epoch that may take twice as long"))
+    assert f"{100 * max(savings):.0f}% at most" in observation and f"of {len(savings)} cases" in observation
 
 
 def test_the_report_says_what_was_computed(study: StashStudy) -> None:
@@ -173,7 +173,9 @@ def test_the_report_says_what_was_computed(study: StashStudy) -> None:
         assert f"{finding['check']} {finding['published']}: {finding['reappears'].upper()}" in text
         assert all(line in text for line in finding["reached"])
     assert len(document["rows"]) == len(study.rows) == 10
-    quiet = replace(study, rows=tuple(replace(found, times=found.times._replace(synthetic=found.times.one_gpu)) for found in study.rows))
+    quiet = replace(
+        study, rows=tuple(replace(study_row, times=study_row.times._replace(synthetic=study_row.times.one_gpu)) for study_row in study.rows)
+    )
     changed = findings_text(findings(quiet))
     assert "up to 90% of training time: NO" in changed
     assert "sub-optimally: NO" in changed

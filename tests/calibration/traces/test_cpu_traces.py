@@ -37,24 +37,24 @@ def cpu_step(number: int, late: float = 0.0) -> list[Event]:
 
 
 def cpu_profile(folder: Path, rank: int, late: float = 0.0, backend: str = "gloo") -> Path:
-    events = [found for number in range(3) for found in cpu_step(number, late)]
+    events = [trace_event for number in range(3) for trace_event in cpu_step(number, late)]
     info = {"backend": backend, "rank": rank, "world_size": 2}
     return profile(folder, rank, 2, events=events, deviceProperties=[], distributedInfo=info)
 
 
 def test_a_job_on_processors_is_read_by_its_operators(tmp_path: Path) -> None:
     """Batch 10 ms; operators 30, 30 and 9; Gloo alone from 70 to 90 ms; 1 ms in which the host is outside any operator."""
-    found = import_traces([cpu_profile(tmp_path, 0), cpu_profile(tmp_path, 1)])
-    wanted = {Cause.COMPUTE: 0.069, Cause.PREP: 0.010, Cause.INTERCONNECT: 0.020, Cause.LAUNCH: 0.001}
-    assert {cause: found.stalls[cause] for cause in wanted} == pytest.approx(wanted)
-    assert sum(found.stalls.values()) == pytest.approx(found.step_time) == pytest.approx(0.1)
+    job = import_traces([cpu_profile(tmp_path, 0), cpu_profile(tmp_path, 1)])
+    expected = {Cause.COMPUTE: 0.069, Cause.PREP: 0.010, Cause.INTERCONNECT: 0.020, Cause.LAUNCH: 0.001}
+    assert {cause: job.stalls[cause] for cause in expected} == pytest.approx(expected)
+    assert sum(job.stalls.values()) == pytest.approx(job.step_time) == pytest.approx(0.1)
 
 
 def test_a_rank_that_comes_late_to_gloo_holds_the_other_up(tmp_path: Path) -> None:
     """15 ms late: the punctual rank, ready at 70 ms, waits until the other joins at 75, and from there to 90 for the exchange."""
-    found = import_traces([cpu_profile(tmp_path, 0), cpu_profile(tmp_path, 1, late=15_000.0)])
-    assert found.by_rank[0][Cause.STRAGGLER] == pytest.approx(0.005)  # from 70 to 75 ms, where the late one joins
-    assert found.by_rank[0][Cause.INTERCONNECT] == pytest.approx(0.015)
+    job = import_traces([cpu_profile(tmp_path, 0), cpu_profile(tmp_path, 1, late=15_000.0)])
+    assert job.by_rank[0][Cause.STRAGGLER] == pytest.approx(0.005)  # from 70 to 75 ms, where the late one joins
+    assert job.by_rank[0][Cause.INTERCONNECT] == pytest.approx(0.015)
 
 
 def test_a_job_over_nccl_needs_its_kernels(tmp_path: Path) -> None:
@@ -92,13 +92,13 @@ def test_a_job_of_two_ranks_over_gloo_is_read(tmp_path: Path, capsys: pytest.Cap
         subprocess.Popen([sys.executable, "-c", TRAINED, f"file://{tmp_path}/ranks", str(rank), str(path)], stderr=subprocess.PIPE)
         for rank, path in enumerate(paths)
     ]
-    said = [rank.communicate(timeout=300)[1] for rank in ranks]
+    errors = [rank.communicate(timeout=300)[1] for rank in ranks]
     if any(rank.returncode < 0 for rank in ranks):
         pytest.skip("torch's profiler died of a signal")
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    found = import_traces(paths)
-    assert found.windows[0].steps == 2 and {len(trace.collectives) for trace in found.traces} == {3}
-    assert sum(found.stalls.values()) == pytest.approx(found.step_time) and found.stalls[Cause.COMPUTE] > 0
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    job = import_traces(paths)
+    assert job.windows[0].steps == 2 and {len(trace.collectives) for trace in job.traces} == {3}
+    assert sum(job.stalls.values()) == pytest.approx(job.step_time) and job.stalls[Cause.COMPUTE] > 0
     assert main(["import-trace", *map(str, paths)]) == 0
     assert capsys.readouterr().out.startswith("2 CPU ranks on 1 node, 2 steps profiled")
     assert main(["import-trace", str(paths[0])]) == 2

@@ -80,7 +80,7 @@ def profile(
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
         "traceEvents": [
             {"ph": "M", "name": "process_name", "ts": 0, "pid": 4242, "tid": 0, "args": {"name": "python"}},
-            *(events if events is not None else [found for number in range(3, 6) for found in step(number, late)]),
+            *(events if events is not None else [trace_event for number in range(3, 6) for trace_event in step(number, late)]),
         ],
     }  # fmt: skip
     path = folder / f"rank{rank}.json"
@@ -97,8 +97,8 @@ KNOWN = {"compute": 65, "prep": 10, "copy": 4, "interconnect": 19, "launch": 2}
 
 
 def test_one_rank_by_itself(tmp_path: Path) -> None:
-    found = import_traces([profile(tmp_path)])
-    assert found.step_time == pytest.approx(0.1)
+    job = import_traces([profile(tmp_path)])
+    assert job.step_time == pytest.approx(0.1)
     assert milliseconds([profile(tmp_path)]) == KNOWN
 
 
@@ -114,7 +114,7 @@ def test_a_late_rank_makes_the_others_wait(tmp_path: Path) -> None:
 
 def test_another_host_s_clock_is_set_by_its_collectives(tmp_path: Path) -> None:
     """The second host's clock is 3 s ahead; what it waits for stays, and the exchange is the network's."""
-    ahead = [{**found, "ts": found["ts"] + 3e6} for number in range(3, 6) for found in step(number, 4000.0)]
+    ahead = [{**trace_event, "ts": trace_event["ts"] + 3e6} for number in range(3, 6) for trace_event in step(number, 4000.0)]
     files = [profile(tmp_path, 0, 2), profile(tmp_path, 1, 2, ahead, host_name="other")]
     first, second = import_traces(files).by_rank
     assert first[Cause.STRAGGLER] == pytest.approx(4e-3, abs=1e-6)
@@ -123,9 +123,9 @@ def test_another_host_s_clock_is_set_by_its_collectives(tmp_path: Path) -> None:
 
 def test_overlapped_exchange_and_copies_are_no_stall(tmp_path: Path) -> None:
     hidden = [
-        found
+        trace_event
         for number in range(3, 6)
-        for found in [
+        for trace_event in [
             *step(number),
             *gpu(100 * number + 6, (number * STEP + 19_600,) * 2, (number * STEP + 20_000, number * STEP + 40_000), NCCL, 20),
             *gpu(
@@ -144,23 +144,25 @@ def test_overlapped_exchange_and_copies_are_no_stall(tmp_path: Path) -> None:
 def test_a_host_that_runs_ahead_does_not_shorten_the_step(tmp_path: Path) -> None:
     """CPU marks 60 ms before the GPU's: steps end when the GPU has done what was launched in them."""
     early = [
-        {**found, "ts": found["ts"] - 60_000} if found["cat"] in ("user_annotation", "cuda_runtime", "cpu_op") else found
+        {**trace_event, "ts": trace_event["ts"] - 60_000}
+        if trace_event["cat"] in ("user_annotation", "cuda_runtime", "cpu_op")
+        else trace_event
         for number in range(3, 9)
-        for found in step(number)
-        if "DataLoader" not in found["name"]
+        for trace_event in step(number)
+        if "DataLoader" not in trace_event["name"]
     ]
-    found = import_traces([profile(tmp_path, events=early)])
-    assert found.step_time == pytest.approx(0.1, rel=1e-6)
-    assert found.windows[0].steps == 5, "the first one lacks the 60 ms in which the GPU did what was not recorded"
-    assert found.stalls[Cause.COMPUTE] == pytest.approx(0.065, rel=1e-6)
+    job = import_traces([profile(tmp_path, events=early)])
+    assert job.step_time == pytest.approx(0.1, rel=1e-6)
+    assert job.windows[0].steps == 5, "the first one lacks the 60 ms in which the GPU did what was not recorded"
+    assert job.stalls[Cause.COMPUTE] == pytest.approx(0.065, rel=1e-6)
 
 
 def test_a_host_blocked_on_the_gpu_launches_nothing(tmp_path: Path) -> None:
     """loss.item() under the collective: an operator is open, but what it waits for is the exchange."""
     blocked = [
-        found
+        trace_event
         for number in range(3, 6)
-        for found in [
+        for trace_event in [
             *(made for made in step(number) if made["args"].get("correlation") != 100 * number + 5),
             event("cpu_op", "aten::item", number * STEP + 80_000, number * STEP + 95_000),
             event("cuda_runtime", "cudaStreamSynchronize", number * STEP + 80_000, number * STEP + 95_000, correlation=100 * number + 8),
@@ -181,7 +183,7 @@ def test_kernels_are_counted_per_step(tmp_path: Path) -> None:
 
 
 def without(*categories: str) -> list[Event]:
-    return [found for number in range(3, 6) for found in step(number) if found["cat"] not in categories]
+    return [trace_event for number in range(3, 6) for trace_event in step(number) if trace_event["cat"] not in categories]
 
 
 BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
@@ -196,7 +198,10 @@ BAD: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
         r"rank1\.json: lacks ProfilerStep#5, which .*rank0\.json has",
     ),
     "fewer collectives": (
-        lambda folder: [profile(folder, 0, 2), profile(folder, 1, 2, [found for found in without() if found["name"] != NCCL])],
+        lambda folder: [
+            profile(folder, 0, 2),
+            profile(folder, 1, 2, [trace_event for trace_event in without() if trace_event["name"] != NCCL]),
+        ],
         r"rank1\.json: shows 0 collectives, .*rank0\.json 3",
     ),
     "no GPU": (lambda folder: [profile(folder, events=without("kernel", "gpu_memcpy"))], r"holds no GPU kernels .* ProfilerActivity\.CUDA"),
@@ -244,7 +249,7 @@ def _document(folder: Path, **changes: object) -> dict[str, Any]:
 
 def _event(**changes: object) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
-        next(found for found in document["traceEvents"] if found.get("cat") == "kernel").update(changes)
+        next(trace_event for trace_event in document["traceEvents"] if trace_event.get("cat") == "kernel").update(changes)
 
     return change
 
@@ -279,22 +284,22 @@ ODD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 
 @pytest.mark.parametrize("case", ODD)
 def test_a_field_of_another_type_is_named(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    change, said = ODD[case]
+    change, message = ODD[case]
     document = _document(tmp_path)
     change(document)
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(document))
     assert main(["import-trace", str(path), "--json"]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and said in shown.err and shown.err.startswith(f"{path}: ") and shown.err.count("\n") == 1
+    assert shown.out == "" and message in shown.err and shown.err.startswith(f"{path}: ") and shown.err.count("\n") == 1
 
 
 def test_no_arguments_are_as_null(tmp_path: Path) -> None:
     document = _document(tmp_path)
     whole = import_traces([profile(tmp_path)]).step_time
-    for found in document["traceEvents"]:
-        if found.get("cat") == "user_annotation":
-            found["args"] = None
+    for trace_event in document["traceEvents"]:
+        if trace_event.get("cat") == "user_annotation":
+            trace_event["args"] = None
     path = tmp_path / "null.json"
     path.write_text(json.dumps(document))
     assert import_traces([path]).step_time == whole
@@ -331,18 +336,18 @@ def test_the_command_prints_the_stalls_and_adds_records(tmp_path: Path, capsys: 
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     assert main(["import-trace", *files, *options[:-1], "64"]) == 0
     assert "interconnect" in capsys.readouterr().out
-    found = read_records(records).records
-    assert [record.batch_per_gpu for record in found] == [128, 64]
-    assert found[0].hardware == "dgx-a100" and found[0].gpus_per_node == 2 and found[0].batch_per_gpu == 128
-    assert found[0].step_time == pytest.approx(document["step_time_s"])
-    assert found[0].exposed_sync == pytest.approx(document["exposed_sync_s"]) == pytest.approx(0.017)
-    assert found[0].role == "prediction", "a tenth of its step waits for data"
+    record_file = read_records(records).records
+    assert [record.batch_per_gpu for record in record_file] == [128, 64]
+    assert record_file[0].hardware == "dgx-a100" and record_file[0].gpus_per_node == 2 and record_file[0].batch_per_gpu == 128
+    assert record_file[0].step_time == pytest.approx(document["step_time_s"])
+    assert record_file[0].exposed_sync == pytest.approx(document["exposed_sync_s"]) == pytest.approx(0.017)
+    assert record_file[0].role == "prediction", "a tenth of its step waits for data"
 
 
 def test_a_job_that_does_not_wait_for_data_is_a_compute_record(tmp_path: Path) -> None:
     from calibration.traces.trace_report import trace_record
 
-    fed = [found for found in without() if "DataLoader" not in found["name"]]
+    fed = [trace_event for trace_event in without() if "DataLoader" not in trace_event["name"]]
     row = trace_record(import_traces([profile(tmp_path, events=fed)]), hardware="a", workload="b")
     assert row["role"] == "compute"
     assert row["step_time_s"] == pytest.approx(0.1) and row["exposed_sync_s"] == pytest.approx(0.019)
@@ -366,8 +371,8 @@ NAMED = {"--hardware": "dgx-a100", "--workload": "resnet50", "--batch": "128"}
 def recorded(trace: Path, records: Path, *more: str, **other: str) -> int:
     """The exit code of recording *trace*, with *other* options in place of NAMED."""
     options = NAMED | {f"--{name}": value for name, value in other.items()}
-    given = [text for option, value in options.items() if value for text in (option, value)]
-    return main(["import-trace", str(trace), "--record", str(records), *given, *more])
+    arguments = [text for option, value in options.items() if value for text in (option, value)]
+    return main(["import-trace", str(trace), "--record", str(records), *arguments, *more])
 
 
 @pytest.mark.parametrize(
@@ -448,14 +453,14 @@ def test_torch_s_own_trace_is_read(tmp_path: Path) -> None:
     alone = import_traces([path])
     assert alone.traces[0].gpu == "CPU" and 0 < alone.stalls[Cause.COMPUTE] < alone.step_time
     document = json.loads(path.read_text())
-    named = [found for found in document["traceEvents"] if found.get("ph") == "X"]
+    named = [trace_event for trace_event in document["traceEvents"] if trace_event.get("ph") == "X"]
     marks = sorted((mark["ts"], mark["ts"] + mark["dur"]) for mark in named if mark["name"].startswith("ProfilerStep#"))[1:]
     begin = marks[0][0]
     document["traceEvents"].append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": begin, "dur": 1.0, "args": {}})
     path.write_text(json.dumps(document))
-    found = import_traces([path])
+    job = import_traces([path])
     inside = [mark for mark in named if "__next__" in mark["name"] and any(start <= mark["ts"] < end for start, end in marks)]
-    assert found.windows[0].steps == 2 and inside
-    assert found.step_time == pytest.approx(1e-6 * (max(end for _, end in marks) - begin) / 2, abs=2e-9)
-    assert found.stalls[Cause.COMPUTE] == pytest.approx(1e-6 / 2, rel=0.01)
-    assert found.stalls[Cause.PREP] == pytest.approx(1e-6 * sum(mark["dur"] for mark in inside) / 2, rel=0.05, abs=2e-6)
+    assert job.windows[0].steps == 2 and inside
+    assert job.step_time == pytest.approx(1e-6 * (max(end for _, end in marks) - begin) / 2, abs=2e-9)
+    assert job.stalls[Cause.COMPUTE] == pytest.approx(1e-6 / 2, rel=0.01)
+    assert job.stalls[Cause.PREP] == pytest.approx(1e-6 * sum(mark["dur"] for mark in inside) / 2, rel=0.05, abs=2e-6)

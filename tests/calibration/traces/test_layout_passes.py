@@ -27,22 +27,22 @@ OWN = RankPasses(0.03, 0.06, 0.01)
 
 def trace(rank: int, slower: float = 1.0) -> RankTrace:
     """Three steps: forward, a gather of 0.2 s inside it; backward, in which two collectives overlap for 0.1 s; the optimizer."""
-    found = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:all_gather")
+    rank_trace = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:all_gather")
     at = 0.0
     for number in range(3):
         forward, backward, update = (seconds * slower for seconds in OWN)
         begin, at = at, at + forward / 2 + 0.2 + forward / 2
-        found.collectives.append(TraceSpan("gloo:all_gather", begin + forward / 2, begin + forward / 2 + 0.2))
-        found.compute += [ran(begin, begin + forward / 2), ran(at - forward / 3, at)]  # the host is at work before the second one
-        found.backward.append(TraceSpan("backward", at, at + 0.01))
-        found.collectives += [TraceSpan("gloo:all_reduce", at + 0.01, at + 0.31), TraceSpan("gloo:all_reduce", at + 0.21, at + 0.41)]
-        found.compute += [ran(at, at + 0.01), ran(at + 0.41, at + 0.4 + backward)]
+        rank_trace.collectives.append(TraceSpan("gloo:all_gather", begin + forward / 2, begin + forward / 2 + 0.2))
+        rank_trace.compute += [ran(begin, begin + forward / 2), ran(at - forward / 3, at)]  # the host is at work before the second one
+        rank_trace.backward.append(TraceSpan("backward", at, at + 0.01))
+        rank_trace.collectives += [TraceSpan("gloo:all_reduce", at + 0.01, at + 0.31), TraceSpan("gloo:all_reduce", at + 0.21, at + 0.41)]
+        rank_trace.compute += [ran(at, at + 0.01), ran(at + 0.41, at + 0.4 + backward)]
         at += 0.4 + backward
-        found.optimizer.append(TraceSpan("SGD", at, at + update))
-        found.compute.append(ran(at, at + update / 2))
+        rank_trace.optimizer.append(TraceSpan("SGD", at, at + update))
+        rank_trace.compute.append(ran(at, at + update / 2))
         at += update
-        found.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
-    return found
+        rank_trace.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
+    return rank_trace
 
 
 def ran(start: float, end: float) -> TraceSpan:
@@ -51,23 +51,23 @@ def ran(start: float, end: float) -> TraceSpan:
 
 def staged(rank: int, *order: str) -> RankTrace:
     """Three steps of a stage: forwards of 0.1 s and backwards of 0.2 s in this order, each behind 0.5 s of message; 0.05 s of optimizer."""
-    found = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:recv")
+    rank_trace = RankTrace("rank.json", rank, 2, "host", CPU, layout_event="gloo:recv")
     at = 0.0
     for number in range(3):
         begin = at
         for part in order:
-            found.collectives.append(TraceSpan("gloo:recv", at, at + 0.5))
+            rank_trace.collectives.append(TraceSpan("gloo:recv", at, at + 0.5))
             at += 0.5
             seconds = 0.1 if part == "F" else 0.2
-            found.compute.append(ran(at, at + seconds))
+            rank_trace.compute.append(ran(at, at + seconds))
             if part == "B":
-                found.backward.append(TraceSpan("backward", at, at + seconds))
+                rank_trace.backward.append(TraceSpan("backward", at, at + seconds))
             at += seconds
-        found.optimizer.append(TraceSpan("SGD", at, at + 0.05))
-        found.compute.append(ran(at, at + 0.05))
+        rank_trace.optimizer.append(TraceSpan("SGD", at, at + 0.05))
+        rank_trace.compute.append(ran(at, at + 0.05))
         at += 0.05
-        found.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
-    return found
+        rank_trace.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
+    return rank_trace
 
 
 def imported(*traces: RankTrace) -> ImportedJob:
@@ -83,34 +83,34 @@ def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
 
 def test_a_gpu_computes_while_its_kernels_run() -> None:
     """A kernel launched in forward that runs behind the optimizer's launch is forward's; what two streams do at once counts once."""
-    found = RankTrace("rank.json", 0, 1, "host", "H100", layout_event="FSDP::all_gather")
-    found.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0)
-    found.backward.append(TraceSpan("backward", 0.2, 0.3))
-    found.optimizer.append(TraceSpan("SGD", 0.5, 0.6))
-    found.compute += [
+    rank_trace = RankTrace("rank.json", 0, 1, "host", "H100", layout_event="FSDP::all_gather")
+    rank_trace.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0)
+    rank_trace.backward.append(TraceSpan("backward", 0.2, 0.3))
+    rank_trace.optimizer.append(TraceSpan("SGD", 0.5, 0.6))
+    rank_trace.compute += [
         TraceSpan("gemm", 0.1, 0.6, 0.05, 0.06),
         TraceSpan("copy", 0.4, 0.7, 0.1, 0.11),
         TraceSpan("gemm", 0.7, 0.9, 0.25, 0.26),
     ]
-    found.compute += [TraceSpan("norm", 0.9, 0.95, 0.4, 0.41), TraceSpan("update", 1.2, 1.3, 0.55, 0.56)]
-    (passes,) = rank_passes(imported(found))
+    rank_trace.compute += [TraceSpan("norm", 0.9, 0.95, 0.4, 0.41), TraceSpan("update", 1.2, 1.3, 0.55, 0.56)]
+    (passes,) = rank_passes(imported(rank_trace))
     assert passes == pytest.approx(RankPasses(0.6, 0.25, 0.1))
 
 
 def on_gpu(rank: int, own: RankPasses) -> RankTrace:
     """One step on a GPU: kernels of each pass, launched well before they run, behind a gather of a second."""
-    found = RankTrace("rank.json", rank, 8, "host", "H100", layout_event="FSDP::all_gather")
+    rank_trace = RankTrace("rank.json", rank, 8, "host", "H100", layout_event="FSDP::all_gather")
     forward, backward = own[:2]
-    found.collectives.append(TraceSpan("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
-    found.backward.append(TraceSpan("backward", 0.2, 0.3))
-    found.optimizer.append(TraceSpan("AdamW", 0.5, 0.6))
-    found.compute += [
+    rank_trace.collectives.append(TraceSpan("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
+    rank_trace.backward.append(TraceSpan("backward", 0.2, 0.3))
+    rank_trace.optimizer.append(TraceSpan("AdamW", 0.5, 0.6))
+    rank_trace.compute += [
         TraceSpan("gemm", 1.0, 1.0 + forward, 0.1, 0.11),
         TraceSpan("gemm", 1.0 + forward, 1.0 + forward + backward, 0.25, 0.26),
     ]
-    found.compute.append(TraceSpan("multi_tensor_apply", 1.0 + forward + backward, 1.0 + sum(own), 0.55, 0.56))
-    found.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0 + sum(own))
-    return found
+    rank_trace.compute.append(TraceSpan("multi_tensor_apply", 1.0 + forward + backward, 1.0 + sum(own), 0.55, 0.56))
+    rank_trace.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0 + sum(own))
+    return rank_trace
 
 
 def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
 
 def test_passes_of_a_pipeline_are_told_apart() -> None:
     """Of 1F1B with four micro-batches: the first stage is one forward ahead."""
-    found = rank_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
-    assert found == [pytest.approx(RankPasses(0.4, 0.8, 0.05))] * 2
+    passes = rank_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
+    assert passes == [pytest.approx(RankPasses(0.4, 0.8, 0.05))] * 2
 
 
 def test_layers_take_what_was_seen_together() -> None:
@@ -146,9 +146,9 @@ def test_layers_take_what_was_seen_together() -> None:
 def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     """On a network that costs next to nothing the step is the ranks' own work; on a slower one it is longer."""
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
-    asked = JobDescription(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
+    description = JobDescription(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replay_text(imported(trace(0), trace(1)), asked, mine))
+    mine.write_text(replay_text(imported(trace(0), trace(1)), description, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
     fast, slow = (with_nodes(machine_named(HARDWARE, (f"node.nic.bandwidth={rate}",)), 2) for rate in ("1 Tbps", "1 Gbps"))
     stack = workload.training.stack
@@ -163,9 +163,9 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     described_by = written(tmp_path, "{pipeline: 2}", "gradient_accumulation_steps: 4, ")
-    asked = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    description = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replay_text(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), asked, mine))
+    mine.write_text(replay_text(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), description, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
     stack = workload.training.stack
     assert stack.gloo_transport is not None
@@ -183,15 +183,15 @@ def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, 
     from calibration.measure.ddp_steps import StepRequest, spawn
     from calibration.measure.layout_steps import LayoutRequest
 
-    wanted = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
-    spawn(wanted, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
-    found = import_traces(sorted(tmp_path.glob("rank*.json")))
+    request = StepRequest("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
+    spawn(request, 2, program=("calibration.measure.layout_steps", LayoutRequest(layout, 2).text()))
+    job = import_traces(sorted(tmp_path.glob("rank*.json")))
     machine = str(COMMITTED_POINTS.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replay_text(found, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
+    mine.write_text(replay_text(job, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
     fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
-    assert run_layout(fast, load_workload(str(mine), library=WORKLOADS).spec).step_time == pytest.approx(found.step_time, rel=0.15)
+    assert run_layout(fast, load_workload(str(mine), library=WORKLOADS).spec).step_time == pytest.approx(job.step_time, rel=0.15)
 
 
 def written(folder: Path, layout: str = "{shard: parameters}", training: str = "") -> Path:

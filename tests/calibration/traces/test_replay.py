@@ -26,8 +26,8 @@ SYNTHETIC = "input.loader=synthetic"
 
 
 def step_time(hardware: str, workload: str, overrides: Sequence[str] = (), **keys: int | str | None) -> float:
-    found = answer(Scenario(hardware, workload, (SYNTHETIC, *overrides), **keys))  # type: ignore[arg-type]
-    return found.run.jobs[0].warm.step_time
+    scenario_answer = answer(Scenario(hardware, workload, (SYNTHETIC, *overrides), **keys))  # type: ignore[arg-type]
+    return scenario_answer.run.jobs[0].warm.step_time
 
 
 HIDDEN = ("node.gpu.vector_factor=1.4", "training.stack.launch_cpu=25 us", "training.compute_factor=1.2")
@@ -59,9 +59,9 @@ def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(
         buckets = ("training.stack.bucket_cap=5 MiB",)
         for where, most, more in ((nodes, 0.01, ()), (1, 0.03, ()), (4, 0.03, ()), (nodes, 0.03, buckets)):
             direct = step_time(hardware, workload, (*truth, *more), nodes=where, batch=batch, stack=stack)
-            found = step_time(hardware, str(mine), more, nodes=where)
-            if abs(found / direct - 1.0) > most:
-                wrong.append(f"{name}, {where} nodes {more}: {found:.6f} s, simulated {direct:.6f} s")
+            seconds = step_time(hardware, str(mine), more, nodes=where)
+            if abs(seconds / direct - 1.0) > most:
+                wrong.append(f"{name}, {where} nodes {more}: {seconds:.6f} s, simulated {direct:.6f} s")
     assert not wrong, wrong
 
 
@@ -112,19 +112,19 @@ def torch_step(number: int, shapes: bool = True) -> list[Event]:
 
 
 def torch_profile(folder: Path, rank: int = 0, world_size: int = 1, shapes: bool = True) -> Path:
-    return profile(folder, rank, world_size, [found for number in range(3, 6) for found in torch_step(number, shapes)])
+    return profile(folder, rank, world_size, [trace_event for number in range(3, 6) for trace_event in torch_step(number, shapes)])
 
 
 def test_kernels_are_told_apart_by_pass_gradient_and_class(tmp_path: Path) -> None:
     measured = measure_passes(import_traces([torch_profile(tmp_path)]))
     table = {key: ({op: 1e3 * time for op, time in part.by_class.items()}, 1e3 * part.upkeep) for key, part in measured.parts.items()}
-    wanted: Any = {
+    expected: Any = {
         ("forward", -1): ({"conv": pytest.approx(16), "elementwise": pytest.approx(4)}, 0.0),
         ("backward", 0): ({"gemm": pytest.approx(20)}, pytest.approx(2)),
         ("backward", 1): ({"conv": pytest.approx(24)}, pytest.approx(2)),
         ("optimizer", -1): ({"elementwise": pytest.approx(8)}, 0.0),
     }
-    assert table == wanted
+    assert table == expected
     assert [gradient.elements for gradient in measured.gradients] == [10_000_000, 20_000_000]
     assert (measured.optimizer, measured.micro_batches) == ("AdamW", 1) and measured.copied_bytes == pytest.approx(8e6)
 
@@ -133,14 +133,14 @@ def test_a_trace_alone_makes_a_workload(tmp_path: Path) -> None:
     """On the machine that made it kernels take their 76 ms again; four nodes take longer, a faster GPU takes less."""
     mine = tmp_path / "mine.yaml"
     files = [str(torch_profile(tmp_path, rank, 2)) for rank in range(2)]
-    asked = ["--hardware", "a2-highgpu-2g", "--batch", "16", "--workload-out", str(mine)]
-    assert main(["-q", "import-trace", *files, *asked]) == 0
+    options = ["--hardware", "a2-highgpu-2g", "--batch", "16", "--workload-out", str(mine)]
+    assert main(["-q", "import-trace", *files, *options]) == 0
     workload = load_workload(str(mine)).spec
     assert [sum(layer.gradients) for layer in workload.model.layers if layer.gradients] == [20_000_000, 10_000_000]
     assert workload.training.optimizer.name == "adam" and workload.model.input == 500_000
     assert workload.training.noise.persistent_cv is None  # of two ranks nobody can tell
-    found = answer(Scenario("a2-highgpu-2g", str(mine), ("training.noise.compute_cv=0", "training.noise.persistent_cv=0"))).run
-    stalls = {blame.cause.value: blame.seconds for blame in found.stalls}
+    scenario_answer = answer(Scenario("a2-highgpu-2g", str(mine), ("training.noise.compute_cv=0", "training.noise.persistent_cv=0"))).run
+    stalls = {blame.cause.value: blame.seconds for blame in scenario_answer.stalls}
     assert stalls["compute"] == pytest.approx(76e-3, rel=1e-3)
     assert step_time("a2-highgpu-2g", str(mine), nodes=4) > step_time("a2-highgpu-2g", str(mine))
     assert step_time("p5.48xlarge", str(mine)) < step_time("a2-highgpu-2g", str(mine))
@@ -150,15 +150,15 @@ def test_ranks_that_waited_for_data_get_a_loader_as_fast_as_theirs(tmp_path: Pat
     """A step of 100 ms waits 2 ms for its batch: the loader makes one in 100 ms, however fast the GPU of another machine is."""
     name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     waits = [event("user_annotation", name, (at + 0.98) * STEP, (at + 1) * STEP) for at in range(3, 6)]
-    events = [*(found for number in range(3, 6) for found in torch_step(number)), *waits]
+    events = [*(trace_event for number in range(3, 6) for trace_event in torch_step(number)), *waits]
     mine = tmp_path / "mine.yaml"
     mine.write_text(replay_text(import_traces([profile(tmp_path, events=events)]), JobDescription("a2-highgpu-1g", batch=16), mine))
     for hardware in ("a2-highgpu-1g", "p5.4xlarge"):
         speed = (
             load_hardware(hardware).spec.groups[0].node.host.cpu.speed / load_hardware("a2-highgpu-1g").spec.groups[0].node.host.cpu.speed
         )
-        found = answer(Scenario(hardware, str(mine))).run.jobs[0].warm.step_time
-        assert found == pytest.approx(0.1 / speed, rel=0.02), hardware
+        scenario_answer = answer(Scenario(hardware, str(mine))).run.jobs[0].warm.step_time
+        assert scenario_answer == pytest.approx(0.1 / speed, rel=0.02), hardware
 
 
 def test_classes_of_kernels_and_operators() -> None:
@@ -193,21 +193,29 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
 
 def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path) -> None:
     for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
-        events = [found for number in range(3, 6) for found in torch_step(number)]
+        events = [trace_event for number in range(3, 6) for trace_event in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
         assert f"shows {name}, so ranks share the model; add --workload" in message
-        told = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
-        assert "gpt2: training.parallel does not describe how the 1 ranks" in told
+        refusal = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
+        assert "gpt2: training.parallel does not describe how the 1 ranks" in refusal
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
     """Two steps under one ProfilerStep, without the first one's optimizer and exchange, are one step of two micro-batches."""
     events: list[Event] = []
     for number in (2, 4, 6):
-        first = [found for found in torch_step(number) if found["args"].get("correlation") not in (100 * number + 8, 100 * number + 9)]
-        kept = [found for found in [*first, *torch_step(number + 1)] if not found["name"].startswith(("ProfilerStep", "Optimizer"))]
-        events += [event("user_annotation", f"ProfilerStep#{number // 2}", number * STEP, (number + 2) * STEP), *kept]
+        first = [
+            trace_event
+            for trace_event in torch_step(number)
+            if trace_event["args"].get("correlation") not in (100 * number + 8, 100 * number + 9)
+        ]
+        kept_events = [
+            trace_event
+            for trace_event in [*first, *torch_step(number + 1)]
+            if not trace_event["name"].startswith(("ProfilerStep", "Optimizer"))
+        ]
+        events += [event("user_annotation", f"ProfilerStep#{number // 2}", number * STEP, (number + 2) * STEP), *kept_events]
     measured = measure_passes(import_traces([profile(tmp_path, events=events)]))
     assert (measured.micro_batches, [gradient.elements for gradient in measured.gradients]) == (2, [10_000_000, 20_000_000])
     assert sum(part.seconds for (name, _), part in measured.parts.items() if name == "backward") == pytest.approx(48e-3)
@@ -219,16 +227,16 @@ def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None
     """Oracle: torch.profiler under DistributedDataParallel: every gradient in its place, and compute as long as the trace has it."""
     from calibration.measure.ddp_steps import StepRequest, spawn
 
-    wanted = StepRequest("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
-    parameters = spawn(wanted, 2)[0].parameters
-    found = import_traces(sorted(tmp_path.glob("rank*.json")))
+    request = StepRequest("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
+    parameters = spawn(request, 2)[0].parameters
+    job = import_traces(sorted(tmp_path.glob("rank*.json")))
     mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
-    mine.write_text(replay_text(found, JobDescription(str(ROOT / machine), batch=4), mine))
+    mine.write_text(replay_text(job, JobDescription(str(ROOT / machine), batch=4), mine))
     workload = load_workload(str(mine)).spec
     assert workload.model.parameters == parameters == sum(sum(layer.gradients) for layer in workload.model.layers)
     assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
     alone = answer(Scenario(str(ROOT / machine), str(mine), nodes=1)).run.jobs[0].warm.step_time
-    assert alone == pytest.approx(found.stalls[Cause.COMPUTE] + found.stalls[Cause.LAUNCH], rel=0.1)
+    assert alone == pytest.approx(job.stalls[Cause.COMPUTE] + job.stalls[Cause.LAUNCH], rel=0.1)
 
 
 # --- what is said, and what is written ---------------------------------------------------------------------------------
@@ -271,14 +279,14 @@ def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.C
     other = JobDescription("p4d.24xlarge", "vgg16", "flat", 8, "bf16")
     with pytest.raises(SpecError) as error:
         complete_description(profiled, other)
-    for told in (
+    for fact in (
         "hardware p3.16xlarge (--hardware p4d",
         "workload resnet50 (--workload vgg16",
         "batch 32 (--batch 8",
         "stack ",
         "precision fp32",
     ):
-        assert told in str(error.value)
+        assert fact in str(error.value)
     assert main(["import-trace", trace, "--batch", "8", "--record", str(tmp_path / "runs.csv")]) == 2
     assert "batch 32 (--batch 8)" in capsys.readouterr().err and not (tmp_path / "runs.csv").exists()
 

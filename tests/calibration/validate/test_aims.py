@@ -19,41 +19,43 @@ def lines(rows: list[ScoredRow]) -> dict[str, str]:
 
 
 def test_an_error_beyond_its_aim_is_missed() -> None:
-    found = lines([of("pollux", "bert-base-seq384", 1.05), of("pollux", "resnet50", 1.04)])
-    assert found["Pollux, BERT"].split() == ["1", "5.0", "/", "5.0%", "3%", "missed"]
-    assert found["Pollux, ResNet-50"].split() == ["1", "4.0", "/", "4.0%", "5%"]
-    assert "Lambda, 2 GPUs known, of one machine 8 as well" not in found and "TensorFlow 2017, K80" not in found
+    aim_lines = lines([of("pollux", "bert-base-seq384", 1.05), of("pollux", "resnet50", 1.04)])
+    assert aim_lines["Pollux, BERT"].split() == ["1", "5.0", "/", "5.0%", "3%", "missed"]
+    assert aim_lines["Pollux, ResNet-50"].split() == ["1", "4.0", "/", "4.0%", "5%"]
+    assert "Lambda, 2 GPUs known, of one machine 8 as well" not in aim_lines and "TensorFlow 2017, K80" not in aim_lines
 
 
 def test_the_90th_percentile_counts_where_one_is_aimed_at() -> None:
-    found = lines([of("sia", "bert-base-seq384", 1.0)] * 8 + [of("sia", "bert-base-seq384", 1.5)] * 2)
-    assert found["Sia, BERT, one row on all GPUs known"].split() == ["10", "0.0", "/", "50.0%", "5", "/", "12%", "missed"]
+    aim_lines = lines([of("sia", "bert-base-seq384", 1.0)] * 8 + [of("sia", "bert-base-seq384", 1.5)] * 2)
+    assert aim_lines["Sia, BERT, one row on all GPUs known"].split() == ["10", "0.0", "/", "50.0%", "5", "/", "12%", "missed"]
 
 
 def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
     """Said 10% and the best rule 40% off; half of the step is exposed, of which 10% of the step are 20%."""
-    found = lines([of("lambda", "resnet50", 1.1, 1.4, compute=0.5)])
-    assert found["skill, rows with at least 10% exposed"].split() == ["1", "0.75", "0.5"]
-    assert found["skill of the worst source (lambda)"].split() == ["1", "0.75", "above", "0"]
-    assert found["Lambda without NVLink, error of exposed communication"].split() == ["1", "0.20", "0.5", "of", "free"]
-    assert found["rows inside their 95% interval"].split() == ["1", "100.0%", "90-99%", "missed"]
-    found = lines([of("lambda", "resnet50", 1.3, 1.2, compute=0.9)])
-    assert found["skill of the worst source (lambda)"].endswith("above 0  missed")
+    aim_lines = lines([of("lambda", "resnet50", 1.1, 1.4, compute=0.5)])
+    assert aim_lines["skill, rows with at least 10% exposed"].split() == ["1", "0.75", "0.5"]
+    assert aim_lines["skill of the worst source (lambda)"].split() == ["1", "0.75", "above", "0"]
+    assert aim_lines["Lambda without NVLink, error of exposed communication"].split() == ["1", "0.20", "0.5", "of", "free"]
+    assert aim_lines["rows inside their 95% interval"].split() == ["1", "100.0%", "90-99%", "missed"]
+    aim_lines = lines([of("lambda", "resnet50", 1.3, 1.2, compute=0.9)])
+    assert aim_lines["skill of the worst source (lambda)"].endswith("above 0  missed")
 
 
 def test_aims_of_what_is_left_out() -> None:
     """One source 4% off where zero-shot is 2% off; beyond two nodes errors are twice those within."""
     worse = of("sia", "bert-base-seq384", 1.04, 1.4)
     worse = replace(worse, predictions={**worse.predictions, "zero_shot": 1.02}, novelty=("new scale",))
-    sides = [replace(of("sia", "resnet50", said), novelty=(side,)) for said, side in ((1.1, "beyond"), (1.05, "within"))]
-    found = {line[:66].strip(): line[66:].split() for line in aims_table([worse], {"source": [worse], "nodes": sides}).splitlines()[1:]}
-    assert found["source left out, zero-shot"] == ["1", "2.0", "/", "2.0%", "5", "/", "15%"]
-    assert found["source left out, calibrated"] == ["1", "4.0", "/", "4.0%", "3", "/", "10%", "missed"]
-    assert found["source left out, skill"] == ["1", "0.90", "0.5"]
-    assert found["calibrated median above zero-shot's (a)"] == ["1", "2.0", "0.5", "missed"]
-    assert found["calibrated p90 above zero-shot's (a)"][1:3] == ["2.0", "2"]
-    assert found["source left out, inside, new scale"] == ["1", "100.0%", "90-99%", "missed"]
-    assert found["3+ nodes left out, p90 over that within"] == ["1", "2.00", "1.3", "missed"]
+    sides = [replace(of("sia", "resnet50", predicted), novelty=(side,)) for predicted, side in ((1.1, "beyond"), (1.05, "within"))]
+    figures_by_aim = {
+        line[:66].strip(): line[66:].split() for line in aims_table([worse], {"source": [worse], "nodes": sides}).splitlines()[1:]
+    }
+    assert figures_by_aim["source left out, zero-shot"] == ["1", "2.0", "/", "2.0%", "5", "/", "15%"]
+    assert figures_by_aim["source left out, calibrated"] == ["1", "4.0", "/", "4.0%", "3", "/", "10%", "missed"]
+    assert figures_by_aim["source left out, skill"] == ["1", "0.90", "0.5"]
+    assert figures_by_aim["calibrated median above zero-shot's (a)"] == ["1", "2.0", "0.5", "missed"]
+    assert figures_by_aim["calibrated p90 above zero-shot's (a)"][1:3] == ["2.0", "2"]
+    assert figures_by_aim["source left out, inside, new scale"] == ["1", "100.0%", "90-99%", "missed"]
+    assert figures_by_aim["3+ nodes left out, p90 over that within"] == ["1", "2.00", "1.3", "missed"]
 
 
 def test_aims_are_of_prediction_rows_that_exist() -> None:
@@ -63,6 +65,6 @@ def test_aims_are_of_prediction_rows_that_exist() -> None:
     from sim.spec.memo import caching_inside
 
     with caching_inside():
-        asked = questions([row for row in read_records(COMMITTED_RUNS).records if row.role == "prediction"][::3], Folders())
-    rows = [ScoredRow(one, 1.0, {}, {}) for one in asked]
+        run_questions = questions([row for row in read_records(COMMITTED_RUNS).records if row.role == "prediction"][::3], Folders())
+    rows = [ScoredRow(one, 1.0, {}, {}) for one in run_questions]
     assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []

@@ -18,12 +18,12 @@ from tests.calibration.runs import record
 
 
 def row(source: str, cluster: str, log_error: float, loss: float | None = None) -> ScoredRow:
-    asked = question(record(placement="2", source=source))
-    asked = replace(asked, record=replace(asked.record, hardware=cluster))
+    run_question = question(record(placement="2", source=source))
+    run_question = replace(run_question, record=replace(run_question.record, hardware=cluster))
     spread = math.hypot(0.01, EXCHANGE_DEVIATION * 0.4)  # 40% of the step waits for others
     names = ("zero_shot", "calibrated", "free_communication")
     return ScoredRow(
-        asked, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), wait_share=0.4, log_slowdown=loss
+        run_question, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), wait_share=0.4, log_slowdown=loss
     )
 
 
@@ -44,16 +44,16 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
 
 
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
-    found = validation([row("mine", "a", 0.0)], [])
-    assert dict(constants_without(found, "pollux").widths) == {"pair": 0.7} and constants_without(found, "lambda").widths == ()
+    outcome = validation([row("mine", "a", 0.0)], [])
+    assert dict(constants_without(outcome, "pollux").widths) == {"pair": 0.7} and constants_without(outcome, "lambda").widths == ()
 
 
 def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_open() -> None:
     """Oracle: sources that differ by a normal, drawn many times; 95% of next sources lie inside intervals from the spread of a few."""
     drawn = np.random.default_rng(1)
     for sources in (2, 4, 8):
-        seen = drawn.standard_normal((20_000, sources - 1))  # as many as differ freely
-        spread = np.sqrt(np.mean(seen**2, axis=1))
+        observed = drawn.standard_normal((20_000, sources - 1))  # as many as differ freely
+        spread = np.sqrt(np.mean(observed**2, axis=1))
         inside = np.abs(drawn.standard_normal(20_000)) <= 1.96 * few_sources_factor(sources) * spread
         assert np.mean(inside) == pytest.approx(0.95, abs=0.006)
     assert few_sources_factor(1) == few_sources_factor(2) > few_sources_factor(3) > few_sources_factor(300) == pytest.approx(1.0, abs=0.01)

@@ -47,5 +47,5 @@ def test_a_number_of_no_rows_is_blank() -> None:
 def test_a_slip_costs_no_computing(text: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("calibration.validate.validation.validate", lambda *given: pytest.fail("computed before the condition was read"))
     assert main(["validate", "--fail-if", text]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and f"--fail-if {text}: " in said.err and problem in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and f"--fail-if {text}: " in output.err and problem in output.err

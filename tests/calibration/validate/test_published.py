@@ -22,11 +22,11 @@ FIGURE = re.compile(r"-?\d+\.\d+|\d+")
 
 
 def test_errors_are_grouped_and_counted() -> None:
-    asked = question(record(placement="2", step_time=1.0))
-    row = ScoredRow(asked, 0.5, {"as_described": 1.25}, {})
-    found = summary(Validation((ClusterOutcome("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
-    assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
-    assert found["host memory"] | {"sources": []} == {
+    run_question = question(record(placement="2", step_time=1.0))
+    row = ScoredRow(run_question, 0.5, {"as_described": 1.25}, {})
+    error_groups = summary(Validation((ClusterOutcome("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
+    assert set(error_groups) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
+    assert error_groups["host memory"] | {"sources": []} == {
         "points": 5, "median": 0.25, "p90": 0.25, "low": 0.8, "high": 0.8, "most_nodes": 1, "most_gpus": 2, "sources": [],
         "most_parameters": 25557032, "shortest_step_s": 1.0, "families": ["a convolutional network"],
     }  # fmt: skip
@@ -34,27 +34,27 @@ def test_errors_are_grouped_and_counted() -> None:
 
 
 def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
-    found = answer(Scenario("g4dn.12xlarge", "resnet50", ("input.loader=synthetic",), nodes=64))
-    said = run_document(found.run, found.inputs)["expected_error"]
-    assert said["extrapolates"] and "extrapolated: 64 nodes" in said["basis"]
-    assert 0 < said["median"] <= said["p90"]
+    scenario_answer = answer(Scenario("g4dn.12xlarge", "resnet50", ("input.loader=synthetic",), nodes=64))
+    expected_error = run_document(scenario_answer.run, scenario_answer.inputs)["expected_error"]
+    assert expected_error["extrapolates"] and "extrapolated: 64 nodes" in expected_error["basis"]
+    assert 0 < expected_error["median"] <= expected_error["p90"]
     inside = answer(replace(Scenario("dlperf", "resnet50", ("input.loader=synthetic",)), stack="torch-1.6-ddp"))
-    said = run_document(inside.run, inside.inputs)["expected_error"]
-    assert not said["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in said["basis"]
+    expected_error = run_document(inside.run, inside.inputs)["expected_error"]
+    assert not expected_error["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in expected_error["basis"]
 
 
 @pytest.mark.nightly
 def test_the_published_figures_are_those_of_validation() -> None:
-    found = validate([COMMITTED_RUNS], Folders())
+    validation = validate([COMMITTED_RUNS], Folders())
     shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
     assert shown is not None
     page = iter(shown[0].splitlines())  # between lines of the table are those of what is left out, which would take minutes more
-    for line in validated_block(found, validate([UNEQUAL_RUNS], Folders())).splitlines():
+    for line in validated_block(validation, validate([UNEQUAL_RUNS], Folders())).splitlines():
         written = next((other for other in page if other[:38] == line[:38]), "")
         before, after = ([float(figure) for figure in FIGURE.findall(text)] for text in (written, line))
         assert before == pytest.approx(after, abs=0.1), f"run `make validated`: {line}"
     groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
-    fresh = summary(found)["groups"]
+    fresh = summary(validation)["groups"]
     assert groups.keys() == fresh.keys()
     for name, figures in groups.items():
         assert [figures["median"], figures["p90"]] == pytest.approx([fresh[name]["median"], fresh[name]["p90"]], abs=0.001), name

@@ -14,11 +14,11 @@ from tests.calibration.runs import record
 
 
 def scored_row(cluster: str, measured: float, said: float, rule: float, compute: float) -> ScoredRow:
-    asked = question(record(placement="2"))
-    asked = replace(asked, record=replace(asked.record, hardware=cluster, step_time=measured))
+    run_question = question(record(placement="2"))
+    run_question = replace(run_question, record=replace(run_question.record, hardware=cluster, step_time=measured))
     names = ("zero_shot", "calibrated", "free_communication", "closed_form", "copy_row")
     values = dict(zip(names, (said, said, rule, rule, rule), strict=True))
-    return ScoredRow(asked, compute, values, {"zero_shot": 0.1, "calibrated": 0.1})
+    return ScoredRow(run_question, compute, values, {"zero_shot": 0.1, "calibrated": 0.1})
 
 
 def test_quantiles_of_equal_weights() -> None:
@@ -28,25 +28,25 @@ def test_quantiles_of_equal_weights() -> None:
 
 def test_clusters_weigh_alike_however_many_rows_they_have() -> None:
     rows = [scored_row("a", 1.0, 1.1, 1.2, 0.5)] * 9 + [scored_row("b", 1.0, 1.3, 1.2, 0.5)]
-    found = scores(rows)["calibrated"]
-    assert found["points"] == 10 and found["median"] == pytest.approx(0.2, abs=0.1)
+    calibrated = scores(rows)["calibrated"]
+    assert calibrated["points"] == 10 and calibrated["median"] == pytest.approx(0.2, abs=0.1)
     assert scores(rows[:9])["calibrated"]["median"] == pytest.approx(0.1)
 
 
 def test_skill_compares_with_the_best_rule() -> None:
-    found = scores([scored_row("a", 1.0, 1.05, 1.2, 0.95)])
-    assert found["calibrated"]["skill"] == pytest.approx(0.75)
-    assert found["closed_form"]["skill"] is None
-    assert found["calibrated"]["exposed"]["points"] == 0 and found["calibrated"]["exposed"]["median"] is None
-    assert found["calibrated"]["coverage"] == 1.0
+    document = scores([scored_row("a", 1.0, 1.05, 1.2, 0.95)])
+    assert document["calibrated"]["skill"] == pytest.approx(0.75)
+    assert document["closed_form"]["skill"] is None
+    assert document["calibrated"]["exposed"]["points"] == 0 and document["calibrated"]["exposed"]["median"] is None
+    assert document["calibrated"]["coverage"] == 1.0
 
 
 def test_a_rule_that_nothing_calibrates_is_left_out_and_takes_communication_for_free_in_skill() -> None:
     row = scored_row("a", 1.0, 1.05, 1.2, 0.95)
     alone = replace(row, predictions={name: value for name, value in row.predictions.items() if name != "closed_form"})
-    found = scores([alone])
-    assert found["closed_form"]["median"] is None and found["closed_form"]["points"] == 0
-    assert found["calibrated"]["skill"] == pytest.approx(0.75) and found["calibrated"]["bias"] == pytest.approx(0.05)
+    document = scores([alone])
+    assert document["closed_form"]["median"] is None and document["closed_form"]["points"] == 0
+    assert document["calibrated"]["skill"] == pytest.approx(0.75) and document["calibrated"]["bias"] == pytest.approx(0.05)
     both = scores([alone, replace(row, predictions={**row.predictions, "closed_form": 1.1})])
     assert both["closed_form"]["points"] == 1 and both["closed_form"]["median"] == pytest.approx(0.1)
     assert both["calibrated"]["skill"] == pytest.approx(1.0 - 0.05 / 0.15)  # between a free 20% and its own 10%
@@ -61,27 +61,27 @@ def test_no_rows_give_no_figures() -> None:
 
 
 def test_the_closed_form_in_its_limits() -> None:
-    asked = question(record(placement="4", batch_per_gpu=8))
+    run_question = question(record(placement="4", batch_per_gpu=8))
     fast, slow = [math.log(1e15)] * 2 + [math.log(1e-12)], [math.log(1e6)] * 2 + [math.log(1e-12)]
-    assert closed_form(RunCompute(asked, 0.3), fast) == pytest.approx(0.3, rel=1e-6)
-    nbytes = 4.0 * asked.workload.model.parameters
-    assert closed_form(RunCompute(asked, 0.3), slow) == pytest.approx(2 * 3 / 4 * nbytes / 1e6, rel=0.01)
+    assert closed_form(RunCompute(run_question, 0.3), fast) == pytest.approx(0.3, rel=1e-6)
+    nbytes = 4.0 * run_question.workload.model.parameters
+    assert closed_form(RunCompute(run_question, 0.3), slow) == pytest.approx(2 * 3 / 4 * nbytes / 1e6, rel=0.01)
 
 
 def test_the_closed_form_fits_rows_of_its_own_kind() -> None:
     truth = (math.log(3e9), math.log(4e8), math.log(2e-4))
     rows = []
     for placement in ("2", "4", "1+1", "2+2", "1+1+1"):
-        asked = question(record(placement=placement, batch_per_gpu=8))
-        step = closed_form(RunCompute(asked, 0.1), truth)
-        rows.append(RunCompute(replace(asked, record=replace(asked.record, step_time=step)), 0.1))
-    found = fit_closed_form(rows)
-    assert found is not None
-    assert [closed_form(row, found) for row in rows] == pytest.approx([row.question.step_time for row in rows], rel=0.02)
+        run_question = question(record(placement=placement, batch_per_gpu=8))
+        step = closed_form(RunCompute(run_question, 0.1), truth)
+        rows.append(RunCompute(replace(run_question, record=replace(run_question.record, step_time=step)), 0.1))
+    fitted_rule = fit_closed_form(rows)
+    assert fitted_rule is not None
+    assert [closed_form(row, fitted_rule) for row in rows] == pytest.approx([row.question.step_time for row in rows], rel=0.02)
 
 
 def test_the_copy_is_of_the_nearest_row_and_scales_with_compute() -> None:
     near, far = (question(record(placement=placement, step_time=step)) for placement, step in (("1+1", 2.0), ("4", 9.0)))
-    wanted = RunCompute(question(record(placement="1+1+1")), 0.5)
-    assert copy_row(wanted, [RunCompute(far, 1.0), RunCompute(near, 1.0)]) == pytest.approx(1.0)
-    assert copy_row(wanted, []) is None and fit_closed_form([]) is None and free_communication(wanted) == 0.5
+    target = RunCompute(question(record(placement="1+1+1")), 0.5)
+    assert copy_row(target, [RunCompute(far, 1.0), RunCompute(near, 1.0)]) == pytest.approx(1.0)
+    assert copy_row(target, []) is None and fit_closed_form([]) is None and free_communication(target) == 0.5

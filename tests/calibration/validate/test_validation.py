@@ -25,8 +25,8 @@ def row(folder: Path, placement: str, batch: int, role: str) -> list[object]:
     written = ["made", "g4dn.12xlarge", "resnet50", "synthetic", placement, batch]
     path = folder / "one.csv"
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(map(str, [*written, 1, "", role])) + "\n")
-    found = predict(question(read_records(path).records[0]), 1.4, SLOW)
-    return [*written, found.step, found.exposed if placement != "1" else "", role]
+    prediction = predict(question(read_records(path).records[0]), 1.4, SLOW)
+    return [*written, prediction.step, prediction.exposed if placement != "1" else "", role]
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path
     """Constants move where left-out rows confirm them; one row has no other."""
     rows = list(csv.DictReader(io.StringIO(runs.read_text())))
     network = next(row for row in rows if row["role"] == "network" and "+" in row["placement"])
-    kept = [row for row in rows if row["role"] != "network"] + [network]
+    rows_with_one_network = [row for row in rows if row["role"] != "network"] + [network]
     with (few := tmp_path / "few.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(kept)
+        writer.writerows(rows_with_one_network)
     assert main(["validate", str(few), "-j", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "network rows without effect" in said and "  g4dn.12xlarge: 1 network row\n" in said
+    output = capsys.readouterr().out
+    assert "network rows without effect" in output and "  g4dn.12xlarge: 1 network row\n" in output
 
 
 def check_predictions(path: Path, runs: Path) -> None:
@@ -109,9 +109,9 @@ def check_predictions(path: Path, runs: Path) -> None:
     assert [row["role"] for row in rows] == ["prediction"] * 4 + ["network"] * 6
     assert {row["fitted_rows"] for row in rows} == {"6"} and {row["record"] for row in rows} == {str(runs)}
     for row in rows:
-        given = measured[int(row["line"]) - 2]
-        assert float(row["measured_s"]) == pytest.approx(float(given["step_time_s"]), rel=1e-4)
-        assert int(row["nodes"]) == given["placement"].count("+") + 1 and row["precision"] == "fp32"
+        given_row = measured[int(row["line"]) - 2]
+        assert float(row["measured_s"]) == pytest.approx(float(given_row["step_time_s"]), rel=1e-4)
+        assert int(row["nodes"]) == given_row["placement"].count("+") + 1 and row["precision"] == "fp32"
         assert float(row["signed_error"]) == pytest.approx(float(row["calibrated_s"]) / float(row["measured_s"]) - 1.0, abs=1e-4)
 
 
@@ -123,16 +123,16 @@ def test_repeats_far_apart_calibrate_nothing_and_are_named(tmp_path: Path, capsy
     assert main(["validate", str(path), "--json", "-j", "1"]) == 0
     shown = capsys.readouterr()
     assert f"{path}:2, {path}:3: repeats of one run differ by 100%" in shown.err and "they are not used for calibration" in shown.err
-    found = json.loads(shown.out)["overall"]
-    assert found["closed_form"]["median"] is None and found["copy_row"]["median"] is None  # nothing left that calibrates a rule
+    document = json.loads(shown.out)["overall"]
+    assert document["closed_form"]["median"] is None and document["copy_row"]["median"] is None  # nothing left that calibrates a rule
 
 
 def test_a_condition_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conditions = ["--fail-if", "overall.calibrated.median>0.5", "--fail-if", "overall.calibrated.median<0.5"]
     assert main(["validate", str(runs), "-j", "1", *conditions]) == 1
-    said = capsys.readouterr()
-    assert "overall, one vote per cluster" in said.out
-    assert "failed: overall.calibrated.median<0.5" in said.err and "median>0.5" not in said.err
+    output = capsys.readouterr()
+    assert "overall, one vote per cluster" in output.out
+    assert "failed: overall.calibrated.median<0.5" in output.err and "median>0.5" not in output.err
 
 
 @pytest.mark.nightly
@@ -192,9 +192,9 @@ def test_rows_as_strangers_write_them_are_predicted_or_listed_with_a_reason(tmp_
     assert main(["validate", str(path), *options]) == 0
     shown = capsys.readouterr()
     document = json.loads(shown.out)
-    given = {int(one["where"].rpartition(":")[2]): one["reason"] for one in document["not_described"]}
-    assert sorted(given) == [line for line, (_, reason) in enumerate(CHANGES, start=2) if reason]
-    assert all(reason in given[line] for line, (_, reason) in enumerate(CHANGES, start=2) if reason)
+    reasons = {int(one["where"].rpartition(":")[2]): one["reason"] for one in document["not_described"]}
+    assert sorted(reasons) == [line for line, (_, reason) in enumerate(CHANGES, start=2) if reason]
+    assert all(reason in reasons[line] for line, (_, reason) in enumerate(CHANGES, start=2) if reason)
     predicted = list(csv.DictReader(io.StringIO((tmp_path / "out" / "predictions.csv").read_text())))
     assert [int(row["line"]) for row in predicted] == [line for line, (_, reason) in enumerate(CHANGES, start=2) if not reason]
     assert {row["measured_s"] for row in predicted} == {"0.9"} and predicted[0]["batch_per_gpu"] == "32"

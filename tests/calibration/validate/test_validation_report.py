@@ -14,8 +14,8 @@ def validation(clusters: int, first: float, last: float, points: int) -> Any:
     """What a plot reads of a validation: steps from *first* to *last* (s), predicted 5% too long."""
     steps = [first * (last / first) ** (number / max(1, points - 1)) for number in range(points)]
     rows = [SimpleNamespace(question=SimpleNamespace(step_time=step), predictions={"calibrated": 1.05 * step}) for step in steps]
-    found = [SimpleNamespace(name=f"a-cluster-of-number-{number}", scored_rows=rows) for number in range(clusters)]
-    return SimpleNamespace(clusters=found, scored_rows=rows * clusters)
+    outcomes = [SimpleNamespace(name=f"a-cluster-of-number-{number}", scored_rows=rows) for number in range(clusters)]
+    return SimpleNamespace(clusters=outcomes, scored_rows=rows * clusters)
 
 
 @pytest.mark.parametrize(("clusters", "first", "last", "points"), [(1, 0.25, 0.25, 1), (1, 0.175, 0.185, 4), (46, 0.003, 30.0, 20)])
