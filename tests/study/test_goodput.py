@@ -20,8 +20,9 @@ from sim.analysis.whole_job import START_UP
 from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
-from sim.report.energy import energy_text, with_power_cap
+from sim.report.energy import energy_text
 from sim.report.goodput import goodput_document, goodput_text
+from sim.report.limited import under_power_cap
 from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
@@ -353,7 +354,7 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     )
     assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
     played = answer(SCENARIO).run
-    shown = with_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
+    shown = under_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
     assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
     assert "GPUs limited to" not in energy_text(run["energy"])
     assert "has no effect" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
