@@ -129,8 +129,9 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
 
 
 def checkpoint_bytes(workload: Workload) -> float:
-    """Return the bytes of weights and optimizer state."""
-    return workload.model.parameters * (4.0 + workload.training.optimizer.state_width(4.0))
+    """Return the bytes of weights and of the optimizer state of those that are trained."""
+    model = workload.model
+    return 4.0 * model.parameters + workload.training.optimizer.state_width(4.0) * model.trained_parameters
 
 
 def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> float:
