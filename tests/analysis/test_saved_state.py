@@ -29,7 +29,8 @@ def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
     """Oracle: two factors of rank 8 next to a square product in each of 16 blocks are trained, counted by hand."""
     path = tmp_path / "adapted.yaml"
     path.write_text(
-        "name: adapted\nmodel: {extends: llama-3.2-1b, lora: {rank: 8, targets: [attention.output]}}\ntraining: {optimizer: {name: adam}}\n",
+        "name: adapted\nmodel: {extends: llama-3.2-1b, lora: {rank: 8, targets: [attention.output]}}\n"
+        "training: {optimizer: {name: adam}}\n",
         encoding="utf-8",
     )
     workload = load_workload(str(path), ["training.stack=megatron-core", "training.parallel.tensor=8"]).spec

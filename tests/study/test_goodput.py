@@ -368,7 +368,10 @@ def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
         assert run.correlated[0] / run.rate[1] == pytest.approx(level.correlated.rate / level.rate.value)
         drawn = draw(replace(run, saving=Saving(3600.0, 1.0, 1.0, 1.0), planned=(0.0, 1.0)), 400)
         assert drawn.interruptions.mean() == pytest.approx(20.0, rel=0.05)
-    assert "0.02 /d per 8 GPUs" in weeks(rate="0.02 /d").notes[0]
+    own = weeks(rate="0.02 /d")
+    assert "0.02 /d per 8 GPUs" in own.notes[0]
+    assert "Closed form at the given rate" in goodput_text(goodput_document(own))
+    assert "Closed form at the middle rate" in goodput_text(goodput_document(weeks()))
 
 
 def test_intervals_of_other_rates_reach_the_draws() -> None:
