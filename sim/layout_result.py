@@ -81,20 +81,23 @@ class LayoutResult:
     @property
     def step_time(self) -> float:
         """Return the duration of an optimizer step in seconds."""
-        return self.run.step_time
+        return float(self.document["step_time_s"])
 
     @property
     def throughput(self) -> float:
         """Return samples per second of all ranks."""
-        return self.run.throughput
+        return float(self.document["throughput_samples_per_s"])
 
     @property
     def stalls(self) -> DataFrame:
-        """Return where the time of a step goes, mean over ranks, largest first: ``cause``, ``resource``, ``time_s`` and its ``share``."""
+        """Return where the time of a step goes, mean over ranks, largest first: ``cause``, ``resource``, ``time_s`` and its ``share``.
+
+        A power limit is not included; ``document["stalls_s"]`` includes it.
+        """
         import pandas
 
         rows = [
-            {"cause": cause.value, "resource": resource, "time_s": seconds, "share": seconds / self.step_time}
+            {"cause": cause.value, "resource": resource, "time_s": seconds, "share": seconds / self.run.step_time}
             for cause, resource, seconds in waits(self.run)
         ]
         return pandas.DataFrame(rows)

@@ -48,16 +48,25 @@ class Result:
     @property
     def step_time(self) -> float:
         """Return the duration of a warm step of the first job in seconds."""
-        return self.run.jobs[0].warm.step_time
+        return float(self._first["step_time_s"])
 
     @property
     def throughput(self) -> float:
         """Return the samples per second of all ranks of the first job."""
-        return self.run.jobs[0].throughput
+        return float(self._first["throughput_samples_per_s"])
+
+    @property
+    def _first(self) -> Mapping[str, Any]:
+        """Return the document of the first job."""
+        first: Mapping[str, Any] = self.document.get("jobs", [self.document])[0]
+        return first
 
     @property
     def stalls(self) -> DataFrame:
-        """Return where the time of a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share``."""
+        """Return where the time of a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share``.
+
+        A power limit is not included; ``document["stalls_s"]`` includes it.
+        """
         import pandas
 
         rows = [

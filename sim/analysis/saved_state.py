@@ -1,7 +1,8 @@
 """What does a checkpoint contain, and which ranks write it? Bytes from the data types and the sharding in the description of a job.
 
 Weights and optimizer states are written once, in the types in which they are kept: fp32 under autocast (12 bytes per parameter with Adam),
-or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes). Gradients and activations are not saved.
+or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes). Frozen weights have neither master weights nor
+optimizer states. Gradients and activations are not saved.
 
 Sharded states (ZeRO, FSDP) are written by every rank of one replica, tensor and pipeline parts by their ranks, a replicated model by
 one rank (`sim.parallel.holders`). Each node reads everything that its GPUs need, each part once.
@@ -52,15 +53,18 @@ class SavedState(NamedTuple):
 def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
     """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
     training = workload.training
-    states = training.optimizer.states
-    options, parameters = training.stack.mesh, workload.model.parameters
+    options, trained = training.stack.mesh, workload.model.trained_parameters
     laid_out = not training.parallel.is_trivial
     if laid_out and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0
     else:
         weights, of_state, master = (2.0 if training.precision in ("fp16", "bf16") else 4.0), 4.0, 0.0
-    parts = {"weights": weights * parameters, "master_weights": master * parameters, "optimizer_state": states * of_state * parameters}
+    parts = {
+        "weights": weights * workload.model.parameters,
+        "master_weights": master * trained,
+        "optimizer_state": training.optimizer.state_width(of_state) * trained,
+    }
     shard, nbytes = training.parallel.shard, sum(parts.values())
     replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
     return SavedState(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else UNSHARDED)

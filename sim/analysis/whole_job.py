@@ -1,18 +1,18 @@
 """How long does a whole job take, and what does it cost? Start-up, a cold epoch, warm ones, evaluation and checkpoints.
 
-``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * (evaluation + checkpoint)``, cost = rate * time. While the page
+``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * evaluation + checkpoints``, cost = rate * time. While the page
 caches of several nodes fill, epochs after the first take longer than warm ones. If a disk's burst credits run out, later epochs take as
 long as an epoch without credits. Evaluation is a forward pass over a share of the training samples; it takes about a third of the compute
-of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is written once per epoch while training
-waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
+of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is written after each epoch and at the end of
+the job, while training waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
 
 Limits: a fixed start-up; evaluation reads from the page cache; checkpoints do not overlap training; part of an epoch has its share of
-evaluation and checkpoint.
+evaluation.
 """
 
 from __future__ import annotations
 
-from math import inf
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 FORWARD_SHARE = 1.0 / 3.0
@@ -82,8 +82,13 @@ def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
         times[0],
         sum(times[1:]),
         epochs * _evaluation(plan, pace),
-        epochs * _checkpoint(plan, pace),
+        _saves(epochs) * _checkpoint(plan, pace),
     )
+
+
+def _saves(epochs: float) -> int:
+    """Return the number of checkpoints of a job of *epochs*: one after each whole epoch, and one at the end; none without work."""
+    return ceil(epochs * (1.0 - 1e-12))
 
 
 def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
@@ -95,19 +100,23 @@ def _stretches(pace: MachinePace) -> list[tuple[float, float]]:
 
 
 def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
-    """Return the number of epochs of the job *plan*: as specified, or as many as fit into its time."""
+    """Return the number of epochs of the job *plan*: as specified, or as many as fit into its time.
+
+    Work after the last whole epoch must leave time for its checkpoint; if it cannot, the job ends with that epoch.
+    """
     if (plan.epochs is None) == (plan.time is None):
         raise ValueError("a job needs a number of epochs or a time")
     if plan.epochs is not None:
         if plan.epochs <= 0:
             raise ValueError(f"{plan.epochs} epochs: a job needs more than 0")
         return plan.epochs
-    left, done, per_epoch = (plan.time or 0.0) - plan.start_up, 0.0, _evaluation(plan, pace) + _checkpoint(plan, pace)
-    for most, epoch in _stretches(pace):
-        fit = min(most, max(0.0, left) / (epoch + per_epoch)) if most else 0.0
-        done, left = done + fit, left - fit * (epoch + per_epoch)
-        if fit < most:
-            break
+    left, done, checkpoint = max(0.0, (plan.time or 0.0) - plan.start_up), 0.0, _checkpoint(plan, pace)
+    for most, training in _stretches(pace):
+        epoch = training + _evaluation(plan, pace)
+        if most and left < most * (epoch + checkpoint):
+            whole = floor(left / (epoch + checkpoint))
+            return done + whole + max(0.0, left - whole * (epoch + checkpoint) - checkpoint) / epoch
+        done, left = done + most, left - most * (epoch + checkpoint)
     return done
 
 

@@ -21,9 +21,8 @@ from sim.report.kinds import fullest_memory
 from sim.report.placement import placement_text
 from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
-from sim.report.whole_job import whole_job_document
+from sim.report.whole_job import job_of_run
 from sim.simulate import Run
-from sim.study.whole_job import course
 from sim.training.server_plan import ServerPlan
 from sim.units import show
 
@@ -48,18 +47,12 @@ def run_document(
     for number, document in enumerate(documents):
         document |= freed_figures(run, number, bottlenecks[number] if bottlenecks else None)
         document["warnings"] += moment_warning(bottlenecks[number]) if bottlenecks else []
-        document["whole_job"] = _whole_job(run, number, plan, document)
+        document["whole_job"] = job_of_run(plan, document, run.hardware, run.jobs[number].job.workload)
     if len(documents) == 1:
         return documents[0]
     places = [placement_text(job.job.placement) for job in run.jobs]
     jobs = [{"job": number, "placement": places[number], **document} for number, document in enumerate(documents)]
     return {"schema": SCHEMA, "jobs": jobs}
-
-
-def _whole_job(run: Run, number: int, plan: JobPlan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
-    if plan is None:
-        return None
-    return whole_job_document(plan, course(plan, document, run.hardware, run.jobs[number].job.workload), document["price"]["usd_per_h"])
 
 
 def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, problem: str, brief: str) -> dict[str, Any]:

@@ -59,15 +59,6 @@ def power_cap_figures(limit: LimitedSteps) -> dict[str, float]:
     }  # fmt: skip
 
 
-def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Workload, cap: str) -> dict[str, Any]:
-    """Return a run's *document* with the effect of a limit of *cap* on each GPU. Raise SpecError if the effect is unknown."""
-    from sim.study.power_cap import limit_steps  # it imports long runs and numpy, which other runs do not need
-    from sim.study.weeks import steps_of
-
-    figures = power_cap_figures(limit_steps(steps_of(document, machine, workload), cap))
-    return document | {"energy": document["energy"] | {"power_cap": figures}}
-
-
 def power_cap_text(figures: Mapping[str, float]) -> str:
     """Return a sentence on the time that a power cap costs and the energy it saves."""
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
@@ -11,6 +11,9 @@ from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
+
+
+_WITHOUT_LIMIT: Final = "the verdict, the waits for single resources and the timeline are those without the power limit (--power-cap)"
 
 
 def require_failures(with_failures: bool, reliability: str | None, spares: int | None) -> None:
@@ -56,19 +59,23 @@ class RunExtras:
                     raise SpecError(f"{option}: takes one workload, not several jobs")
         if self == RunExtras():
             return document
-        from sim.report.energy import with_power_cap  # not needed by a plain run
-        from sim.report.goodput import goodput_of_run
+        from sim.report.goodput import goodput_of_run  # not needed by a plain run
+        from sim.report.limited import under_power_cap
         from sim.report.saving import saved_document
         from sim.study.saving import saved_during_run, slowdown_by_store
 
         workload = run.jobs[0].job.workload if isinstance(run, Run) else run.workload
-        more = document | ({} if self.store is None else {"checkpoint": saved_document(saved_during_run(run, self.store))})
+        shown = document | {}
         if self.power_cap is not None:
-            more = with_power_cap(more, run.hardware, workload, self.power_cap)
+            shown = under_power_cap(document, run.hardware, workload, self.power_cap, plan)
+            shown["assumptions"] = [*shown["assumptions"], _WITHOUT_LIMIT]
+        if self.store is not None:
+            longer = shown["step_time_s"] - document["step_time_s"]
+            shown["checkpoint"] = saved_document(saved_during_run(run, self.store).with_longer_steps(longer))
         if self.with_failures and plan is not None:
             weeks = goodput_of_run(
-                more, run.hardware, workload, plan, slowdown_by_store(run), self.store, self.power_cap, spares=self.spares,
+                document, run.hardware, workload, plan, slowdown_by_store(run), self.store, self.power_cap, spares=self.spares,
                 reliability=self.reliability,
             )  # fmt: skip
-            more["with_failures"] = weeks
-        return more
+            shown["with_failures"] = weeks
+        return shown

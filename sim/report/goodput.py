@@ -223,6 +223,12 @@ def _reliability(answer: Goodput) -> dict[str, Any]:
     }
 
 
+def rate_words(reliability: Mapping[str, Any]) -> str:
+    """Return which failure rate a closed form takes: the middle one of the *reliability* of a document, or the only one."""
+    rates = reliability["interruptions_per_node_day"]
+    return "the middle rate" if rates["low"] < rates["high"] else "the given rate"
+
+
 def _checkpoint(answer: Goodput) -> dict[str, Any]:
     saving, intervals = answer.run.saving, answer.intervals
     return {
@@ -300,7 +306,8 @@ def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
     closed, lost, elapsed = document["closed_form"], document["lost_s"], document["elapsed_s"]
     parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
     return [
-        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
+        f"  Closed form at {rate_words(document['reliability'])}: {100 * closed['effective_share']:.1f}%; "
+        f"Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
         f"  Neither includes {parts}, repeated or multi-node faults, or differences between fleets.",
     ]
 

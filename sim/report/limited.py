@@ -6,18 +6,16 @@ All epochs, including the first, become longer by the same time. Waiting for dis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from sim.analysis.energy import KWH, power_model
-from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan
 from sim.report.energy import power_cap_figures
-from sim.report.whole_job import whole_job_document
+from sim.report.whole_job import job_of_run
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.power_cap import LimitedSteps, limit_steps
 from sim.study.weeks import steps_of
-from sim.study.whole_job import Course, filling_times
 
 _RATES = ("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "hardware_flops_utilization")
 _PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
@@ -30,7 +28,7 @@ def under_power_cap(
     limit = limit_steps(steps_of(document, machine, workload), cap)
     ratio = limit.steps.step_time / limit.step_time_without
     longer = (ratio - 1.0) * document["epoch_time_s"]
-    first, end = document["first_epoch"], document.get("burst_credits_end")
+    first, end, parts = document["first_epoch"], document.get("burst_credits_end"), document.get("pretraining")
     shown = dict(document) | {
         "step_time_s": limit.steps.step_time,
         "stalls_s": dict(limit.steps.stalls),
@@ -39,12 +37,13 @@ def under_power_cap(
         | _slower_steps(first, limit)
         | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
         **({"burst_credits_end": end | {"epoch_time_s": end["epoch_time_s"] + longer}} if end else {}),
+        **({"pretraining": _longer_parts(parts, ratio)} if parts else {}),
         **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
         **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
     }
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
-        shown["whole_job"] = _whole_job(document, shown, plan, ratio, filling_times(shown, machine, workload))
+        shown["whole_job"] = job_of_run(plan, shown, machine, workload)
     return shown
 
 
@@ -61,6 +60,18 @@ def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
     return None if epoch["cost_usd"] is None else epoch["cost_usd"] * (1.0 + longer / epoch["epoch_time_s"])
 
 
+def _longer_parts(pretraining: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """Return *pretraining* with all of its steps *ratio* times as long."""
+    longer = {name: pretraining[name] * ratio for name in ("time_s", "cost_usd") if pretraining[name] is not None}
+    parts = [
+        part
+        | {name: part[name] * ratio for name in ("step_time_s", "time_s", "cost_usd") if part[name] is not None}
+        | {"tokens_per_s": part["tokens_per_s"] / ratio}
+        for part in pretraining["parts"]
+    ]
+    return dict(pretraining) | longer | {"parts": parts}
+
+
 def _energy(document: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:
     """Return the energy of *document* at the power of the limited GPUs."""
     energy, steps = document["energy"], limit.steps
@@ -75,23 +86,3 @@ def _energy(document: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:
         "co2_per_sample_kg": limit.joules / KWH * grid, "kwh_per_epoch": kwh, "co2_per_epoch_kg": kwh * grid,
         "power_cap": power_cap_figures(limit),
     }  # fmt: skip
-
-
-def _whole_job(
-    before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float, filled: tuple[float, ...]
-) -> dict[str, Any]:
-    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*.
-
-    *filled* are the `filling_times` of its epochs.
-    """
-    job, end = before["whole_job"], after.get("burst_credits_end")
-    epochs, parts = job["epochs"], job["parts_s"]
-    first = parts["first_epoch"] / min(epochs, 1.0)
-    warm = first if before.get("pretraining") else before["epoch_time_s"]
-    longer = (ratio - 1.0) * warm
-    pace = MachinePace(
-        first + longer, warm + longer, after["stalls_s"]["compute"] / after["step_time_s"], parts["checkpoints"] / epochs,
-        end["epoch"] if end else inf, end["epoch_time_s"] if end else 0.0, filled,
-    )  # fmt: skip
-    as_long = plan._replace(epochs=epochs if plan.time is None else None)
-    return whole_job_document(plan, Course(epochs_in(as_long, pace), whole_job(as_long, pace)), after["price"]["usd_per_h"])

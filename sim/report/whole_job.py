@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.whole_job import JobPlan
-from sim.study.whole_job import Course
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.study.whole_job import Course, course
 from sim.units import show
+
+
+def job_of_run(plan: JobPlan | None, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any] | None:
+    """Return the figures of the whole job of *plan*, given the *document* of its run of *workload* on *machine*; None without a plan."""
+    return None if plan is None else whole_job_document(plan, course(plan, document, machine, workload), document["price"]["usd_per_h"])
 
 
 def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -> dict[str, Any]:

@@ -109,6 +109,11 @@ class Model(Spec):
         }
         return derived | data | {"layers": layers}
 
+    @property
+    def trained_parameters(self) -> int:
+        """Return the number of parameters that are not frozen."""
+        return self.parameters - sum(sum(layer.frozen) for layer in self.layers)
+
     @model_validator(mode="after")
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):

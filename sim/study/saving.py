@@ -51,6 +51,10 @@ class SavedRun(NamedTuple):
         """Return the part of `cost` that is lost to slower steps while the checkpoint is written to the store."""
         return self.write_time * (1.0 - self.step / self.step_while_saving)
 
+    def with_longer_steps(self, longer: float) -> SavedRun:
+        """Return the checkpoint of a run whose steps take *longer* seconds more."""
+        return self._replace(step=self.step + longer, step_while_saving=self.step_while_saving + longer)
+
 
 def saved_during_run(run: Run | LayoutRun, name: str) -> SavedRun:
     """Return the effect of a checkpoint to the store *name* on *run*. Raise SpecError for an unknown store, several jobs, or no disk."""

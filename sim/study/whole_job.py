@@ -91,17 +91,21 @@ def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
 def course(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
     samples = round(document["throughput_samples_per_s"] * document["step_time_s"])
-    pace, plan = _pace(document, machine, workload), in_epochs(plan, samples, workload)
+    plan = in_epochs(plan, samples, workload)
+    pace = _pace(plan, document, machine, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 
 
-def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> MachinePace:
-    warm, end = document["epoch_time_s"], document.get("burst_credits_end")
+def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> MachinePace:
+    end, parts = document.get("burst_credits_end"), document.get("pretraining")
+    first, warm = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"]
+    if parts and plan.epochs:  # of steps that change during the job
+        first = warm = parts["time_s"] / plan.epochs
     return MachinePace(
-        document["first_epoch"]["epoch_time_s"],
+        first,
         warm,
         document["stalls_s"]["compute"] / document["step_time_s"],
-        checkpoint_time(workload, machine),
+        checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
         filling_times(document, machine, workload),
@@ -125,11 +129,15 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
 
 
 def checkpoint_bytes(workload: Workload) -> float:
-    """Return the bytes of weights and optimizer state."""
-    return workload.model.parameters * (4.0 + workload.training.optimizer.state_width(4.0))
+    """Return the bytes of weights and of the optimizer state of those that are trained."""
+    model = workload.model
+    return 4.0 * model.parameters + workload.training.optimizer.state_width(4.0) * model.trained_parameters
 
 
-def checkpoint_time(workload: Workload, machine: Hardware) -> float:
-    """Return the seconds to write one checkpoint to the first node's disk; 0 without a disk."""
+def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> float:
+    """Return the seconds to write one checkpoint in equal parts to the disks of *writers* nodes; 0 without a disk.
+
+    With a layout, each node writes its part; otherwise the first node writes everything.
+    """
     storage = machine.groups[0].node.storage
-    return checkpoint_bytes(workload) / most_bandwidth(storage) if storage else 0.0
+    return checkpoint_bytes(workload) / (writers * most_bandwidth(storage)) if storage else 0.0

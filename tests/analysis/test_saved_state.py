@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.analysis.saved_state import saved_state
 from sim.spec.library import load_workload
+from sim.study.whole_job import checkpoint_bytes
 
 
 def test_bytes_of_a_parameter_and_writers() -> None:
@@ -20,6 +23,25 @@ def test_bytes_of_a_parameter_and_writers() -> None:
         found = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus, gpus // 8)
         assert (found.nbytes, found.writers) == (each * parameters, writers), sets
         assert sum(found.parts.values()) == found.nbytes
+
+
+def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
+    """Oracle: two factors of rank 8 next to a square product in each of 16 blocks are trained, counted by hand."""
+    path = tmp_path / "adapted.yaml"
+    path.write_text(
+        "name: adapted\nmodel: {extends: llama-3.2-1b, lora: {rank: 8, targets: [attention.output]}}\n"
+        "training: {optimizer: {name: adam}}\n",
+        encoding="utf-8",
+    )
+    workload = load_workload(str(path), ["training.stack=megatron-core", "training.parallel.tensor=8"]).spec
+    full = load_workload("llama-3.2-1b").spec.model.parameters
+    trained = 16 * 8 * (2048 + 2048)
+    assert saved_state(workload, 8, 1).parts == {
+        "weights": 2 * (full + trained),
+        "master_weights": 4 * trained,
+        "optimizer_state": 8 * trained,
+    }
+    assert checkpoint_bytes(workload) == 4 * (full + trained) + 8 * trained
 
 
 def test_sharded_states_are_written_by_all_ranks_of_a_replica() -> None:

@@ -19,6 +19,18 @@ def test_parts_sum_to_the_whole() -> None:
     assert job.total == pytest.approx(75 + 200 + 900 + 10.0 + 20.0)
 
 
+@pytest.mark.parametrize(("epochs", "saves"), [(0.0005, 1), (0.5, 1), (1, 1), (0.1 * 30, 3), (3.0005, 4)])
+def test_a_job_saves_whole_checkpoints(epochs: float, saves: int) -> None:
+    assert whole_job(JobPlan(epochs), PACE).checkpoints == saves * PACE.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("time", "epochs"), [(1.0, 0), (2.0, 0), (102.0, 0.5), (202.0, 1), (203.5, 1), (204.0, 1), (254.0, 1.5), (304.0, 2)]
+)
+def test_work_of_a_given_time_is_saved(time: float, epochs: float) -> None:
+    assert epochs_in(JobPlan(None, start_up=0.0, time=time), PACE) == epochs
+
+
 def test_without_checkpoints_and_evaluation_only_training_is_left() -> None:
     assert whole_job(JobPlan(1, checkpoints=False, start_up=0.0), PACE).total == 200.0
 
@@ -48,8 +60,9 @@ def test_a_job_of_a_given_time_takes_it(
     pace = MachinePace(first, warm, 0.5, checkpoint, tired_from, tired)
     plan = JobPlan(None, evaluation, saves, time=time)
     job, epochs = whole_job(plan, pace), epochs_in(plan, pace)
-    assert job.total == pytest.approx(time)
-    assert (epochs > 0) == (time > plan.start_up)
+    idle = time - job.total  # less than a checkpoint, if no more work could be saved
+    assert idle == pytest.approx(0.0, abs=1e-6 * time) or (saves and 0.0 < idle < checkpoint and epochs == int(epochs))
+    assert (epochs > 0) == (time > plan.start_up + saves * checkpoint)
     if epochs > 0:
         assert whole_job(plan._replace(epochs=epochs, time=None), pace) == pytest.approx(job)
 

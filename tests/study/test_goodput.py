@@ -20,8 +20,9 @@ from sim.analysis.whole_job import START_UP
 from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
-from sim.report.energy import energy_text, with_power_cap
+from sim.report.energy import energy_text
 from sim.report.goodput import goodput_document, goodput_text
+from sim.report.limited import under_power_cap
 from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
@@ -353,7 +354,7 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     )
     assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
     played = answer(SCENARIO).run
-    shown = with_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
+    shown = under_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
     assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
     assert "GPUs limited to" not in energy_text(run["energy"])
     assert "has no effect" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
@@ -367,7 +368,10 @@ def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
         assert run.correlated[0] / run.rate[1] == pytest.approx(level.correlated.rate / level.rate.value)
         drawn = draw(replace(run, saving=Saving(3600.0, 1.0, 1.0, 1.0), planned=(0.0, 1.0)), 400)
         assert drawn.interruptions.mean() == pytest.approx(20.0, rel=0.05)
-    assert "0.02 /d per 8 GPUs" in weeks(rate="0.02 /d").notes[0]
+    own = weeks(rate="0.02 /d")
+    assert "0.02 /d per 8 GPUs" in own.notes[0]
+    assert "Closed form at the given rate" in goodput_text(goodput_document(own))
+    assert "Closed form at the middle rate" in goodput_text(goodput_document(weeks()))
 
 
 def test_intervals_of_other_rates_reach_the_draws() -> None:

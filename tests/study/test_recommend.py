@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import stallsim
 from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan
 from sim.api import recommend as stallsim_recommend
@@ -26,6 +27,7 @@ from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
 from sim.study.scenario import Scenario
 from sim.study.transient import SpotJob, draw_courses
+from sim.units import show
 
 NAMES = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p3.8xlarge-two-islands", "dgx-1-v100"]
 ASKED = Scenario("", "resnet18")
@@ -362,6 +364,52 @@ def test_a_power_cap_is_told_of_each_candidate(capsys: pytest.CaptureFixture[str
     assert rows[0]["power_cap"] == run and all(each["power_cap"] == run for each in found)
     assert rows[0]["step_time_s"] == run["step_time_s"] and all(each["step_time_s"] == run["step_time_s"] for each in found)
     assert rows[0]["energy"]["energy_per_sample_j"] == pytest.approx(run["energy_per_sample_j"])
+
+
+_LAYOUT = ["--nodes", "2", "--tp", "2", "--shard", "optimizer", "--batch", "1"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "workload", "cap", "options"),
+    [("p3.8xlarge", "resnet50", "200 W", ["--epochs", "3"]), ("hgx-h100", "llama-3.2-1b", "400 W", ["--tokens", "1B", *_LAYOUT])],
+)
+def test_a_run_under_a_power_cap_has_the_figures_of_a_comparison(
+    machine: str, workload: str, cap: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: the row of `compare`; the same names, and the same steps in text and Python."""
+    capped = [*options, "--power-cap", cap]
+    plain = _printed(["run", machine, workload, "--fast", *options], capsys)
+    run = _printed(["run", machine, workload, "--fast", "--store", "object-store", *capped], capsys)
+    row = _printed(["compare", workload, machine, *capped], capsys)["rows"][0]
+    for name in ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "stalls_s", "whole_job"):
+        assert run[name] == row[name] != plain[name], name
+    assert row["energy"].items() <= run["energy"].items() and run["energy"]["power_cap"] == row["power_cap"]
+    assert run["checkpoint"]["step_time_beside_s"] >= run["step_time_s"] and run["checkpoint"]["cost_s"] >= run["checkpoint"]["blocking_s"]
+    assert "without the power limit" in run["assumptions"][-1]
+    assert main(["run", machine, workload, "--fast", *capped]) == 0
+    assert f"step {show(run['step_time_s'], 'time')} " in capsys.readouterr().out
+
+
+def test_steps_in_python_are_those_under_a_power_cap() -> None:
+    """Oracle: the step of the figures of the cap itself."""
+    alone = stallsim.run("p3.8xlarge", "resnet50", power_cap="200 W")
+    laid = stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "parameters"}, power_cap="400 W")
+    for found in (alone, laid):
+        assert (
+            found.step_time
+            == found.document["energy"]["power_cap"]["step_time_s"]
+            > found.document["energy"]["power_cap"]["step_time_without_s"]
+        )
+        assert found.throughput == found.document["throughput_samples_per_s"]
+
+
+def test_checkpoints_of_a_layout_take_the_same_time_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: each of two nodes writes half to its own disk."""
+    job = ["--tokens", "10B", *_LAYOUT, "--set", "price.on_demand=10 USD/h", "--set", "node.storage.volume=gp2"]
+    run = _printed(["run", "hgx-h100", "llama-3.2-1b", *job], capsys)["whole_job"]["parts_s"]["checkpoints"]
+    row = _printed(["compare", "llama-3.2-1b", "hgx-h100", *job], capsys)["rows"][0]["whole_job"]["parts_s"]["checkpoints"]
+    asked = ["recommend", "llama-3.2-1b", "hgx-h100", *job, "--on-demand", "--budget-hours", "9999"]
+    assert run == row == _printed(asked, capsys)["candidates"][0]["parts_s"]["checkpoints"] > 0
 
 
 def test_carbon_is_of_a_named_grid_and_year(capsys: pytest.CaptureFixture[str]) -> None:

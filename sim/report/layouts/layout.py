@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
-from sim.analysis.whole_job import MachinePace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
@@ -24,12 +23,11 @@ from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, price_notes
-from sim.report.whole_job import whole_job_document, whole_job_text
+from sim.report.whole_job import job_of_run, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
 from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
-from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.training.layouts.loader import count_loading, readers_of
 from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import pluralized, show
@@ -94,7 +92,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
         "expected_error": expected_layout_error(run),
-        "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
+        "whole_job": None,
         "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": run.half_width,
@@ -105,19 +103,8 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
     }
+    document["whole_job"] = job_of_run(answer.plan, document, run.hardware, workload)
     return with_energy(document, run.hardware, workload)
-
-
-def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float | None) -> dict[str, Any] | None:
-    """Return the figures of the whole job, if one is requested: all epochs are equal, and each node writes its part of a checkpoint."""
-    if answer.plan is None:
-        return None
-    run, workload = answer.run, answer.run.workload
-    plan = in_epochs(answer.plan, run.global_batch, workload)
-    if answer.parts and plan.epochs:
-        epoch = math.fsum(part.time for part in answer.parts) / plan.epochs
-    pace = MachinePace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
-    return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
 
 def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:

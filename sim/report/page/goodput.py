@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.analysis.long_run import LOST_CATEGORIES
 from sim.report.energy import grid_words, power_cap_text
-from sim.report.goodput import NAMES, died_text, signed_points
+from sim.report.goodput import NAMES, died_text, rate_words, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turning_points
@@ -71,13 +71,18 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
+    rate = rate_words(figures.value("reliability"))
     rows: list[tuple[str, Child, Child]] = [
         ("Effective share", figures.format("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
         ("Interruptions", figures.format("interruptions", as_expected), _replaced(figures)),
         ("Days", figures.format("days", as_tenths), None),
         ("Cost", figures.format("cost_usd", as_money), "spares included"),
         ("Energy", figures.format("energy_kwh", as_energy), join(figures.format("co2_kg", as_carbon), " CO2")),
-        ("Closed form", figures.format("closed_form/effective_share", _per_cent), "at the middle rate, spares always ready"),
+        (
+            "Closed form",
+            figures.format("closed_form/effective_share", _per_cent),
+            f"at {rate}, spares always ready",
+        ),
     ]
     if figures.value("energy_per_sample_j") is not None:
         per_token = figures.value("energy_per_token_j") is not None
