@@ -61,7 +61,7 @@ _EXAMPLE: Final = {
     "fraction": "0.84",
 }
 
-_NUMBER: Final = r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMBER: Final = r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµμ%/][A-Za-z0-9%/]*|1/s)?\s*")
 
 _COMMON: Final = {
@@ -93,7 +93,8 @@ def example(dimension: str, usual: str = "") -> str:
 def parse(value: object, dimension: str, usual: str = "") -> float:
     """Return *value*, text such as ``25 Gbps``, in SI units of *dimension*; *usual* is an example for messages.
 
-    A fraction may also be a bare number. Raise UnitError for a missing, unknown or wrong unit, for nan and for infinity.
+    A fraction may also be a bare number, and thousands may be separated by commas, as they are shown. Raise UnitError for a missing,
+    unknown or wrong unit, for nan and for infinity.
     """
     if isinstance(value, str):
         return _parse_text(value, dimension, usual)
@@ -112,7 +113,7 @@ def _parse_text(text: str, dimension: str, usual: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted_units(dimension, usual)}")
-    number, unit = match.groups()
+    number, unit = match[1].replace(",", ""), match[2]
     if unit is None and dimension == "fraction":
         return _finite(float(number), text)
     if unit is None:
@@ -197,8 +198,8 @@ energy."""
 
 
 def pluralized(count: int, what: str) -> str:
-    """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
-    return f"{count} {what}{'s' * (count != 1)}"
+    """Return *count* of *what* in words: 1 GPU, 2,048 GPUs."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def axis_unit(seconds: Sequence[float]) -> tuple[str, float]:
@@ -220,7 +221,10 @@ def show(value: float, dimension: str, digits: int = 3) -> str:
 
 
 def rounded(number: float, digits: int = 3) -> str:
-    """Return *number* with *digits* significant digits, or all digits before the point; exponents only beyond 15 digits."""
+    """Return *number* with *digits* significant digits, or all digits before the point; exponents only beyond 15 digits.
+
+    Thousands are separated by commas.
+    """
     if 10 ** (digits - 1) <= abs(number) < 1e15:
-        return f"{number:.0f}"
-    return f"{number:.{digits}g}"
+        return f"{number:,.0f}"
+    return f"{number:,.{digits}g}"

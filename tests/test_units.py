@@ -32,6 +32,7 @@ MEANINGS = [
     ("4.1 GFLOP", "work", 4.1e9),
     ("2.7 GHz", "frequency", 2.7e9),
     ("3000 IOPS", "rate", 3000.0),
+    ("1,234.5 GB", "size", 1234.5e9),
     ("80 kIOPS", "rate", 80e3),
     ("5 1/s", "rate", 5.0),
     ("36 USD/h", "price", 0.01),
@@ -63,6 +64,7 @@ SIZES = "write for example '16 GiB' (units: B, KB, MB, GB, TB, KiB, MiB, GiB, Ti
 BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
 COMPLAINTS = [
     (3, "bandwidth", f"the number 3 has no unit; {BANDWIDTHS}"),
+    ("1,5 Gbps", "bandwidth", f"'1,5 Gbps' is not a bandwidth; {BANDWIDTHS}"),
     ("3", "bandwidth", f"'3' has no unit; {BANDWIDTHS}"),
     ("3 GB", "bandwidth", f"'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
     ("3 gbps", "bandwidth", f"unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth; {BANDWIDTHS}"),
@@ -114,9 +116,9 @@ SHOWN = [
     (1e-12, "time", "0.001 ns"),
     (4.2e-4, "time", "420 µs"),
     (5400.0, "time", "1.5 h"),
-    (1e7, "time", "2778 h"),
+    (1e7, "time", "2,778 h"),
     (24.48 / 3600, "price", "24.5 USD/h"),
-    (123456789.0, "rate", "123456789 /s"),
+    (123456789.0, "rate", "123,456,789 /s"),
     (-3e9, "size", "-3 GB"),
     (0.5, "fraction", "50%"),
 ]

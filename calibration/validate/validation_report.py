@@ -191,7 +191,7 @@ def _group_head(name: str) -> str:
 def _group_line(name: str, score: Mapping[str, Any]) -> str:
     before, after = score["zero_shot"], score["calibrated"]
     return (
-        f"{name[:38]:38} {score['points']:5}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
+        f"{name[:38]:38} {score['points']:5,}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
         f"  {percent(after['coverage']):>10}"
     )
 
@@ -235,9 +235,9 @@ def _line(name: str, score: Mapping[str, Any]) -> str:
     rules = " ".join(f"{percent(score[rule]['median']):>6}" for rule in BASELINES)
     exposed = after["exposed"]
     return (
-        f"{name[:38]:38} {after['points']:5}  {pair(score['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
+        f"{name[:38]:38} {after['points']:5,}  {pair(score['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
         f" {number(after['kendall_tau']):>6}  {rules}"
-        f"  {exposed['points']:>12} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
+        f"  {exposed['points']:>12,} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
     )
 
 

@@ -209,8 +209,8 @@ def _short_epoch(workload: Workload, ranks: int) -> Iterator[str]:
     step = ranks * training.batch * training.gradient_accumulation_steps
     if step > workload.dataset.samples:
         yield (
-            f"dataset.samples: an epoch of {workload.dataset.samples} samples is less than one step of {step} on {ranks} GPUs; results "
-            "are for full batches"
+            f"dataset.samples: an epoch of {workload.dataset.samples:,} samples is less than one step of {step:,} on {ranks:,} GPUs; "
+            "results are for full batches"
         )
 
 

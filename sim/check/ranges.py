@@ -25,7 +25,7 @@ from sim.spec.stream import Stream
 Bounds = tuple[str | float, str | float]
 """Inclusive lower and upper limit: quantities as they are written, or plain numbers."""
 
-_TRUNK: Final[Bounds] = ("10 Mbps", "100000 Tbps")
+_TRUNK: Final[Bounds] = ("10 Mbps", "100,000 Tbps")
 """Bounds of one or many links between switches."""
 
 RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
@@ -55,7 +55,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "nvls_cap": ("1 MB/s", "10 TB/s"),
         "flows": (1, 1024),
         "total_efficiency": (0.01, 1),
-        "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),
+        "cpu_time_per_byte": ("0 s/GB", "1,000 s/GB"),
     },
     hw.Cpu: {
         "clock": ("100 MHz", "10 GHz"),
@@ -75,19 +75,19 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "size": ("1 GB", "100 PB"),
         "bandwidth": ("1 MB/s", "10 TB/s"),
         "io_size": ("512 B", "1 GB"),
-        "baseline_iops": ("1 IOPS", "1000000000 IOPS"),
-        "max_iops": ("1 IOPS", "1000000000 IOPS"),
-        "burst_iops": ("1 IOPS", "1000000000 IOPS"),
+        "baseline_iops": ("1 IOPS", "1,000,000,000 IOPS"),
+        "max_iops": ("1 IOPS", "1,000,000,000 IOPS"),
+        "burst_iops": ("1 IOPS", "1,000,000,000 IOPS"),
         "iops_per_gib": (0, 1e6),
         "burst_credits": (0, 1e12),
         "latency": ("0 s", "10 s"),
         "count": (1, 1024),
     },
-    hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1000000000 IOPS")},
+    hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1,000,000,000 IOPS")},
     hw.Node: {"gpu_count": (0, 1024)},
     hw.Group: {"count": (1, 100_000)},
-    hw.Prices: {"on_demand": ("0.001 USD/h", "1000 USD/h"), "spot": ("0.001 USD/h", "1000 USD/h")},
-    hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100000 Tbps")},
+    hw.Prices: {"on_demand": ("0.001 USD/h", "1,000 USD/h"), "spot": ("0.001 USD/h", "1,000 USD/h")},
+    hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100,000 Tbps")},
     LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},
     Pods: {"leaves": (1, 10_000), "oversubscription": (1, 1000)},
     Dragonfly: {
@@ -125,7 +125,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "count": (1, 10_000),
         "chunk": ("1 B", "1 GB"),
         "update_cpu": ("0 s", "1 s"),
-        "byte_cpu": ("0 s/GB", "1000 s/GB"),
+        "byte_cpu": ("0 s/GB", "1,000 s/GB"),
         "racks": (1, 1000),
     },
     Stack: {
@@ -147,14 +147,14 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "control_latency": ("0 s", "1 s"),
         "request_time": ("0 s", "1 s"),
     },
-    reliability.Quantile: {"time": ("0 s", "10000 d")},
-    reliability.NewFleet: {"within": ("1 h", "1000 d")},
+    reliability.Quantile: {"time": ("0 s", "10,000 d")},
+    reliability.NewFleet: {"within": ("1 h", "1,000 d")},
     reliability.Repeats: {"after": ("1 s", "100 d")},
     reliability.FaultCause: {"detection": ("0 s", "100 d"), "localisation": ("0 s", "100 d")},
     reliability.Correlated: {"repair": ("0 s", "100 d"), "nodes": (2, 100_000)},
     reliability.SlowNodes: {"factor": (1, 100), "duration": ("0 s", "100 d")},
     reliability.Reliability: {"spread_of_nodes": (0.01, 1e6), "gpus_per_node": (1, 1024)},
-    Store: {"bandwidth": ("1 MB/s", "1 PB/s"), "per_writer": ("1 MB/s", "1 TB/s"), "size": ("1 GB", "1000 PB")},
+    Store: {"bandwidth": ("1 MB/s", "1 PB/s"), "per_writer": ("1 MB/s", "1 TB/s"), "size": ("1 GB", "1,000 PB")},
     GpuPower: {"compute": (0.05, 2), "waiting": (0.01, 2), "idle": (0.01, 1)},
     PowerModel: {"pue": (1, 5), "pue_interval": (1, 5), "host_gpus": (1, 1024)},
     Compression: {"density": (1e-9, 1), "rank": (1, 100_000)},
@@ -168,13 +168,13 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
     "work": ("0 FLOP", "1 EFLOP"),
     "compute rate": ("1 MFLOP/s", "1 EFLOP/s"),
     "frequency": ("1 Hz", "100 GHz"),
-    "rate": ("0.001 /s", "1000000000000 /s"),
-    "price": ("0 USD/h", "1000 USD/h"),
-    "money": ("0 USD", "1000000000 USD"),
+    "rate": ("0.001 /s", "1,000,000,000,000 /s"),
+    "price": ("0 USD/h", "1,000 USD/h"),
+    "money": ("0 USD", "1,000,000,000 USD"),
     "power": ("0 W", "1 MW"),
     "failure rate": ("0 /d", "100 /d"),
-    "carbon intensity": ("0 g/kWh", "3000 g/kWh"),
-    "time per byte": ("0 s/GB", "1000 s/GB"),
+    "carbon intensity": ("0 g/kWh", "3,000 g/kWh"),
+    "time per byte": ("0 s/GB", "1,000 s/GB"),
     "fraction": (0, 1000),
 }
 
@@ -207,7 +207,7 @@ def _sentence(number: float, bounds: Bounds, dimension: str) -> str:
 
 
 def _bound(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}" if value < 1e5 or value >= 1e9 else f"{value:.0f}"
+    return value if isinstance(value, str) else f"{value:,g}" if value < 1e5 or value >= 1e9 else f"{value:,.0f}"
 
 
 @lru_cache(maxsize=256)

@@ -64,8 +64,8 @@ def _reason(profile: Profile, stall: str, cause: Cause) -> str:
     job, (fewer, more) = profile.real.jobs[0].job, (profile.one_gpu.jobs[0].job.ranks, profile.synthetic.jobs[0].job.ranks)
     if stall == "interconnect" and more > fewer:
         return {
-            Cause.COPY: f"{more} GPUs copy at once, not {fewer}",
-            Cause.STRAGGLER: f"the slowest of {more} ranks, not of {fewer}",
+            Cause.COPY: f"{more:,} GPUs copy at once, not {fewer:,}",
+            Cause.STRAGGLER: f"the slowest of {more:,} ranks, not of {fewer:,}",
             Cause.COMPUTE: "gradients are copied to and from buckets, and exchanged while kernels run",
         }.get(cause, "")
     jitter = job.workload.input.jitter

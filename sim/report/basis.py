@@ -49,7 +49,7 @@ def merged_basis(documents: Sequence[JsonDocument]) -> dict[str, Any]:
 def machine_label(document: JsonDocument) -> str:
     """Return the machine's name in a run's *document*, with the number of nodes if there are several."""
     nodes = document["nodes"]
-    return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes} nodes"
+    return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes:,} nodes"
 
 
 def merged_by_machine(texts: Mapping[str, Sequence[str]]) -> list[str]:

@@ -150,7 +150,7 @@ def collective_plot(table: Table) -> Picture:
 
 
 def _title(table: Table) -> str:
-    nodes = f"{table.nodes} node{'s' * (table.nodes > 1)}"
+    nodes = pluralized(table.nodes, "node")
     if table.group is None:
         return f"{table.op} on {table.hardware}: {pluralized(table.ranks, 'GPU')} on {nodes}"
     axes = axes_text(table.group.axes)

@@ -36,7 +36,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     if not errors:
         return None
     beyond = unmatched + [
-        f"{value} {noun}, measured up to {most}"
+        f"{value:,} {noun}, measured up to {most:,}"
         for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
         if value > (most := max(group[key] for group in errors.values()))
     ]

@@ -17,7 +17,7 @@ from sim.report.table import rate_text
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import axis_unit, rounded, show
+from sim.units import axis_unit, pluralized, rounded, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ def comparison_text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
-        count = f"{len(rows)} machine{'s' * (len(rows) > 1)}"
+        count = pluralized(len(rows), "machine")
         lines = [
             f"{document['workload']}: {count}",
             "",
@@ -208,7 +208,7 @@ def group_by_text(texts: Iterable[tuple[str, str]], most: int = NAMED) -> list[s
 def cannot_run(failed: Mapping[str, Any]) -> str:
     """Return why a machine cannot run the workload, with its name, and its number of nodes if it is more than one."""
     problem = str(failed["problem"])
-    machine = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
+    machine = failed["hardware"] + (f", {failed['nodes']:,} nodes" if (failed["nodes"] or 1) > 1 else "")
     named = problem.startswith((f"{machine}:", f"{machine} "))
     return problem if named else f"{machine}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
@@ -227,8 +227,8 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
         "*" if row["pareto"] else "",
         row["hardware"],
         row["provider"],
-        str(row["nodes"]),
-        str(row["gpus"]),
+        f"{row['nodes']:,}",
+        f"{row['gpus']:,}",
         rate_text(row[rate]),
         *(epoch if of_epoch else ()),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
@@ -281,12 +281,12 @@ def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _at(row: Mapping[str, Any]) -> str:
-    return str(row["hardware"]) if row["nodes"] == 1 else f"{row['hardware']} on {row['nodes']} nodes"
+    return str(row["hardware"]) if row["nodes"] == 1 else f"{row['hardware']} on {row['nodes']:,} nodes"
 
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     cost = job["cost_usd"]
-    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
+    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:,.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
 class AxisQuantity(NamedTuple):

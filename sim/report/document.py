@@ -24,7 +24,7 @@ from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
 from sim.training.server_plan import ServerPlan
-from sim.units import show
+from sim.units import pluralized, show
 
 SCHEMA = 1
 
@@ -170,12 +170,12 @@ def _charged(run: Run, number: int) -> list[str]:
     own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
         sentences.append(
-            f"jobs share the price of a node in proportion to their GPUs on it: this job has {own_gpus} of the {total} GPUs in use"
+            f"jobs share the price of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} GPUs in use"
         )
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:
-        sentences.append(f"{idle} node{'s' * (idle > 1)} without a job {'are' if idle > 1 else 'is'} not paid for")
+        sentences.append(f"{pluralized(idle, 'node')} without a job {'are' if idle > 1 else 'is'} not paid for")
     return sentences
 
 

@@ -120,7 +120,7 @@ def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
-    which = f"all {errors['points']} measured runs" if name == EVERYTHING else f"{errors['points']} measured runs on {name}"
+    which = f"all {errors['points']:,} measured runs" if name == EVERYTHING else f"{errors['points']:,} measured runs on {name}"
     step = {"low": errors["low"], "high": errors["high"]}
     return {
         "median": errors["median"],
@@ -137,7 +137,7 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     A short step mostly waits for the host, which takes only a small part of the measured steps.
     """
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), errors["most_nodes"]), ("GPUs", job.ranks, errors["most_gpus"]))
-    beyond = [f"{value} {noun}, measured up to {most}" for noun, value, most in sizes if value > most]
+    beyond = [f"{value:,} {noun}, measured up to {most:,}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
         beyond.append(f"no measured run of {family}")

@@ -268,7 +268,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
     unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
-    lines += [f"    {name:30} {seconds / span:8.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
+    lines += [f"    {name:30} {seconds / span:8,.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
@@ -316,7 +316,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of the table of outcomes."""
     shown: Sequence[tuple[str, str, float, str]] = (
         ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
-        _length(document), ("interruptions", "interruptions", 1.0, ".0f" if document["interruptions"] >= 10 else ".2g"),
+        _length(document), ("interruptions", "interruptions", 1.0, ",.0f" if document["interruptions"] >= 10 else ".2g"),
         ("cost_usd", "cost, USD", 1.0, ",.0f" if (document["cost_usd"] or 0.0) >= 100 else ",.2f"),
         _sized(document, "energy_kwh", "energy", ("kWh", "MWh")), _sized(document, "co2_kg", "CO2", ("kg", "t")),
     )  # fmt: skip
@@ -333,7 +333,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _length(document: Mapping[str, Any]) -> tuple[str, str, float, str]:
-    return ("days", "days", 1.0, ".2f") if document["days"] >= 1 else ("days", "hours", 24.0, ".2f")
+    return ("days", "days", 1.0, ",.2f") if document["days"] >= 1 else ("days", "hours", 24.0, ",.2f")
 
 
 def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, str]) -> tuple[str, str, float, str]:

@@ -68,9 +68,14 @@ def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
 def _quantity(key: str, value: float, dimension: str) -> str:
     """Return *value* in its usual unit: bits/s on networks, binary units such as GiB for a size if that text is shorter."""
     if dimension == "bandwidth" and (".nic." in key or key.startswith("fabric.")):
-        return show(value, "bit rate", DIGITS)
-    spellings = [show(value, name, DIGITS) for name in ((dimension, "binary size") if dimension == "size" else (dimension,))]
+        return _plain(value, "bit rate")
+    spellings = [_plain(value, name) for name in ((dimension, "binary size") if dimension == "size" else (dimension,))]
     return min(spellings, key=len)
+
+
+def _plain(value: float, dimension: str) -> str:
+    """Return *value* as text without separators of thousands."""
+    return show(value, dimension, DIGITS).replace(",", "")
 
 
 @cache

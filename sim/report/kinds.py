@@ -20,7 +20,7 @@ def gpus_text(run: Run, number: int) -> str:
         for job, gpus in slot.lent_gpus:
             if job == number:
                 counts[slot.node.gpu.name] += slot.count * len(gpus)
-    return " + ".join(f"{count} x {name}" for name, count in counts.items())
+    return " + ".join(f"{count:,} x {name}" for name, count in counts.items())
 
 
 def batch_text(document: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from sim.study.plan.sensitivity import SHARE, ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowdown_by_store
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, pluralized, show
+from sim.units import any_of, pluralized, rounded, show
 
 SCHEMA: Final = 1
 PARTS: Final[Mapping[str, str]] = {
@@ -287,7 +287,7 @@ def _flip(flip: Flip, within: float) -> dict[str, Any]:
 def _assumptions(plan: LayoutPlan) -> list[str]:
     named = plan.question.scenario.global_batch is not None
     texts = [
-        f"the global batch is {plan.global_batch} samples in every layout"
+        f"the global batch is {plan.global_batch:,} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         _batches_text(plan),
         "bounds assume steps without contention, and the expected variation between ranks",
@@ -336,7 +336,7 @@ def _grid(run: LayoutRun) -> GridIntensity:
 def _batches_text(plan: LayoutPlan) -> str:
     """Return how to read the batches in a layout's name, with the best layout as an example."""
     best = plan.tally.outcomes[0].placed_layout.candidate
-    each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {pluralized(best.batch, 'sample')}"
+    each = f"{best.micro_batches:,} micro-batch{'es' * (best.micro_batches != 1)} of {pluralized(best.batch, 'sample')}"
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
     chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
@@ -354,8 +354,8 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if plan.layouts[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens assume that all steps are like this" if plan.tokens is not None else ""
         texts.append(
-            f"planned for the workload's own steps, global batch {plan.global_batch} of {plan.sequence or 0:,} tokens each{counted_alike}: "
-            "'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining separately"
+            f"planned for the workload's own steps, global batch {plan.global_batch:,} of {plan.sequence or 0:,} tokens each"
+            f"{counted_alike}: 'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining separately"
         )
     others = {sentence for outcome in plan.tally.outcomes[1:] for sentence in not_validated(outcome.run)}
     texts += sorted(others - {*not_validated(plan.tally.outcomes[0].run)})  # the verdict has those of the best
@@ -367,10 +367,10 @@ def _warnings(plan: LayoutPlan) -> list[str]:
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     """Return *document* as text for a terminal, with at most *shown* layouts."""
-    gpus, nodes = (any_of(document[key]) for key in ("gpus", "nodes"))
+    gpus, nodes = (any_of([f"{count:,}" for count in document[key]]) for key in ("gpus", "nodes"))
     lines = [
         f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
-        f"global batch {document['global_batch']}",
+        f"global batch {document['global_batch']:,}",
         f"  {document['verdict']}",
         "",
         f"  {document['candidates']:,} layouts: {document['infeasible']:,} cannot fit, "
@@ -406,8 +406,8 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     """Return a sentence on the job with failures."""
     low, high = weeks["interval95"]["days"]
     return (
-        f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of simulated runs), "
-        f"{100 * weeks['effective_share']:.1f}% effective, {weeks['interruptions']:.3g} interruptions; failure rate "
+        f"With failures: {rounded(weeks['days'])} days ({rounded(low)} to {rounded(high)} in 95% of simulated runs), "
+        f"{100 * weeks['effective_share']:.1f}% effective, {rounded(weeks['interruptions'])} interruptions; failure rate "
         f"'{weeks['reliability']['level']}' (--reliability), {pluralized(weeks['spares'], 'spare node')} (--spares)"
     )
 

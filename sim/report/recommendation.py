@@ -14,7 +14,7 @@ from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
-from sim.units import axis_unit, show
+from sim.units import axis_unit, pluralized, show
 
 SHOWN = 10
 """Maximum number of candidates in the table; JSON has them all."""
@@ -127,7 +127,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
     count = len(left_out)
     return [
         "",
-        f"{count} machine{'s' * (count > 1)} left out: no price, or the job cannot run there (--json shows the reasons)",
+        f"{pluralized(count, 'machine')} left out: no price, or the job cannot run there (--json shows the reasons)",
     ]
 
 
@@ -153,13 +153,13 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
         return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
-    above = f"{over:.1f} times the budget" if over >= 2 else f"{100 * (over - 1):.2g}% over budget"
+    above = f"{over:,.1f} times the budget" if over >= 2 else f"{100 * (over - 1):.2g}% over budget"
     return f"Nothing meets {limit} for {workload}; closest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
 
 
 def _named(candidate: dict[str, Any]) -> str:
     qualifiers = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
-    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(qualifiers)})"
+    return f"{candidate['nodes']:,} x {candidate['hardware']} ({', '.join(qualifiers)})"
 
 
 def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, str], str]) -> list[str]:
@@ -167,9 +167,9 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
         "*" if candidate["within_budget"] else "",
         candidate["hardware"],
         candidate["provider"],
-        str(candidate["nodes"]),
+        f"{candidate['nodes']:,}",
         candidate["market"].replace("_", "-"),
-        f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
+        f"{candidate['epochs']:,.1f}" if by_time else show(candidate["total_time_s"], "time"),
         f"{candidate['total_cost_usd']:,.2f}",
         day_cell(days.get((candidate["hardware"], candidate["market"]), "")),
     ]

@@ -77,7 +77,7 @@ def spot_text(document: dict[str, Any]) -> str:
     spot, on_demand, checkpoint = document["spot"], document["on_demand"], document["checkpoint"]
     time, cost = spot["time_s"], spot["cost_usd"]
     gpus = pluralized(document["gpus"], "GPU")
-    head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({gpus}), {document['stack']}"
+    head = f"{document['workload']} on {document['workers']:,} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
         ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:,.2f}"],
         ["  median", show(time["p50"], "time"), f"{cost['p50']:,.2f}"],
@@ -93,7 +93,7 @@ def spot_text(document: dict[str, Any]) -> str:
     lost = show(spot["lost_s"], "time")
     lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
-    lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in total, {each} each).")
+    lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']:,} in total, {each} each).")
     return "\n".join([*lines, *(f"  - {note}" for note in [*document["notes"], *price_lines(document["prices"])])])
 
 

@@ -145,13 +145,14 @@ def profile_plot(document: dict[str, Any]) -> Picture:
 
 def profile_text(profile: Profile, document: dict[str, Any]) -> str:
     """Return *document* of *profile* as tables of text."""
-    gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
+    gpus = pluralized(document["gpus"], "GPU")
     head = (
         f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {gpus}, "
-        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{pluralized(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, "
+        f"{pluralized(document['steps_per_epoch'], 'step')} per epoch"
     )
     runs = [
-        [title, f"{run['nodes']} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]
+        [title, f"{run['nodes']:,} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]
         for key, title in RUNS.items()
         if (run := document["runs"][key]) is not None
     ]

@@ -15,7 +15,7 @@ from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.whole_job import long_time, tokens_text, whole_job_text
 from sim.simulate import Run
-from sim.units import show
+from sim.units import pluralized, rounded, show
 
 BAR = 40
 """Characters of a full bar."""
@@ -28,7 +28,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
-        f"{document.get('placement') or _nodes(document['nodes'])}, {batch_text(document)}, "
+        f"{document.get('placement') or pluralized(document['nodes'], 'node')}, {batch_text(document)}, "
         f"{document['precision']}, {document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]
@@ -83,10 +83,6 @@ def _tightest_gpu_text(run: Run, number: int) -> str:
     """Return the kind of GPU on which memory is tightest, if the job has several kinds."""
     several = len({node.gpu.name for node in run.nodes(number)}) > 1
     return f", on {tightest_gpu(run, number).name}" if several else ""
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count > 1)}"
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -172,15 +168,15 @@ def _scaling_row(row: Mapping[str, Any], base: float, with_job: bool) -> str:
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
     job = _job_cells(row["whole_job"]) if with_job else ""
     return (
-        f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {rate_text(row['throughput_samples_per_s']):>12} "
+        f"{row['nodes']:>6,} {row['gpus']:>6,} {show(row['step_time_s'], 'time'):>10} {rate_text(row['throughput_samples_per_s']):>12} "
         f"{efficiency:>9.1f}% {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f}%"
     )
 
 
 def _job_cells(job: Mapping[str, Any]) -> str:
     cost = "-" if job["cost_usd"] is None else f"{job['cost_usd']:,.2f}"
-    return f" {show(job['time_s'], 'time'):>10} {cost:>10} {job['epochs']:>8.4g}"
+    return f" {show(job['time_s'], 'time'):>10} {cost:>10} {rounded(job['epochs'], 4):>8}"
 
 
 def _infeasible_row(row: Mapping[str, Any]) -> str:
-    return f"{row['nodes']:>6} {row['gpus']:>6}  {row['infeasible_briefly']}"
+    return f"{row['nodes']:>6,} {row['gpus']:>6,}  {row['infeasible_briefly']}"

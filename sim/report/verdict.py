@@ -139,7 +139,7 @@ def _broadcast(job: JobRun) -> str:
     waited, latency = show(sum(row.seconds for row in rows), "time"), rows[0].resource.removesuffix(OF_BROADCAST)
     return (
         f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} per step, {latency} "
-        f"over {job.job.ranks} GPUs; turning that off (--set training.stack.broadcast_buffers=false)"
+        f"over {job.job.ranks:,} GPUs; turning that off (--set training.stack.broadcast_buffers=false)"
     )
 
 
@@ -219,7 +219,7 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
     if resource == "decode" or where == "GPU decode":
         return f"Prep: decoding on the GPUs during training allows {delivered}"
     threads = loader.num_workers if loader.loader == "pytorch" else loader.num_threads
-    hands = f"{threads * job.job.ranks} {'workers' if loader.loader == 'pytorch' else 'DALI threads'}"
+    hands = f"{threads * job.job.ranks:,} {'workers' if loader.loader == 'pytorch' else 'DALI threads'}"
     text = f"CPU prep: {hands} deliver {delivered}"
     if bottleneck is None:
         return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
@@ -323,7 +323,7 @@ def _servers(servers: Servers, asynchronous: bool) -> str:
     )
     place = "hosts of role server" if servers.placement == "group" else "worker nodes"
     pace = "workers run independently" if asynchronous else "workers run in step"
-    return f"{servers.count} parameter server{'s' * (servers.count > 1)} on {place}, {shared}; {pace}; the servers run the optimizer"
+    return f"{pluralized(servers.count, 'parameter server')} on {place}, {shared}; {pace}; the servers run the optimizer"
 
 
 def warnings(run: Run, number: int = 0) -> list[str]:
@@ -339,7 +339,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
         sentences.append(_drawn(job.warm, run.seed))
     if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
         sentences.append(
-            f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
+            f"a warm epoch has {pluralized(job.warm.steps, 'step')}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step exclude that"
         )
     return sentences + choice_warnings(run, number)
@@ -358,8 +358,8 @@ def moment_warning(bottleneck: Bottleneck) -> list[str]:
 
 def _drawn(epoch: Epoch, seed: int) -> str:
     """Return a sentence on the uncertainty of the mean of randomly drawn steps."""
-    drawn = min(epoch.drawn_steps, epoch.steps)
-    return f"steps are drawn at random (seed {seed}): {drawn} of {epoch.steps} in the warm epoch, {_within(epoch)}"
+    drawn = f"{min(epoch.drawn_steps, epoch.steps):,} of {epoch.steps:,} in the warm epoch"
+    return f"steps are drawn at random (seed {seed}): {drawn}, {_within(epoch)}"
 
 
 def _within(epoch: Epoch) -> str:

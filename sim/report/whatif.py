@@ -150,7 +150,7 @@ def _head(document: dict[str, Any]) -> str:
     cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
     money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:,.2f}/h"
     return (
-        f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
+        f"{document['workload']} on {document['hardware']}, {pluralized(nodes, 'node')}, {pluralized(gpus, 'GPU')}, "
         f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
         f"epoch {show(document['epoch_time_s'], 'time')}{money}"
     )
@@ -159,7 +159,7 @@ def _head(document: dict[str, Any]) -> str:
 def machine_lines(document: Mapping[str, Any]) -> list[str]:
     """Return lines on the machines with faster GPUs, with the step time and the cost per epoch there."""
     machines = [
-        f"{one['hardware']} ({one['gpus']} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
+        f"{one['hardware']} ({one['gpus']:,} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
         f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} per epoch at ${one['price_usd_per_h']:,.2f}/h"
         for one in document["faster_machines"]
     ]

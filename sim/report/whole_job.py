@@ -51,7 +51,7 @@ def long_time(seconds: float) -> str:
 def tokens_text(tokens: float) -> str:
     """Return a number of tokens as text."""
     unit, name = next(((unit, name) for unit, name in _THOUSANDS if tokens >= unit), (1.0, ""))
-    return f"{tokens / unit:.6g} {name}tokens"
+    return f"{tokens / unit:,.6g} {name}tokens"
 
 
 _THOUSANDS = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "))
@@ -59,7 +59,7 @@ _THOUSANDS = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "))
 
 def epochs_text(epochs: float) -> str:
     """Return a number of epochs as text: whole numbers without decimals, others with one, or two digits if below 1."""
-    number = f"{epochs:.0f}" if abs(epochs - round(epochs)) < 1e-9 else f"{epochs:.1f}" if epochs >= 1 else f"{epochs:.2g}"
+    number = f"{epochs:,.0f}" if abs(epochs - round(epochs)) < 1e-9 else f"{epochs:,.1f}" if epochs >= 1 else f"{epochs:.2g}"
     return f"{number} epoch{'s' * (number != '1')}"
 
 

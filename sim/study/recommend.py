@@ -381,7 +381,8 @@ def _node_notes(rows: Sequence[ComparedMachine]) -> list[str]:
     counts = sorted({row.nodes for row in rows if row.nodes is not None})
     if not counts:
         return []
-    listed = " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
+    written = [f"{count:,}" for count in counts]
+    listed = " and ".join(filter(None, (", ".join(written[:-1]), written[-1])))
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other counts"]
 
 
@@ -394,7 +395,7 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
         most = max((row.nodes or 1 for row in rows), default=1)
         usual_batch, of_gpus = usual_global_batch(scenario, most), usual_global_batch(scenario)
         gpus = GPUS if usual_batch == of_gpus else GPUS * most
-        usual = f", the workload's own on {gpus} GPUs" if global_batch == usual_batch else ""
+        usual = f", the workload's own on {gpus:,} GPUs" if global_batch == usual_batch else ""
         return (
             f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); --global-batch N sets "
             "another, --batch N sets the batch per GPU instead"
@@ -409,7 +410,7 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
 
 
 def _named(candidate: Candidate) -> str:
-    return f"{candidate.hardware} ({candidate.nodes} node{'s' * (candidate.nodes > 1)}, {candidate.market.replace('_', '-')})"
+    return f"{candidate.hardware} ({pluralized(candidate.nodes, 'node')}, {candidate.market.replace('_', '-')})"
 
 
 def _spot_note(best: Candidate, mean: float | None) -> str:

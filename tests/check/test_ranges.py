@@ -16,24 +16,24 @@ def hardware_problems(*overrides: str) -> list[str]:
 
 
 SLIPS = {
-    "node.gpu.memory=80000000000 GiB": "85899346 TB is implausible; write 1 GB to 10 TB",  # Calculon's a100_80e.json
+    "node.gpu.memory=80000000000 GiB": "85,899,346 TB is implausible; write 1 GB to 10 TB",  # Calculon's a100_80e.json
     "node.gpu.memory=16 MiB": "16.8 MB is implausible; write 1 GB to 10 TB",
     "node.gpu.memory_bandwidth=900 MB/s": "900 MB/s is implausible; write 1 GB/s to 100 TB/s",
-    "node.gpu.memory_bandwidth=900 PB/s": "900000 TB/s is implausible; write 1 GB/s to 100 TB/s",
-    "node.gpu.peak.fp32=15.7 EFLOP/s": "15700 PFLOP/s is implausible; write 1 GFLOP/s to 100 PFLOP/s",
+    "node.gpu.memory_bandwidth=900 PB/s": "900,000 TB/s is implausible; write 1 GB/s to 100 TB/s",
+    "node.gpu.peak.fp32=15.7 EFLOP/s": "15,700 PFLOP/s is implausible; write 1 GFLOP/s to 100 PFLOP/s",
     "node.gpu.kernel_time=5 s": "5 s is implausible; write 0 s to 10 ms",
     "node.gpu.memory_efficiency=0": "0 is implausible; write 0.01 to 1",
     "node.topology.pcie.bandwidth=16 B/s": "16 B/s is implausible; write 1 MB/s to 10 TB/s",
-    "node.topology.nvlink.pairs.0-1=5000": "5000 is implausible; write 1 to 100",
+    "node.topology.nvlink.pairs.0-1=5000": "5,000 is implausible; write 1 to 100",
     "node.nic.bandwidth=25 bps": "3.12 B/s is implausible; write 10 Mbps to 10 Tbps",
     "node.nic.transport.hop_latency=30 s": "30 s is implausible; write 0 s to 1 s",
     "node.host.memory=488 TiB": "537 TB is implausible; write 1 GiB to 64 TiB",
     "node.host.cpu.clock=2.7 Hz": "2.7 Hz is implausible; write 100 MHz to 10 GHz",
     "node.storage.volume.size=1 KB": "1 KB is implausible; write 1 GB to 100 PB",
     "node.storage.volume.burst_credits=1.0e+30": "1e+30 is implausible; write 0 to 1e+12",
-    "price.on_demand=24480 USD/h": "24480 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
-    "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
-    "groups.0.count=9999999": "9999999 is implausible; write 1 to 100000",
+    "price.on_demand=24480 USD/h": "24,480 USD/h is implausible; write 0.001 USD/h to 1,000 USD/h",
+    "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 1,000 USD/h",
+    "groups.0.count=9999999": "9,999,999 is implausible; write 1 to 100,000",
 }
 
 
@@ -48,7 +48,7 @@ def test_workloads_have_bounds_too() -> None:
     loaded = load_workload("toy-job", ["dataset.prep=5 h", "model.layers.0.forward=99 EFLOP", "training.stack.launch_cpu=10 s"])
     assert check_workload(loaded.spec, loaded.document) == [
         "--set dataset.prep=5 h: 5 h is implausible; write 0 s to 1 h",
-        "--set model.layers.0.forward=99 EFLOP: 99000000 TFLOP is implausible; write 0 FLOP to 10 PFLOP",
+        "--set model.layers.0.forward=99 EFLOP: 99,000,000 TFLOP is implausible; write 0 FLOP to 10 PFLOP",
         "--set training.stack.launch_cpu=10 s: 10 s is implausible; write 0 s to 100 ms",
     ]
 

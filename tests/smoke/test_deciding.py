@@ -20,7 +20,7 @@ def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["runs"]["twin_synthetic"]["hardware"] == "p3.8xlarge"
     assert main(["profile", "p3.16xlarge", "resnet18"]) == 0
     text = capsys.readouterr().out
-    assert f"{document['steps_per_epoch']} steps per epoch" in text
+    assert f"{document['steps_per_epoch']:,} steps per epoch" in text
     assert "RUN3  real data, warm page cache" in text
 
 

@@ -180,7 +180,7 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
     if busy[longest] - mean > NOTEWORTHY * run.step_time:
         return f"{share}; stages are unequal: stage {longest} computes {100 * (busy[longest] / mean - 1):.0f}% longer than the mean stage."
     stages, steps = run.mesh.stages, run.layout.micro_batches
-    each = f"{steps} micro-batch{'es' * (steps != 1)}"
+    each = f"{steps:,} micro-batch{'es' * (steps != 1)}"
     if run.layout.schedule not in SLOTTED:
         return f"{share} with {stages} stages and {each} ({run.layout.schedule}); more micro-batches shrink it."
     slots = stages - 1 + steps * run.mesh.parallel.chunks
@@ -299,12 +299,12 @@ def layout_name(document: Mapping[str, Any]) -> str:
 def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = False) -> str:
     """Return *document* of *run* as text for a terminal; *verbose* adds every resource that was waited for."""
     gpu, step = run.node.gpu, document["step_time_s"]
-    nodes = f"{document['nodes']} node{'s' * (document['nodes'] > 1)}"
-    micro = f"{document['micro_batches']} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']}"
+    nodes = pluralized(document["nodes"], "node")
+    micro = f"{document['micro_batches']:,} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']:,}"
     lines = [
-        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {gpu.name}, {nodes}, {document['precision']}, "
+        f"{document['workload']} on {document['hardware']}: {document['gpus']:,} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",
-        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']}",
+        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']:,}",
         "",
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",
@@ -368,13 +368,13 @@ def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}  largest wait"]
     for row in rows:
         if "infeasible" in row:
-            lines.append(f"{row['nodes']:>6} {row['gpus']:>6}  {row['infeasible_briefly']}")
+            lines.append(f"{row['nodes']:>6,} {row['gpus']:>6,}  {row['infeasible_briefly']}")
             continue
         wait = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
         total = row["tokens_per_s"] or row["throughput_samples_per_s"]
         used = row["model_flops_utilization"]
         lines.append(
-            f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {total:>14,.0f} {total / row['gpus']:>10,.0f} "
+            f"{row['nodes']:>6,} {row['gpus']:>6,} {show(row['step_time_s'], 'time'):>10} {total:>14,.0f} {total / row['gpus']:>10,.0f} "
             f"{'-' if used is None else f'{100 * used:.1f}%':>7}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
         )
     return "\n".join(lines)

@@ -67,7 +67,7 @@ def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unme
     if name is None:
         return None
     errors = validated[name]
-    beyond = [*unmeasured_features, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
+    beyond = [*unmeasured_features, *([f"{gpus:,} GPUs, measured up to {errors['most_gpus']:,}"] if gpus > errors["most_gpus"] else [])]
     if name in names[2:]:
         beyond.append(f"no measured {kind} layout on {gpu}")
     return _answer(name, errors, beyond, similar=not unmeasured_features)
@@ -75,7 +75,7 @@ def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unme
 
 def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bool) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
-    runs = f"{errors['points']} {'similar ' if similar else ''}measured training runs"
+    runs = f"{errors['points']:,} {'similar ' if similar else ''}measured training runs"
     rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {

@@ -41,7 +41,7 @@ def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:
 def machine_label(row: Figures) -> str:
     """Return the machine of *row*, with the number of nodes if there are several."""
     nodes = row.value("nodes")
-    return str(row.value("hardware")) if nodes == 1 else f"{row.value('hardware')}, {nodes} nodes"
+    return str(row.value("hardware")) if nodes == 1 else f"{row.value('hardware')}, {nodes:,} nodes"
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:

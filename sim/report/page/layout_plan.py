@@ -27,8 +27,8 @@ def plan_page(document: Mapping[str, Any]) -> str:
     count = min(SHOWN, len(document["layouts"]))
     rows = [figures.subfigures(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
-    gpus = any_of(document["gpus"])
-    set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
+    gpus = any_of([f"{count:,}" for count in document["gpus"]])
+    set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']:,}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), note_box("Warnings", document["warnings"]))
     more = {
         place: figures.subfigures(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count

@@ -109,7 +109,7 @@ class _Job:
             (
                 "Samples per second",
                 figures.format("throughput_samples_per_s", as_number),
-                f"total of {gpus} GPUs" if gpus > 1 else "one GPU",
+                f"total of {gpus:,} GPUs" if gpus > 1 else "one GPU",
             ),
             ("Epoch" if tokens is None else f"Epoch of {tokens_text(tokens)}", figures.format("epoch_time_s", as_time), epoch),
             ("First epoch", figures.format("first_epoch/epoch_time_s", as_time), figures.format("first_epoch/cost_usd", as_money)),
