@@ -351,10 +351,16 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     if not micro:
         micro = 1
         assumed.append("micro_batch 1")
-    micro = max(1, min(micro, round(batch / data)))
-    if micro * data > batch:
+    if data > batch:
         raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
-    return micro, max(1, round(batch / (data * micro)))
+    of_rank = int(batch / data)
+    if micro > of_rank:
+        assumed.append(f"micro_batch {of_rank}, as global_batch {batch:g} over dp {data} leaves it: the row says {micro}")
+        micro = of_rank
+    micro_batches = max(1, round(batch / (data * micro)))
+    if (taken := micro_batches * micro * data) != batch:
+        assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}: the row says {batch:g}")
+    return micro, micro_batches
 
 
 def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
