@@ -75,5 +75,6 @@ def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: 
     shown = capsys.readouterr()
     assert not shown.out and not out.exists()
     assert "no row can be predicted:" in shown.err
-    for reason in ("runs.csv:2 (Llama 3.1 8B): no description of the GPU 'H10O'; did you mean H100", "kv_heads (7)", "runs.csv:4 (mine): hidden is '-4096', not a"):
+    unknown, negative = "no description of the GPU 'H10O'; did you mean H100", "hidden is '-4096', not a number above 0"
+    for reason in (f"runs.csv:2 (Llama 3.1 8B): {unknown}", "kv_heads (7)", f"runs.csv:4 (mine): {negative}"):
         assert reason in shown.err
