@@ -266,7 +266,17 @@ def llm_table(validation: LlmValidation) -> str:
             for one in parts
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
+    lines += ["", *_LEGEND]
     return "\n".join(lines)
+
+
+_LEGEND: Final = (
+    "assumed: percent of rows with an assumption (predictions.csv names them); one known: errors if one row of the source is measured;",
+    "cover: percent of rows inside their 95% interval. It spans the errors of other sources with the same kind of layout, one vote each,",
+    "widened until it holds nine in ten rows of nine in ten sources, each left out in turn, and half as much again beyond what they ran.",
+    "skill: share of the better simple rule's error that is avoided; MFU, 6PD: errors of those rules (constant utilization; 6 FLOP per",
+    "parameter and token)",
+)
 
 
 def _memory_lines(document: Mapping[str, Any]) -> list[str]:

@@ -64,7 +64,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert [float(row["step_time_s"]) for row in written] == [14.0, 15.0, 17.0, 21.0]
     assert all(float(row["low95_s"]) < float(row["predicted_s"]) < float(row["high95_s"]) for row in written)
     text = runner.invoke(app, ["validate", str(path)])
-    assert "4 of 4 rows scored" in text.stdout
+    assert "4 of 4 rows scored" in text.stdout and "cover: percent of rows inside their 95% interval" in text.stdout
     assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1
 
 
