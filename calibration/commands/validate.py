@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,10 @@ from sim.commands.options import JsonOption
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import messages, print_json, show_text
+
+ALL_COMMITTED: Final = (
+    "no FILE.csv: validating all committed records, which takes 5 to 10 minutes on two cores, and up to half an hour with --left-out"
+)
 
 
 @app.command(
@@ -80,6 +84,8 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
+    if not files:
+        messages(ALL_COMMITTED)
     validated = validation(files or [COMMITTED_RUNS], folders, jobs, messages, messages.counter("clusters"))
     messages.progress("")
     for note in validated.notes:

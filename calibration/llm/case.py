@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from calibration.llm.chips import Chip, ProductPrecision, chip_named
+from calibration.llm.chips import Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -28,6 +28,7 @@ from sim.spec.library import load_part
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives whose latencies were measured (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
@@ -211,6 +212,9 @@ def _case(row: LlmRow) -> Case:
         raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
+    if not practice["match"]:
+        stated = row.text["framework"]
+        assumed.append(f"framework {stated!r} is unknown; predicted as {practice['stack']}" if stated else f"framework {practice['stack']}")
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
@@ -319,8 +323,7 @@ def _required_count(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
-    what = f"is {row.non_numeric[name]!r}, not a number" if name in row.non_numeric else "is blank"
-    raise CannotDescribe(f"{name} {what}")
+    raise CannotDescribe(row.problem(name) if name in row.non_numeric else f"{name} is blank")
 
 
 def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
@@ -351,10 +354,16 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     if not micro:
         micro = 1
         assumed.append("micro_batch 1")
-    micro = max(1, min(micro, round(batch / data)))
-    if micro * data > batch:
+    if data > batch:
         raise CannotDescribe(f"a global batch of {batch:g} is less than one sequence for each of {data} data-parallel ranks")
-    return micro, max(1, round(batch / (data * micro)))
+    of_rank = int(batch / data)
+    if micro > of_rank:
+        assumed.append(f"micro_batch {of_rank}, as global_batch {batch:g} over dp {data} leaves it: the row says {micro}")
+        micro = of_rank
+    micro_batches = max(1, round(batch / (data * micro)))
+    if (taken := micro_batches * micro * data) != batch:
+        assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}: the row says {batch:g}")
+    return micro, micro_batches
 
 
 def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
@@ -401,7 +410,9 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
     named = chip_named(name)
     if named is None:
-        raise CannotDescribe(f"no description of the GPU {name!r}" if name else "gpu is blank")
+        near = similar_chips(name)
+        meant = f"; did you mean {any_of(near)}?" if near else ""
+        raise CannotDescribe(f"no description of the GPU {name!r}{meant}" if name else "gpu is blank")
     if named.assumption:
         assumed.append(named.assumption)
     return named.chip

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from calibration.llm.shapes import LLM_RECORDS
-from sim.spec.catalogue import catalogue
+from sim.spec.catalogue import catalogue, suggestions
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 
@@ -83,6 +83,13 @@ def chip_named(name: str) -> NamedChip | None:
             return None
         return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
     return _chip_of_part(_parts()[core]) if core in _parts() else None
+
+
+def similar_chips(name: str) -> list[str]:
+    """Return GPUs of the table or the catalogue whose names resemble *name*."""
+    near = suggestions(normalize_name(name), [*_chips(), *_parts()]) if name else []
+    found = [named.chip.name for each in near if (named := chip_named(each)) is not None]
+    return list(dict.fromkeys(found))
 
 
 def _differs_in_memory(name: str, chip: Chip) -> bool:

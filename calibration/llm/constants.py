@@ -92,8 +92,7 @@ def _required_widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows
     misses = []
     for kind, quantiles in errors[source].items():
         low, high = _error_range(others, kind)
-        ends = (0, len(quantiles) - 1)  # the first and the last represent half as many rows as the other quantiles
-        misses += [(value / (high if value > 0 else low), rows[kind] * (0.5 if at in ends else 1.0)) for at, value in enumerate(quantiles)]
+        misses += [(value / (high if value > 0 else low), rows[kind] * share) for value, share in _shares(quantiles)]
     return _weighted(sorted(misses), COVERAGE)
 
 
@@ -103,8 +102,14 @@ def _error_range(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str)
     used = same_kind if len(same_kind) >= 3 else [quantiles for kinds in errors.values() for quantiles in kinds.values()]
     if not used:
         return math.log(0.5), math.log(2.0)
-    votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
+    votes = sorted(vote for quantiles in used for vote in _shares(quantiles))
     return min(_weighted(votes, 0.02), -LEAST_WIDTH), max(_weighted(votes, 0.98), LEAST_WIDTH)
+
+
+def _shares(quantiles: Sequence[float]) -> list[tuple[float, float]]:
+    """Return each of *quantiles* with the share of rows that it represents: the first and the last half as many as the others."""
+    share = 1 / (len(quantiles) - 1)
+    return [(value, share / 2 if at in (0, len(quantiles) - 1) else share) for at, value in enumerate(quantiles)]
 
 
 def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:

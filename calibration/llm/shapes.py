@@ -36,7 +36,7 @@ def count(row: LlmRow, name: str) -> int:
 def axis(row: LlmRow, name: str) -> int:
     """Return the ranks of the axis in column *name* of *row*; 1 if it is blank. Raise CannotDescribe if it is no number."""
     if name in row.non_numeric:
-        raise CannotDescribe(f"{name} is {row.non_numeric[name]!r}, not a number")
+        raise CannotDescribe(row.problem(name))
     return max(1, count(row, name))
 
 
@@ -79,6 +79,8 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
         raise CannotDescribe("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
+    if unreadable := [row.problem(name) for name in missing if name in row.non_numeric]:
+        raise CannotDescribe("; ".join(unreadable))
     if missing:
         raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")

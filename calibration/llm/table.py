@@ -59,6 +59,10 @@ class LlmRow:
         """Return the content of the cell in column *name* as text; empty if it is blank."""
         return self.text.get(name) or self.non_numeric.get(name) or (f"{self.number[name]:g}" if name in self.number else "")
 
+    def problem(self, name: str) -> str:
+        """Return what is wrong with the cell in column *name* of `non_numeric`."""
+        return f"{name} is {self.non_numeric[name]!r}, not a number {'from 0 to 3' if name == 'zero_stage' else 'above 0'}"
+
     @property
     def status(self) -> str:
         """Return the outcome of the run; ``ok`` if the table does not state it."""

@@ -33,6 +33,8 @@ from calibration.llm.score import (
     vote_by_source,
 )
 from calibration.llm.table import LlmRow, read_table
+from calibration.run_records import SkippedRun
+from calibration.validate.validation import reason_lines
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
@@ -83,7 +85,7 @@ def validate_tables(
     """Return the comparison of predictions with the runs in *files*, and with the failed runs in *memory*.
 
     If *leave_out* is true, each source is predicted with constants that were fitted without it. *progress* is called with the number of
-    predicted runs and the total. Raise SpecError if a file lacks a column.
+    predicted runs and the total. Raise SpecError if a file lacks a column, or if no row can be predicted.
     """
     described: list[Case] = []
     skipped: list[SkippedRow] = []
@@ -109,6 +111,9 @@ def validate_tables(
             _describe(memory, row, failed, skipped, non_numeric)
     constants_of |= {source: fitted_constants(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
     refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, skipped, processes=processes)
+    if not predicted and not refused:
+        reasons = reason_lines([SkippedRun(f"{one.file}:{one.line}", one.model, one.reason) for one in skipped])
+        raise SpecError("\n".join(["no row can be predicted:", *reasons]))
     fits = [(case, prediction) for case, prediction in predicted if case.row.status in ("ok", "suspect")]
     return LlmValidation(
         tuple(scored), tuple(fits), tuple(refused), tuple(skipped), count, len(predicted), tuple(non_numeric), tuple(not_scored)
@@ -159,7 +164,7 @@ def _predict_or_refuse(predictor: Predictor, task: tuple[Case, Constants]) -> Ll
 
 
 def _describe(path: Path, row: LlmRow, described: list[Case], skipped: list[SkippedRow], non_numeric: list[str]) -> None:
-    non_numeric += [f"{path.name}:{row.line}: {name} is {cell!r}, not a number" for name, cell in row.non_numeric.items()]
+    non_numeric += [f"{path.name}:{row.line}: {row.problem(name)}" for name in row.non_numeric]
     case = describe(row)
     if isinstance(case, str):
         skipped.append(SkippedRow(path.name, row.line, row.text["model"], case))
@@ -261,7 +266,17 @@ def llm_table(validation: LlmValidation) -> str:
             for one in parts
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
+    lines += ["", *_LEGEND]
     return "\n".join(lines)
+
+
+_LEGEND: Final = (
+    "assumed: percent of rows with an assumption (predictions.csv names them); one known: errors if one row of the source is measured;",
+    "cover: percent of rows inside their 95% interval. It spans the errors of other sources with the same kind of layout, one vote each,",
+    "widened until it holds nine in ten rows of nine in ten sources, each left out in turn, and half as much again beyond what they ran.",
+    "skill: share of the better simple rule's error that is avoided; MFU, 6PD: errors of those rules (constant utilization; 6 FLOP per",
+    "parameter and token)",
+)
 
 
 def _memory_lines(document: Mapping[str, Any]) -> list[str]:
@@ -294,7 +309,7 @@ def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
         "described but not scored", validation.not_scored, most
     )
     if validation.non_numeric:
-        lines += ["", "cells of number columns that are not numbers:", *(f"  {cell}" for cell in validation.non_numeric[:most])]
+        lines += ["", "cells of number columns that are not numbers above 0:", *(f"  {cell}" for cell in validation.non_numeric[:most])]
     return lines + ([f"  and {len(validation.non_numeric) - most} more"] if len(validation.non_numeric) > most else [])
 
 

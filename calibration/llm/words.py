@@ -126,5 +126,5 @@ def zero_of(text: str) -> int:
     """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise CannotDescribe if it names none."""
     stage = re.search(r"[0-3]", text)
     if stage is None:
-        raise CannotDescribe(f"zero_stage is {text!r}, not a number")
+        raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")
     return int(stage.group())

@@ -156,7 +156,8 @@ def explanation(validation: Validation) -> str:
 
 
 _LEGEND: Final = (
-    "zero-shot: from descriptions alone; calibrated: with the rows of role compute and network; signed: above zero if predicted too slow;",
+    "zero-shot: from descriptions and how fast each job computes (rows of role compute); calibrated: also with the rows of role network;",
+    "signed: above zero if predicted too slow;",
     "skill: share of the best simple rule's error that is avoided; free, closed, copy: errors of those rules (no communication; rings in",
     "closed form; the nearest measured row, scaled); tau: Kendall's rank correlation; exposed rows: communication takes part of the step",
 )

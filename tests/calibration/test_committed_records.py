@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections import Counter
 
 import pytest
 
-from calibration import HARDWARE
+from calibration import FOLDER, HARDWARE
 from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED_RUNS, read_records
 from calibration.validate.published import UNEQUAL_RUNS
@@ -70,3 +72,21 @@ def test_runs_scored_by_themselves_calibrate_by_the_agreed_placements_and_stand_
         counts = [len(part.gpus) for part in row.job.placement]
         assert (row.record.role != "prediction") == (counts in calibrating[row.record.source]), row.record.where
         assert (row.record.source, row.record.workload) not in counted
+
+
+ROOT = FOLDER.parent
+NAMED = re.compile(r"\bcalibration(?:\.[A-Za-z_]\w*)+\b(?![/.]\w)")
+
+
+def test_modules_and_functions_that_descriptions_and_pages_name_exist() -> None:
+    files = [ROOT / "README.md", ROOT / "pyproject.toml", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md")]
+    files += [path for folder in ("calibration", "hardware", "workloads") for path in (ROOT / folder).rglob("*.yaml")]
+    named = {name for path in files for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    assert len(named) > 5
+    missing = []
+    for name in sorted(named):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            missing.append(name)
+    assert not missing

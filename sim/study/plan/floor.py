@@ -144,7 +144,7 @@ class _Geometry(NamedTuple):
 
 
 _Spread = tuple[int, int, tuple[float, float] | None]
-"""How blocks are spread over stages (`sim.parallel.stages.spread`)."""
+"""How blocks are spread over stages (`sim.parallel.stages.distribution_of`)."""
 
 
 @lru_cache(maxsize=1024)

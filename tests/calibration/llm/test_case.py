@@ -54,6 +54,22 @@ def test_peak_memory_is_read_in_the_units_of_its_source(tmp_path: Path) -> None:
         assert one(tmp_path, source=source).measured_memory is None
 
 
+def test_a_global_batch_that_does_not_divide_is_noted(tmp_path: Path) -> None:
+    """Four ranks of micro-batches of one sequence: 62 and 63 sequences are 16 micro-batches, as 64 are."""
+    layout = {"tp": "2", "dp": "4", "micro_batch": "1", "grad_accum": ""}
+    exact, *others = (one(tmp_path, global_batch=batch, **layout) for batch in ("64", "62", "63"))
+    assert not any("global_batch" in note for note in exact.assumptions)
+    assert [case.global_batch for case in others] == [64, 64]
+    assert [case.assumptions[-1] for case in others] == [
+        f"global_batch 64, a multiple of dp 4 x micro_batch 1: the row says {batch}" for batch in (62, 63)
+    ]
+    smaller = one(tmp_path, global_batch="35", **layout | {"micro_batch": "16"})
+    assert smaller.assumptions[-2:] == (
+        "micro_batch 8, as global_batch 35 over dp 4 leaves it: the row says 16",
+        "global_batch 32, a multiple of dp 4 x micro_batch 8: the row says 35",
+    )
+
+
 def test_what_the_columns_say(tmp_path: Path) -> None:
     case = one(
         tmp_path,

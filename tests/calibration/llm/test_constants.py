@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.llm.constants import QUANTILES, fitted_constants, widening
+from calibration.llm.constants import QUANTILES, FittedConstants, fitted_constants, widening
 from calibration.llm.score import quantile
 from sim.report.layouts.layout_error import WIDER
 from tests.calibration.llm.test_case import one
@@ -54,6 +54,18 @@ def test_a_new_source_is_covered_nine_times_in_ten() -> None:
         low, high = (wider * quantile(votes, share) for share in (0.02, 0.98))
         covered.append(low <= (new[0] + new[1]) / 2 and (new[-2] + new[-1]) / 2 <= high)
     assert np.mean(covered) >= 0.85
+
+
+def test_one_run_far_off_in_two_of_eight_sources_does_not_widen(tmp_path: Path) -> None:
+    """A source's largest error is half of a step between its quantiles: two of them in eight sources are 1.25% of all rows, below 2%."""
+    errors, rows = drawn([0.1] * 8)
+    plain = FittedConstants({}, {}, errors).interval(one(tmp_path))
+    for source in ("s0", "s1"):
+        errors[source]["data"][-1] = 2.0
+    low, high = FittedConstants({}, {}, errors).interval(one(tmp_path))
+    assert low == plain[0]
+    assert high == pytest.approx(plain[1], rel=0.2)
+    assert widening(errors, rows) == 1.0
 
 
 @pytest.mark.parametrize(

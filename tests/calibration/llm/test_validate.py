@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibration.cli import app
+from calibration.cli import app, main
 from calibration.llm.constants import fitted_constants, fitted_sources
 from calibration.llm.score import quantile, sweeps
 from calibration.llm.validate import llm_document, validate_tables
@@ -26,7 +26,7 @@ def test_the_document_has_what_was_agreed(tmp_path: Path) -> None:
         assert key in document
     assert (document["rows"], document["scored"], len(document["not_described"])) == (7, 6, 1)
     assert document["not_described"][0]["line"] == 7
-    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', not a number"]
+    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', not a number above 0"]
     assert document["feasibility"]["failed"] == 1
     assert document["feasibility"]["called_does_not_fit"] == 1.0
     assert document["ranking"]["sweeps"] == 1
@@ -64,5 +64,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert [float(row["step_time_s"]) for row in written] == [14.0, 15.0, 17.0, 21.0]
     assert all(float(row["low95_s"]) < float(row["predicted_s"]) < float(row["high95_s"]) for row in written)
     text = runner.invoke(app, ["validate", str(path)])
-    assert "4 of 4 rows scored" in text.stdout
+    assert "4 of 4 rows scored" in text.stdout and "cover: percent of rows inside their 95% interval" in text.stdout
     assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1
+
+
+def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a table of data-parallel runs does: the reasons in one message, and nothing written."""
+    path, out = table(tmp_path, [{"gpu": "H10O"}, {"kv_heads": "7"}, {"hidden": "-4096", "model": "mine"}]), tmp_path / "out"
+    assert main(["validate", str(path), "-o", str(out)]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and not out.exists()
+    assert "no row can be predicted:" in shown.err
+    unknown, negative = "no description of the GPU 'H10O'; did you mean H100", "hidden is '-4096', not a number above 0"
+    for reason in (f"runs.csv:2 (Llama 3.1 8B): {unknown}", "kv_heads (7)", f"runs.csv:4 (mine): {negative}"):
+        assert reason in shown.err

@@ -95,7 +95,7 @@ def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
     blank = one(tmp_path, activation_checkpointing="", zero_stage="", cp="", network="")
     assert (empty.recompute, empty.zero, empty.context, empty.nic) == (blank.recompute, blank.zero, blank.context, blank.nic)
     unsaid = table(tmp_path, [{"tp": "unknown"}])
-    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', not a number"  # one rank is no guess to make
+    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', not a number above 0"  # one rank is no guess to make
 
 
 def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
@@ -228,3 +228,14 @@ def test_models_are_known_without_how_they_were_tuned(name: str, layers: int, tm
     """Their configurations on the hub; the catalogue calls one gemma-3-27b-pt."""
     blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
     assert one(tmp_path, model=name, **blank).shape.layers == layers
+
+
+def test_an_unknown_framework_is_noted(tmp_path: Path) -> None:
+    assert "framework 'banana' is unknown; predicted as megatron-core" in one(tmp_path, framework="banana").assumptions
+    assert "framework megatron-core" in one(tmp_path, framework="").assumptions
+    for known in ("NeMo/Megatron-Core", "Megatron-LM", "DeepSpeed"):
+        assert not any(note.startswith("framework") for note in one(tmp_path, framework=known).assumptions)
+
+
+def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:
+    assert describe(read_table(table(tmp_path, [{"seq_len": "-4096"}]))[0]) == "seq_len is '-4096', not a number above 0"

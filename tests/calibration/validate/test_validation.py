@@ -14,7 +14,8 @@ from calibration.cli import main
 from calibration.clusters.evaluate import predict
 from calibration.clusters.network_parameters import NetworkParameter
 from calibration.questions import question
-from calibration.run_records import read_records
+from calibration.run_records import COMMITTED_RUNS, read_records
+from sim.spec.yaml import SpecError
 
 COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
 SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.0), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
@@ -142,6 +143,23 @@ def test_the_answer_does_not_depend_on_the_number_of_processes(runs: Path, capsy
         assert main(["validate", str(runs), "--json", "-j", count]) == 0
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
+
+
+def test_no_file_means_the_committed_records_which_take_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+
+    def started(files: list[Path], *_: object) -> None:
+        told.append((files, capsys.readouterr().err))
+        raise SpecError("enough")
+
+    monkeypatch.setattr("calibration.validate.validation.validate", started)
+    for given, files in (([], [COMMITTED_RUNS]), (["runs.csv"], [Path("runs.csv")])):
+        assert main(["validate", *given]) == 2
+        assert told[-1][0] == files
+    assert "no FILE.csv: validating all committed records, which takes 5 to 10 minutes on two cores" in told[0][1]
+    assert "no FILE.csv" not in told[1][1]
 
 
 def test_unknown_names_of_all_rows_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from calibration.validate.validation_report import validation_figure, validation_plot
+from calibration.validate.validation_report import explanation, validation_figure, validation_plot
 
 
 def validation(clusters: int, first: float, last: float, points: int) -> Any:
@@ -41,3 +41,9 @@ def test_clusters_look_different() -> None:
 
 def test_nothing_scored_is_an_empty_plot() -> None:
     assert validation_plot(validation(0, 1.0, 1.0, 1)).startswith(b"\x89PNG")
+
+
+def test_zero_shot_is_not_from_descriptions_alone() -> None:
+    """`calibration.validate.validation`: *zero_shot* uses the compute rows, *calibrated* the network rows as well."""
+    text = explanation(validation(0, 1.0, 1.0, 1))
+    assert "zero-shot: from descriptions and how fast each job computes (rows of role compute); calibrated: also" in text
