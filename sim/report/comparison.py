@@ -275,7 +275,8 @@ def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            margin = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
+            apart = second / least - 1 if adjective == "fast" else 1 - least / second
+            margin = f"only {100 * apart:.1f}%" if apart >= _APART else "no"
             sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
     return sentences
 

@@ -36,7 +36,7 @@ PARTS: Final[Mapping[str, str]] = {
     "data": "gradient reduction",
     "shard": "gathering of shards",
     "tensor": "tensor-parallel messages",
-    "pipeline": "pipeline bubble",
+    "pipeline": "pipeline bubble and messages",
     "context": "context-parallel messages",
     "expert": "expert messages",
     "norm": "gradient norm",
