@@ -14,7 +14,7 @@ from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
-from sim.report.whole_job import tokens_text
+from sim.report.whole_job import job_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
 from sim.units import axis_unit, rounded, show
@@ -287,7 +287,7 @@ def _at(row: Mapping[str, Any]) -> str:
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     cost = job["cost_usd"]
-    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
+    return job_time(job["time_s"]) if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
 class AxisQuantity(NamedTuple):

@@ -448,6 +448,8 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         on = f"{pluralized(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
         lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]{NOT_VALIDATED if row['not_validated'] else ''}")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
+    if any(row["tie"] for row in rows[1:]):
+        lines.append("  ~ within the expected errors of the best")
     return lines
 
 

@@ -362,5 +362,5 @@ def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
 
 
 def _replaces(name: str, block: dict[str, Any]) -> bool:
-    """Return whether *block* at the key *name* takes nothing over from the one that it overrides: it extends a part, or is a named volume."""
+    """Return whether *block* at the key *name* takes nothing over from the overridden one: it extends a part, or is a named volume."""
     return "extends" in block or (name == "volume" and "name" in block)

@@ -145,7 +145,7 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         listed = _PART.search(due)
         shows = f" ('python -m sim list {listed[1]}' lists them)" if listed else ""
         return missing, f"is missing; write {due}{shows}"
-    if any(isinstance(word, str) and _plain(word) in FOUR_BITS for word in (key[-1], error["input"])):
+    if any(isinstance(word, str) and _plain(word) in FOUR_BITS for word in (*key[-1:], error["input"])):
         return key, NOT_QUANTIZED
     if error["type"] == "extra_forbidden":
         return key, _unknown(kind, key)

@@ -292,7 +292,9 @@ def _with_revocations(
     start_up = min(drawn.start_up, duration)
     job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, duration - start_up))
     interval = drawn.interval if drawn.interval < inf else None
-    return replace(revoked, job=job._replace(revocations=duration - job.total), cost=drawn.cost * duration / drawn.time, interval=interval)
+    return replace(
+        revoked, job=job._replace(revocations=max(0.0, duration - job.total)), cost=drawn.cost * duration / drawn.time, interval=interval
+    )
 
 
 # --- how sure, and what would change it ------------------------------------------------------------------------------
