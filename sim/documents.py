@@ -32,7 +32,7 @@ from sim.study.descriptions import Descriptions, descriptions
 from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
-from sim.study.one_batch import usual_global_batch
+from sim.study.one_batch import own_batch_option, usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
@@ -171,7 +171,9 @@ def recommendation(
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
-    global_batch = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
+    if (own := own_batch_option(scenario)) and scenario.global_batch is not None:
+        raise SpecError(f"{own} and --global-batch: write one of the two")
+    global_batch = None if own else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
     without_batch = replace(bare, global_batch=None)
     in_epochs(plan, global_batch or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS

@@ -155,7 +155,6 @@ def prepare(
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
     parallel, options = training.parallel, mesh_options(workload)
-    mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
@@ -171,6 +170,7 @@ def prepare(
     check_saves(training, units)
     chunks = stages_of(units, parallel, *distribution_of(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, units, chunks)
+    mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)  # after what the model allows on any GPUs
     activation = PRECISION_TRAITS[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)

@@ -267,6 +267,7 @@ def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
         "systems": sorted({row.record.system for row in rows}),
         "most_nodes": max(row.record.nodes for row in rows),
         "most_gpus": max(row.record.nodes * row.record.gpus_per_node for row in rows),
+        "most_bytes": max(row.record.nbytes for row in rows),
     }
 
 

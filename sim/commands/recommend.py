@@ -28,7 +28,6 @@ from sim.commands.options import (
     prices_due,
     takes_options,
 )
-from sim.spec.yaml import SpecError
 from sim.study.options import RecommendOptions, RentingOptions, SizeOptions, WholeJobOptions, select_options
 from sim.terminal import messages, print_json, show_text, write_result
 
@@ -64,7 +63,7 @@ def recommend(
     """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs, --hours or --tokens is given.
 
     Spot machines are candidates only if their spot price (`list hardware`) and interruption data (K80, P100, V100) are available;
-    --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch is given.
+    --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch or --micro-batches is given.
     """
     from sim.documents import RentalOptions, recommendation, with_inputs
     from sim.report.figures import figures_csv
@@ -76,8 +75,6 @@ def recommend(
     from sim.study.whole_job import plan_due
 
     budget = Budget(positive(options["budget_hours"], "--budget-hours", 3600.0), positive(options["budget_usd"], "--budget-usd"))
-    if options["batch"] is not None and options["global_batch"] is not None:
-        raise SpecError("--batch and --global-batch: write one of the two")
     plan = plan_due(**select_options(options, WholeJobOptions))
     scenario = Scenario(
         "", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **select_options(options, SizeOptions)

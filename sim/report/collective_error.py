@@ -17,6 +17,7 @@ from typing import Any
 from sim.spec.catalogue import roots
 from sim.spec.extensions import COLLECTIVES, names
 from sim.training.collectives.price.table import Table
+from sim.units import show
 
 SUMMARY = "hardware/validated_collectives.json"
 
@@ -40,6 +41,8 @@ def collective_error(table: Table) -> dict[str, Any] | None:
         for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
         if value > (most := max(group[key] for group in errors.values()))
     ]
+    largest, most_bytes = max(row.nbytes for row in table.rows), max(group["most_bytes"] for group in errors.values())
+    beyond += [f"{show(largest, 'size')}, measured up to {show(most_bytes, 'size')}"] if largest > most_bytes else []
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
     systems = sorted({system for group in errors.values() for system in group["systems"]})

@@ -14,7 +14,7 @@ from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
-from sim.report.whole_job import tokens_text
+from sim.report.whole_job import job_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
 from sim.units import axis_unit, pluralized, rounded, show
@@ -275,7 +275,8 @@ def ambiguity_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            margin = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
+            apart = second / least - 1 if adjective == "fast" else 1 - least / second
+            margin = f"only {100 * apart:.1f}%" if apart >= _APART else "no"
             sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
     return sentences
 
@@ -286,7 +287,7 @@ def _at(row: Mapping[str, Any]) -> str:
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     cost = job["cost_usd"]
-    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:,.1f}", "-" if cost is None else f"{cost:,.2f}"
+    return job_time(job["time_s"]) if title == _JOB else f"{job['epochs']:,.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
 class AxisQuantity(NamedTuple):

@@ -127,7 +127,7 @@ def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
     epoch = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
     return (
-        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 {epoch} "
-        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; each node draws "
-        f"{show(energy['node_power_w'], 'power')}{capped}"
+        f"energy: {kwh_text(energy['kwh_per_epoch'])} (PUE {energy['pue']:.3g}) and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 {epoch} "
+        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; nodes draw "
+        f"{show(energy['node_power_w'], 'power')} on average{capped}"
     )

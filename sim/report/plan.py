@@ -35,7 +35,7 @@ PARTS: Final[Mapping[str, str]] = {
     "data": "gradient reduction",
     "shard": "gathering of shards",
     "tensor": "tensor-parallel messages",
-    "pipeline": "pipeline bubble",
+    "pipeline": "pipeline bubble and messages",
     "context": "context-parallel messages",
     "expert": "expert messages",
     "norm": "gradient norm",
@@ -447,6 +447,8 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         on = f"{pluralized(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
         lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]{NOT_VALIDATED if row['not_validated'] else ''}")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
+    if any(row["tie"] for row in rows[1:]):
+        lines.append("  ~ within the expected errors of the best")
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.analysis.cost import Market, node_price
-from sim.spec.days import STALE_DAYS, is_stale
+from sim.spec.days import STALE_DAYS, is_future, is_stale
 from sim.spec.hardware import Hardware, Prices
 
 _NAMED = 4
@@ -46,16 +46,20 @@ def source_of(prices: Prices, market: Market) -> str:
 
 
 def day_cell(written: str) -> str:
-    """Return the date of a price for a table; old dates are marked."""
-    return f"{written}, old" if is_stale(written) else written
+    """Return the date of a price for a table; old dates and those to come are marked."""
+    return f"{written}, old" if is_stale(written) else f"{written}, in the future" if is_future(written) else written
+
+
+def age_text(written: str) -> str:
+    """Return a remark on a price with the date *written* if it is old or to come; empty for others."""
+    return f"more than {STALE_DAYS} days old" if is_stale(written) else "in the future" if is_future(written) else ""
 
 
 def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return *rows* as lines of text, one for all machines of the same market, region, date and source."""
     machines_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        old = f"more than {STALE_DAYS} days old" if is_stale(row["date"]) else ""
-        where = ", ".join(part for part in (row["region"], row["date"], old) if part)
+        where = ", ".join(part for part in (row["region"], row["date"], age_text(row["date"])) if part)
         key = f"{row['market'].replace('_', ' ')}{f' ({where})' if where else ''}", row["source"]
         machines_of.setdefault(key, []).append(row["hardware"])
     return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in machines_of.items()]
@@ -65,9 +69,8 @@ def paid_text(price: Mapping[str, Any] | None) -> list[str]:
     """Return a line with the hourly price of all nodes of a run, its market, region and date; no line if there is no *price*."""
     if price is None or price["usd_per_h"] is None:
         return []
-    old = f"more than {STALE_DAYS} days old" if price["date"] and is_stale(price["date"]) else ""
     of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
-    where = ", ".join(part for part in (price["region"], price["date"], old, of_user) if part)
+    where = ", ".join(part for part in (price["region"], price["date"], age_text(price["date"]), of_user) if part)
     return [f"price: ${price['usd_per_h']:,.2f}/h, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 

@@ -12,7 +12,7 @@ from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
-from sim.report.whole_job import epochs_text, parts_text, tokens_text
+from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import axis_unit, pluralized, show
 
@@ -146,7 +146,7 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
         return nothing_to_rent(document)
-    time_and_cost = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
+    time_and_cost = f"{job_time(chosen['total_time_s'])} and ${chosen['total_cost_usd']:,.2f}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
@@ -169,7 +169,7 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
         candidate["provider"],
         f"{candidate['nodes']:,}",
         candidate["market"].replace("_", "-"),
-        f"{candidate['epochs']:,.1f}" if by_time else show(candidate["total_time_s"], "time"),
+        f"{candidate['epochs']:,.1f}" if by_time else job_time(candidate["total_time_s"]),
         f"{candidate['total_cost_usd']:,.2f}",
         day_cell(days.get((candidate["hardware"], candidate["market"]), "")),
     ]

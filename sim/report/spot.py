@@ -91,7 +91,9 @@ def spot_text(document: dict[str, Any]) -> str:
         money = f"saves {share} of the cost" if document["saving"] >= 0 else f"costs {share} more"
         lines.append(f"  Spot {money} and takes {slowdown_text(time['mean'], on_demand['time_s'])}.")
     lost = show(spot["lost_s"], "time")
-    lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
+    count = f"{spot['revocations']:.2g}"
+    expected = f"{count} interruption{' is' if count == '1' else 's are'} expected"
+    lines.append(f"  {expected}; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
     lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']:,} in total, {each} each).")
     return "\n".join([*lines, *(f"  - {note}" for note in [*document["notes"], *price_lines(document["prices"])])])

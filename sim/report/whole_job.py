@@ -39,13 +39,20 @@ def whole_job_text(job: Mapping[str, Any]) -> str:
 
 def length_text(job: Mapping[str, Any]) -> str:
     """Return the length of the *job* of a document: in tokens if that was requested, else in epochs."""
-    return tokens_text(job["tokens"]) if "tokens" in job else epochs_text(job["epochs"])
+    if "tokens" in job:
+        return tokens_text(job["tokens"])
+    return epochs_text(job["epochs"]) if job["epochs"] else "0 epochs, as it ends before training begins"
 
 
 def long_time(seconds: float) -> str:
     """Return the *seconds* of a whole job as text, from two days on in hours and days."""
     days = seconds / 86400
-    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:,.1f} days)"
+    return job_time(seconds) if days < 2 else f"{job_time(seconds)} ({days:,.1f} days)"
+
+
+def job_time(seconds: float) -> str:
+    """Return the *seconds* of a job or a part of it as text, with separators in thousands of hours."""
+    return show(seconds, "time") if seconds < 999.5 * 3600 else f"{seconds / 3600:,.0f} h"
 
 
 def tokens_text(tokens: float) -> str:
@@ -70,4 +77,4 @@ def part_name(name: str) -> str:
 
 def parts_text(parts: Mapping[str, float]) -> str:
     """Return the parts of a whole job that take at least a millisecond as text, in their order."""
-    return ", ".join(f"{part_name(name)} {show(value, 'time')}" for name, value in parts.items() if value >= 1e-3)
+    return ", ".join(f"{part_name(name)} {job_time(value)}" for name, value in parts.items() if value >= 1e-3)

@@ -262,6 +262,8 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         return path
     if is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
+    if path.exists():
+        raise UnknownName(f"{_shown(name)} is not a regular file; write the path of a YAML file")
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""

@@ -29,6 +29,11 @@ def is_stale(written: str) -> bool:
     return bool(written) and (today() - first_day(written)).days > STALE_DAYS
 
 
+def is_future(written: str) -> bool:
+    """Return whether the date *written* is after today, or tomorrow in another time zone; False without a date."""
+    return bool(written) and (first_day(written) - today()).days > 1
+
+
 def first_day(written: str) -> date:
     """Return the first day of ``2026-05-20``, ``2026-05``, ``2026`` or ``2022-23`` (years). Raise SpecError for any other text."""
     match = _DATE.fullmatch(written)

@@ -354,8 +354,13 @@ def _merged(part: MarkedValue, own: MarkedValue) -> MarkedValue:
     for name, mine in own.value.items():
         if mine is None:
             value.pop(name, None)
-        elif isinstance(mine, dict) and isinstance(value.get(name), dict) and "extends" not in mine:
+        elif isinstance(mine, dict) and isinstance(value.get(name), dict) and not _replaces(name, mine):
             value[name], inside[name], _ = _merged(child(part, name), child(own, name))
         else:
             value[name] = mine
     return MarkedValue(value, own.mark.holding(inside), own.key)
+
+
+def _replaces(name: str, block: dict[str, Any]) -> bool:
+    """Return whether *block* at the key *name* takes nothing over from the overridden one: it extends a part, or is a named volume."""
+    return "extends" in block or (name == "volume" and "name" in block)

@@ -141,6 +141,8 @@ def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
     return matrix
 
 
+MOST_BYTES = 10**15
+"""Maximum size of one message."""
 MOST_SIZES = 1_000
 """Maximum number of sizes in one table."""
 
@@ -172,4 +174,6 @@ def _size(text: str, option: str) -> int:
         raise SpecError(f"--bytes {option}: {error}") from None
     if size < 1:
         raise SpecError(f"--bytes {option}: write 1 byte or more")
+    if size > MOST_BYTES:
+        raise SpecError(f"--bytes {option}: more than the {units.show(MOST_BYTES, 'size')} allowed")
     return size

@@ -13,10 +13,11 @@ from typing import Final
 
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.overrides import Option
 from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
 from sim.study.memory_fit import largest_fitting_batch
-from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 GPUS: Final = 8
 """Number of GPUs of the usual global batch, each with the workload's own batch: as in most rented machines."""
@@ -33,6 +34,17 @@ def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
     of_one = training.batch * training.gradient_accumulation_steps
     own, most = (_replicas(training, gpus) for gpus in (GPUS, GPUS * nodes))
     return of_one * (own if own * of_one >= most else most)
+
+
+def own_batch_option(scenario: Scenario) -> str:
+    """Return the option of *scenario* that sets the batch of each machine, so that all do not share one; empty if there is none."""
+    if scenario.batch is not None:
+        return f"--batch {scenario.batch}"
+    steps = "gradient_accumulation_steps"
+    laid = [Option(option, key, value).written for option, key, value in scenario.layout if key == steps]
+    _, written = split_overrides(scenario.overrides)
+    laid += [f"--set {text}" for text in written if text.partition("=")[0].strip() == f"training.{steps}"]
+    return next(iter(laid), "")
 
 
 def _replicas(training: Training, gpus: int) -> int:

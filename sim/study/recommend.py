@@ -28,7 +28,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import mean_lifetime_of
 from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
-from sim.study.one_batch import GPUS, usual_global_batch
+from sim.study.one_batch import GPUS, own_batch_option, usual_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected_outcome
 from sim.study.whole_job import course
@@ -292,7 +292,9 @@ def _with_revocations(
     start_up = min(drawn.start_up, duration)
     job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, duration - start_up))
     interval = drawn.interval if drawn.interval < inf else None
-    return replace(revoked, job=job._replace(revocations=duration - job.total), cost=drawn.cost * duration / drawn.time, interval=interval)
+    return replace(
+        revoked, job=job._replace(revocations=max(0.0, duration - job.total)), cost=drawn.cost * duration / drawn.time, interval=interval
+    )
 
 
 # --- how sure, and what would change it ------------------------------------------------------------------------------
@@ -400,12 +402,15 @@ def _batch_note(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
             f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); --global-batch N sets "
             "another, --batch N sets the batch per GPU instead"
         )
-    batches = sorted({each.get("global_batch") or each["batch_per_gpu"] * each["gpus"] for each in documents})
-    if len(batches) < 2:
+    batches = sorted({round(each["throughput_samples_per_s"] * each["step_time_s"]) for each in documents})
+    if not batches:
         return ""
+    own = own_batch_option(scenario) or "the batch of each GPU"
+    if len(batches) == 1:
+        return f"the global batch is {batches[0]:,}, as follows from {own}; --global-batch N in its place sets another"
     return (
-        f"global batches range from {batches[0]:,} to {batches[-1]:,}, so the same number of epochs may not train equally well; "
-        "--global-batch N compares at one"
+        f"global batches range from {batches[0]:,} to {batches[-1]:,}, as follows from {own}, so the same number of epochs may not train "
+        "equally well; --global-batch N in its place compares at one"
     )
 
 

@@ -30,6 +30,8 @@ from sim.study.whole_job import checkpoint_bytes
 
 ALL_SPEEDS = 8
 """Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
+MOST_REVOCATIONS = 10_000
+"""Maximum expected number of revocations of one course."""
 SEARCH_TRIALS = 200
 """Courses drawn for each checkpoint interval that is tried."""
 EXPECTED_TRIALS = 200
@@ -103,6 +105,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         sum(rate or 0.0 for rate in fixed),
         in_step=not workload.training.stack.asynchronous,
     )
+    _require_drawable(request, job)
     interval = _interval(request, job, scenario.seed)
     outcomes = draw_courses(job, interval, request.trials, scenario.seed)
     if any(outcome.time == inf for outcome in outcomes):
@@ -175,6 +178,18 @@ def _samples(wanted: SpotRequest, workload: Workload, document: RunDocument) -> 
     batch: float = document["batch_per_gpu"] * workload.training.gradient_accumulation_steps
     workers: int = 1 if workload.training.stack.asynchronous else document["gpus"]
     return (wanted.steps or 0.0) * batch * workers
+
+
+def _require_drawable(wanted: SpotRequest, job: SpotJob) -> None:
+    """Raise SpecError for a job that is too long to draw revocation by revocation."""
+    rate = len(job.speeds) / job.lives.mean
+    expected = rate * undisturbed_time(job)
+    if expected > MOST_REVOCATIONS:
+        option = f"--steps {wanted.steps:g}" if wanted.epochs is None else f"--epochs {wanted.epochs:g}"
+        raise SpecError(
+            f"{option}: {expected:,.2g} interruptions are expected, but at most {MOST_REVOCATIONS:,} can be simulated; write a job of "
+            f"{MOST_REVOCATIONS / rate / 86400:,.0f} days or less"
+        )
 
 
 def _interval(wanted: SpotRequest, job: SpotJob, seed: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 from sim.report.collective import collective_document, collective_text
 from sim.report.collective_error import SUMMARY, collective_error, error_lines, unmeasured
 from sim.spec.yaml import SpecError
-from sim.study.collective import collective_table
+from sim.study.collective import collective_table, sizes_of
 from sim.training.collectives.price.plan import Tuning
 from sim.training.collectives.price.table import LAUNCH
 
@@ -35,6 +35,10 @@ def test_what_was_not_measured_is_said() -> None:
     assert gathered is not None and "no measured gather of > 64 MB" in gathered["basis"] and gathered["extrapolates"]
     many = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=64))
     assert many is not None and "64 nodes, measured up to" in many["basis"]
+    large = collective_error(collective_table("hgx-h100", "all_reduce", [2**20, 10**15]))
+    assert large is not None and large["extrapolates"] and "extrapolated: 1000 TB, measured up to 17.2 GB" in large["basis"]
+    with pytest.raises(SpecError, match="--bytes 1e30 GB: more than the 1000 TB allowed"):
+        sizes_of("1e30 GB")
     other = collective_table("hgx-h100", "all_reduce", [2**20], nodes=2, tuning=Tuning("2.30", "HalvingDoubling"))
     assert collective_error(other) is None and "no measurements of HalvingDoubling" in unmeasured(other)[0]
     pods = collective_table("dgx-a100", "all_reduce", [2**20], nodes=2, overrides=["node.nic.transport=tcp-single-flow"])

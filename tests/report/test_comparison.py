@@ -101,6 +101,14 @@ def test_machines_of_one_speed_are_not_said_to_differ() -> None:
     assert "a is no faster than b; the expected error is 8%." in comparison_text(comparison_document("w", rows))
 
 
+def test_cheaper_is_a_share_of_the_dearer_and_faster_of_the_quicker() -> None:
+    rows = [machine("a", 100.0, 4.0), machine("b", 110.0, 4.4)]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.2, "p90": 0.3}  # type: ignore[index]
+    text = comparison_text(comparison_document("w", rows))
+    assert "a is only 10.0% faster than b;" in text and "a is only 9.1% cheaper than b;" in text
+
+
 def texts(svg: bytes) -> set[str]:
     return {"".join(element.itertext()) for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
 

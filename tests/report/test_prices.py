@@ -9,7 +9,7 @@ import pytest
 
 from sim.analysis.cost import Market
 from sim.cli import main
-from sim.report.prices import price_lines, price_rows
+from sim.report.prices import day_cell, price_lines, price_rows
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 
@@ -50,6 +50,9 @@ def test_machines_of_one_list_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert line.startswith("Prices on demand (us-east-1, 2026-07-20): p3.2xlarge, p3.8xlarge; ") and line.endswith(rows[0]["source"])
     monkeypatch.setenv("STALLSIM_TODAY", "2026-10-19")
     assert price_lines(rows)[0].startswith("Prices on demand (us-east-1, 2026-07-20, more than 90 days old): ")
+    monkeypatch.setenv("STALLSIM_TODAY", "2026-07-18")
+    assert price_lines(rows)[0].startswith("Prices on demand (us-east-1, 2026-07-20, in the future): ")
+    assert day_cell("2026-07-20") == "2026-07-20, in the future" and day_cell("2026-07-19") == "2026-07-19"
     monkeypatch.setenv("STALLSIM_TODAY", "soon")
     with pytest.raises(SpecError, match="soon is not a date"):
         price_lines(rows)

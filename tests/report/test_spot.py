@@ -53,6 +53,13 @@ def test_the_text_compares_with_on_demand() -> None:
     assert "of the cost" not in spot_text(answered(on_demand_cost=None))
 
 
+def test_one_interruption_is_no_plural() -> None:
+    found = answered()
+    assert "  1 interruption is expected;" in spot_text(found)
+    found["spot"]["revocations"] = 2.04
+    assert "  2 interruptions are expected;" in spot_text(found)
+
+
 def test_words() -> None:
     assert (slowdown_text(3.0, 2.0), slowdown_text(1.0, 2.0)) == ("50% longer", "50% less time")
     assert slowdown_text(100.2, 100.0) == slowdown_text(99.8, 100.0) == "as long"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.analysis.whole_job import JobPlan, WholeJob
-from sim.report.whole_job import epochs_text, long_time, whole_job_document, whole_job_text
+from sim.report.whole_job import epochs_text, long_time, parts_text, whole_job_document, whole_job_text
 from sim.study.whole_job import Course
 
 
@@ -31,3 +31,10 @@ def test_weeks_are_said_in_days_as_well() -> None:
     assert long_time(2054 * 3600.0) == "2,054 h (85.6 days)"
     assert long_time(205400 * 3600.0) == "205,400 h (8,558.3 days)"
     assert long_time(47 * 3600.0) == "47 h"
+    assert long_time(94.4 * 3600.0) == "94.4 h (3.9 days)"  # as its parts are written
+    assert parts_text({"later_epochs": 2902 * 3600.0}) == "later epochs 2,902 h"
+
+
+def test_a_job_that_ends_within_its_startup_says_so() -> None:
+    found = whole_job_document(JobPlan(None, time=36.0), Course(0.0, WholeJob(36.0, 0.0, 0.0, 0.0, 0.0)), 36.0)
+    assert whole_job_text(found).startswith("whole job, 0 epochs, as it ends before training begins: 36 s, $0.36")

@@ -222,5 +222,15 @@ def test_an_own_price_replaces_the_one_of_the_extended_machine(library: Path) ->
     assert "price" not in group(library, "extends: toy\nprice: null")
 
 
+def test_a_volume_with_its_own_name_takes_nothing_over(library: Path) -> None:
+    """By hand: one file server has not the number of disks of the machine, whose own disk keeps what is not changed."""
+    volumes = [
+        group(library, f"extends: toy\nnode: {{storage: {{volume: {{{text}}}}}}}")["node"]["storage"]["volume"]
+        for text in ("name: nfs, size: 1 TiB", "size: 1 TiB")
+    ]
+    assert volumes[0] == {"name": "nfs", "size": "1 TiB"}
+    assert volumes[1]["size"] == "1 TiB" and volumes[1]["name"] == "disk" and "bandwidth" in volumes[1]
+
+
 def test_a_file_without_a_name_has_that_of_the_file(library: Path) -> None:
     assert resolved(library, "node: {gpu: toy-gpu}").value["name"] == "mine"

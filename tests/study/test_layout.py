@@ -64,6 +64,14 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, gpus=6, tp=2, pp=3),
     ),
     (
+        scenario(LLAMA, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2 or 4",
+        scenario(LLAMA, tp=2),
+    ),
+    (
+        scenario(LLAMA, pp=17), "training.parallel.pipeline: 17 chunks of layers, but the model has 16 blocks; use at most 16 stages",
+        None,
+    ),
+    (
         scenario(LLAMA, gpus=6, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2 or 4",
         scenario(LLAMA, gpus=6, tp=2),
     ),

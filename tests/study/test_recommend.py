@@ -492,7 +492,7 @@ RENT = [
 def test_layout_options_are_fields_of_the_workload(
     options: list[str], fields: dict[str, Any], asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Written as --set, by the options of other commands, or in Python, it is one question: 2 nodes take half the micro-batches of 1."""
+    """Written as --set, by the options of other commands, or in Python, it is one question."""
     documents = []
     for given in (options, [word for key, value in fields.items() for word in ("--set", f"training.{key}={value}")]):
         assert main([*RENT, *given]) == 0
@@ -501,6 +501,23 @@ def test_layout_options_are_fields_of_the_workload(
     assert shown == written and shown["best"]["layout"]
     frame = stallsim_recommend("llama-3.2-1b", ["p4d.24xlarge"], tokens="1B", budget_usd=1e6, nodes=[1, 2], **asked)
     assert frame.attrs["best"] == shown["best"] and len(frame) == len(shown["candidates"])
+
+
+@pytest.mark.parametrize(("given", "note"), [
+    (["--micro-batches", "16"], "the global batch is 64, as follows from --micro-batches 16; --global-batch N in its place sets another"),
+    (["--batch", "2"], "the global batch is 8, as follows from --batch 2; --global-batch N in its place sets another"),
+])  # fmt: skip
+def test_a_written_batch_or_number_of_micro_batches_is_kept(given: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `run` of the same layout takes as long; 4 replicas of tensor 2 x batch x micro-batches."""
+    job = ["--nodes", "1", "--tp", "2", "--shard", "optimizer", "--tokens", "1B", *given]
+    run = _printed(["run", "hgx-h100", "llama-3.2-1b", *job], capsys)
+    rented = _printed(
+        ["recommend", "llama-3.2-1b", "hgx-h100", *job, "--set", "price.on_demand=20 USD/h", "--budget-usd", "1e6", "--jobs", "1"], capsys
+    )
+    assert rented["best"]["parts_s"]["first_epoch"] == pytest.approx(run["whole_job"]["parts_s"]["first_epoch"])
+    assert note in rented["notes"]
+    assert main(["recommend", "llama-3.2-1b", "hgx-h100", *job, "--global-batch", "8", "--budget-usd", "1e6"]) != 0
+    assert f"{' '.join(given)} and --global-batch: write one of the two" in capsys.readouterr().err
 
 
 def test_what_is_as_cheap_is_not_said_to_fall_by_nothing(rows: list[ComparedMachine]) -> None:

@@ -67,6 +67,13 @@ def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_one
     assert revocations.mean == pytest.approx(hours / 5, abs=4 * revocations.error + 0.1)
 
 
+def test_a_job_with_too_many_revocations_to_draw_is_refused() -> None:
+    """Oracle: the days that 10,000 lifetimes of an hour last."""
+    request = SpotRequest(epochs=1e9, mean_lifetime="1 h")
+    with pytest.raises(SpecError, match=r"--epochs 1e\+09: .* interruptions are expected, but at most 10,000 .* of 417 days or less"):
+        spot(Scenario("p3.2xlarge", "resnet18"), request, document)
+
+
 def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> None:
     with pytest.raises(SpecError, match="never ends"):
         spot(Scenario("p3.2xlarge", "resnet50", ()), SpotRequest(epochs=500, interval="none", trials=2), document, processes=1)

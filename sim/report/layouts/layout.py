@@ -39,7 +39,7 @@ _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering of shards",
     "tensor": "tensor-parallel messages",
-    "pipeline": "pipeline",
+    "pipeline": "pipeline bubble and messages",
     "context": "context-parallel messages",
     "expert": "expert dispatch and combine",
     "norm": "gradient norm",

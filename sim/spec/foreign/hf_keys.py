@@ -59,7 +59,7 @@ class Config:
             value = int(value)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             name = next(name for name in names if self.said.get(name) is not None)
-            raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not a whole number; write one")
+            raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is not a whole number; write a whole number")
         return value
 
     def due(self, *names: str) -> int:

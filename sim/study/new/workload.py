@@ -70,11 +70,15 @@ def new_workload(
     not define a workload.
     """
     told = LaunchSettings()
-    places = []
+    places, configurations = [], []
     for source in sources:
         place, more = _read(source)
         places.append(place)
+        if more.describes_only_a_model:
+            configurations.append(place)
         told = told.joined(more)
+    if len(configurations) > 1:
+        raise SpecError(f"{' and '.join(configurations)}: {len(configurations)} model configurations; name one")
     if not told.shape and not told.model:
         raise SpecError(
             f"{', '.join(places) or 'sim new workload'}: no model is described; add --from with a config.json, Megatron-LM arguments, a "

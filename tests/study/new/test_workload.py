@@ -181,6 +181,9 @@ def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
     assert found.dataset.prepared == 16 * 2048
     with pytest.raises(SpecError, match="--force"):
         new_workload([str(folder)], tmp_path / "made.yaml")
+    for other in ("llama-3.1-8b", str(folder / "config.json")):
+        with pytest.raises(SpecError, match=f"{folder}/config.json and {other}: 2 model configurations; name one"):
+            new_workload([str(folder), other], tmp_path / "both.yaml")
     new_workload([str(folder)], tmp_path / "made.yaml", sequence=128, overwrite=True)
     assert load_workload(str(made.path)).spec.model.sequence == 128
 
