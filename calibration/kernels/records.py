@@ -33,7 +33,7 @@ RECIPES: Final[dict[str, Fp8Recipe]] = {"fp8": "tensorwise", "fp8_block128": "bl
 
 
 class ExpertLayer(NamedTuple):
-    """A layer of experts: gated feed-forward networks, *chosen* of them for each token, spread evenly over ranks."""
+    """A layer of experts: gated feed-forward networks, *experts_per_token* of them for each token, spread evenly over ranks."""
 
     tokens: int
     hidden: int

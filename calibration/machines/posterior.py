@@ -93,7 +93,7 @@ def fit_terms(design: Vector, times: Vector, parameters: Sequence[FitParameter])
 
 
 def fit_posterior(model: PosteriorModel, times: Vector, parameters: Sequence[FitParameter]) -> Posterior:
-    """Fit the parameters of any *model* to *times* (s). Raise SpecError as `explain` does."""
+    """Fit the parameters of any *model* to *times* (s). Raise SpecError as `fit_terms` does."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("nothing to fit: expected times above zero")
     usual, widths = np.log([parameter.usual for parameter in parameters]), np.array([parameter.width for parameter in parameters])

@@ -64,7 +64,7 @@ class ProfiledJob:
         return MeasuredOn(gpu=self.machine.gpu, batch=base.training.batch, precision=base.training.precision, source=self.source)
 
     def reference(self, name: str, folder: str) -> str:
-        """Return the reference to *name* in *folder* for the file at *path*: a relative path unless it is part of the catalogue."""
+        """Return the reference to *name* in *folder* for the file at `path`: a relative path unless it is part of the catalogue."""
         file = locate(name, folder, self.description.folders.workloads)
         own = file not in all_files(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
