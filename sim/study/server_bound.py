@@ -40,7 +40,7 @@ class BoundRow(NamedTuple):
 
 
 class BoundTable(NamedTuple):
-    """All sizes on one machine; ``there`` is the port bandwidth of the busiest host by placement, bytes/s in and out together."""
+    """All sizes on one machine; *port_bandwidth* is the port bandwidth of the busiest host by placement, bytes/s in and out together."""
 
     hardware: str
     workers: int

@@ -45,7 +45,7 @@ class ExposedWait(NamedTuple):
     cause: Cause
     limit: str
     op: Op | None = None
-    """The operation, if this is a single message; *nbytes* and *alone* are its bytes and its time (s) including the overlapped part."""
+    """The operation, if this is a single message; *nbytes* and *uncontended_time* are those of all of it, also the overlapped part."""
     nbytes: float = 0.0
     uncontended_time: float = 0.0
     volume: float = 0.0

@@ -152,7 +152,7 @@ class CollectivePlan:
         return AlgorithmChoice(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
-        """Return the cost of *op* on *nbytes*; ``Cost.alone`` is its time without contention."""
+        """Return the cost of *op* on *nbytes*; ``Cost.uncontended_time`` is its time without contention."""
         if (op, nbytes) not in self._costs:
             priced = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
             if op == "broadcast":
