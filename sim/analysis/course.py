@@ -41,6 +41,8 @@ FRUITLESS, MOST = 1000, 100_000
 def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None) -> Courses:
     """Simulate *trials* courses of *run*; *progress* is called now and then with the finished share of all courses.
 
+    If one never ends, all that are drawn together take infinitely long.
+
     Raise ValueError for a job without an amount of work or a time limit, or if checkpoints would overlap.
     """
     saving = run.saving
@@ -127,7 +129,10 @@ class _Fleet:
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
     def drawn(self, progress: Callable[[float], None]) -> Courses:
-        """Simulate all courses until they end and return them; *progress* is called now and then with the finished share."""
+        """Simulate all courses until they end, or one never does, and return them.
+
+        *progress* is called now and then with the finished share.
+        """
         active = np.arange(self.trials)
         self._begin()
         for count in itertools.count(1):
@@ -147,7 +152,10 @@ class _Fleet:
             back = self._change_members(active, kind, idle, going)
             quiet = self._continue(active, kind, at, going, back)
             self._strike(active, kind, at, going & ~quiet)
-            active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
+            if self._is_endless(active):
+                self.elapsed[:] = math.inf
+                break
+            active = active[~ended & ~np.isfinite(self.died[active])]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
             self.crew.rented_nodes, tuple(self.events),
@@ -158,13 +166,11 @@ class _Fleet:
         shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
         return float(np.minimum(np.maximum(*shares), 1.0).mean())
 
-    def _endless(self, a: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return which of the courses *a* count as endless, and set their elapsed time to infinity."""
+    def _is_endless(self, a: NDArray[np.intp]) -> bool:
+        """Return whether one of the courses *a* counts as endless, so that the job has no mean time."""
         if self.run.horizon < math.inf:
-            return np.zeros(a.size, dtype=np.bool_)
-        endless = (self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)
-        self.elapsed[a[endless]] = math.inf
-        return np.asarray(endless)
+            return False
+        return bool(((self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)).any())
 
     def _begin(self) -> None:
         """Start the job: processes, communicators and compilation, without a checkpoint to load."""

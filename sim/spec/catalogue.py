@@ -8,7 +8,7 @@ import re
 import shlex
 from functools import lru_cache
 from itertools import islice, permutations
-from os.path import isfile
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -262,7 +262,7 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         return path
     if is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
-    if path.exists():
+    if exists(path):
         raise UnknownName(f"{_shown(name)} is not a regular file; write the path of a YAML file")
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import simpy
 
-from sim.analysis.course import draw
+from sim.analysis.course import FRUITLESS, draw
 from sim.analysis.crew import ElasticRules
 from sim.analysis.long_run import LOST_CATEGORIES, OTHERS, ZERO_TIME, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
@@ -287,6 +287,8 @@ def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
     run = replace(PLAIN, rate=(1.0, 1.0, 1.0), horizon=math.inf, work=DAY)
     assert np.isinf(draw(run, 3).elapsed).all()
     assert np.isfinite(draw(replace(run, rate=(0.0, 0.0, 0.0)), 3).elapsed).all()
+    mixed = draw(replace(run, rate=(1e-6, 1e-4, 1.0)), 200)  # drawing stops at the first course that never ends
+    assert np.isinf(mixed.elapsed).all() and mixed.interruptions.min() < mixed.interruptions.max() == FRUITLESS + 1
 
 
 def test_without_repairs_a_job_dies_with_its_last_spare() -> None:

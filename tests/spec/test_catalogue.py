@@ -83,6 +83,7 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
     with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); 'python -m sim list hardware' lists all \d+$"):
         catalogue.locate("zzz", "hardware")
     assert unknown("/") == "/ is a folder; write the path of a YAML file or a name from the catalog"
+    assert unknown("/dev/null") == "/dev/null is not a regular file; write the path of a YAML file"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalog")
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}...: no such file")
 
