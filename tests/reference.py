@@ -81,7 +81,8 @@ TERMS: Final = {
     "estimate": "A number without a measurement or a data sheet. Its source says `estimate (reason)`, and `check -v` lists it.",
     "expected error": "Error of similar predictions against measurements: median and 90th percentile.",
     "Pareto-optimal": "Nothing else is both faster and cheaper.",
-    "zero-shot, calibrated": "Predicted from the description and how fast the job computes (measured on few GPUs), or also after a fit to one or two measured rows.",
+    "zero-shot, calibrated": "Predicted from the description and how fast the job computes (measured on few GPUs), or also after a fit "
+    "to one or two measured rows.",
 }  # fmt: skip
 WARNING: Final = "<!-- Written by `python -m tests.reference`; a test compares it. -->\n\n"
 
