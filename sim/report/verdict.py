@@ -26,7 +26,8 @@ from sim.units import pluralized, show
 
 NOTEWORTHY = 0.04
 """Smallest stall that gets a sentence, as a share of the step: the noise of repeated measurements is 2-4%."""
-
+LONGER_FIRST = 0.1
+"""Share by which the first epoch must exceed a warm one to be mentioned."""
 _MOMENT = 0.005
 """Smallest dependence on the timing of the loaders that is reported, as a share of the step."""
 _LONG_START = 0.25
@@ -67,8 +68,19 @@ _RESOURCES: Mapping[Cause, Resource] = {
 
 
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
-    """Return one sentence that names what bounds job *number* of *run* and, with *bottleneck*, what would bound it next."""
-    job = run.jobs[number]
+    """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
+    first, warm = run.jobs[number].first.time, run.jobs[number].warm.time
+    longer = f" First epoch: {show(first, 'time')} instead of {show(warm, 'time')}." if first_is_longer(first, warm) else ""
+    return f"{_in_warm_epochs(run.jobs[number], bottleneck)}{longer}"
+
+
+def first_is_longer(first: float, warm: float) -> bool:
+    """Return whether the *first* epoch (s) is so much longer than a *warm* one that the warm one does not describe it."""
+    return first > (1 + LONGER_FIRST) * warm
+
+
+def _in_warm_epochs(job: JobRun, bottleneck: Bottleneck | None) -> str:
+    """Return one sentence that names what bounds *job* in warm epochs."""
     if bottleneck is None:
         return _direct(job)
     if _broadcast_first(bottleneck):

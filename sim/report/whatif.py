@@ -14,6 +14,7 @@ from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import describe_resource
+from sim.report.verdict import first_is_longer
 from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
 from sim.study.whatif import Crowding, StepOutcome, Upgrade, WhatIf, break_even
@@ -48,6 +49,7 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
         "step_time_s": now.step_time,
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": now.epoch_time,
+        "first_epoch_time_s": answer.first_epoch_time,
         "cost_per_epoch_usd": cost(answer.run.hardware, now.epoch_time),
         "price_usd_per_h": None if rate is None else 3600 * rate,
         "expected_error": expected_error(answer.run, 0),
@@ -148,12 +150,19 @@ def whatif_text(document: dict[str, Any]) -> str:
 
 def _head(document: dict[str, Any]) -> str:
     cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
+    first = longer_first_epoch(document)
     money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:,.2f}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {pluralized(nodes, 'node')}, {pluralized(gpus, 'GPU')}, "
         f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
-        f"epoch {show(document['epoch_time_s'], 'time')}{money}"
+        f"epoch {show(document['epoch_time_s'], 'time')}{money}{f'; first epoch: {first}' if first else ''}"
     )
+
+
+def longer_first_epoch(document: Mapping[str, Any]) -> str:
+    """Return the time of the first epoch as text if it is much longer than a warm one, to which all figures refer; else empty."""
+    first = document["first_epoch_time_s"]
+    return show(first, "time") if first_is_longer(first, document["epoch_time_s"]) else ""
 
 
 def machine_lines(document: Mapping[str, Any]) -> list[str]:

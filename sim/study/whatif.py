@@ -108,6 +108,8 @@ class WhatIf:
     run: Run
     inputs: Mapping[str, str]
     upgrades: tuple[Upgrade, ...]
+    first_epoch_time: float
+    """Seconds of the first epoch, for which nothing is cached."""
     machines: tuple[FasterMachine, ...] = ()
     """Machines with faster GPUs, if these help most."""
 
@@ -142,7 +144,8 @@ def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = Non
     now = _outcome(trials.run).step_time
     upgrades.sort(key=lambda upgrade: [round(outcome.step_time / now, _DIGITS) for outcome in (upgrade.twice, upgrade.infinite)])
     machines = faster_machines(scenario, trials.run) if upgrades[0].resource == "gpu" and upgrades[0].twice.step_time < now else []
-    return WhatIf(trials.run, question.inputs, tuple(upgrades), tuple(machines))
+    first = simulate(question.hardware, [job], keep_log=False).jobs[0].first.time
+    return WhatIf(trials.run, question.inputs, tuple(upgrades), first, tuple(machines))
 
 
 class _Trials:

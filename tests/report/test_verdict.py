@@ -54,6 +54,14 @@ def test_a_store_behind_a_slow_nic_is_not_a_slow_disk() -> None:
     assert verdict(found, 0, bottleneck).startswith(text) and verdict(found).startswith(text)
 
 
+@pytest.mark.parametrize(("bandwidth", "longer"), [(1e6, " First epoch: 6.67 min instead of 2 min."), (3.2e6, ""), (1e9, "")])
+def test_a_first_epoch_that_is_much_longer_is_mentioned(bandwidth: float, longer: str) -> None:
+    """Closed form: 400 samples of 1 MB, each read in 1 s or in less than 110% of its 0.3 s of compute; from memory in warm epochs."""
+    found = run(machine(1, memory=1e9, disk=volume(bandwidth)), toy_workload(loader="pytorch", inputs={"num_workers": 2}))
+    for sentence in (verdict(found, 0, bottlenecks(found)[0]), verdict(found)):
+        assert sentence.startswith("Compute-bound: ") and sentence.endswith(f"%.{longer}")
+
+
 def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
     """Closed form: three hops of 50 ms before each step of 1 s, and an all-reduce of six that hides behind backward, or does not."""
     for backward, exposed in ((0.6, 0.0), (0.2, 0.1)):

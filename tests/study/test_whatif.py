@@ -11,6 +11,7 @@ import pytest
 from sim.analysis.cost import cost
 from sim.cluster.build import place
 from sim.events import Cause
+from sim.report.page.whatif import whatif_page
 from sim.report.whatif import has_effect, ineffective_lines, whatif_document, whatif_text
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware
@@ -56,6 +57,18 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = by_name(found)["gpu"]
     assert (gpu.twice, gpu.shadow_price, gpu.on_path, gpu.enough) == (found.now, 0.0, 0.0, 1.0)
     assert not [upgrade for upgrade in found.upgrades if upgrade.on_edge(1.0)]
+
+
+@pytest.mark.parametrize(("bandwidth", "longer"), [(1e6, "epoch 2 min; first epoch: 6.67 min"), (1e9, "epoch 2 min")])
+def test_a_longer_first_epoch_is_told(monkeypatch: pytest.MonkeyPatch, bandwidth: float, longer: str) -> None:
+    """Closed form: 400 samples of 1 MB in 1 s each from the disk, then in 0.3 s each from memory."""
+    workload = toy_workload(loader="pytorch", inputs={"num_workers": 2})
+    found = asked(monkeypatch, machine(1, memory=1e9, disk=volume(bandwidth)), workload)
+    assert found.first_epoch_time == pytest.approx(400 * max(1e6 / bandwidth, COMPUTE), rel=0.01)
+    document = whatif_document(found)
+    assert document["first_epoch_time_s"] == found.first_epoch_time
+    assert whatif_text(document).splitlines()[0].endswith(longer)
+    assert ("first: " in whatif_page(document)) == ("first" in longer)
 
 
 def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, join, note_box, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
-from sim.report.whatif import LABELS, NAMES, has_effect, ineffective_lines, machine_lines
+from sim.report.whatif import LABELS, NAMES, has_effect, ineffective_lines, longer_first_epoch, machine_lines
 from sim.study.descriptions import Descriptions
 from sim.units import pluralized
 
@@ -56,9 +56,11 @@ def _faster(resource: Resource) -> str:
 
 
 def _tiles(figures: Figures) -> Html:
+    longer = longer_first_epoch(figures.value(""))
+    first = figures.shown("first_epoch_time_s", as_time) if longer else None
     return tiles([
         ("Step", figures.format("step_time_s", as_time), None),
-        ("Epoch", figures.format("epoch_time_s", as_time), None),
+        ("Epoch", figures.format("epoch_time_s", as_time), joined("first: ", first) if first else None),
         ("Cost per epoch", figures.format("cost_per_epoch_usd", as_money), None),
         ("Price", figures.format("price_usd_per_h", as_price), None),
         *error_tile(figures),
