@@ -278,8 +278,6 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
             f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, but at most {MOST:,} "
             f"can be simulated; write a job of {MOST / rate / DAY:,.0f} days or less"
         )
-    if run.horizon == math.inf and run.rate[2] * run.work > MOST * closed_form(replace(run, rate=(run.rate[2],) * 3)):
-        raise SpecError(_endless(run, weeks))  # some of the courses, which have rates up to that
     losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
     loss_rate = losing_share * run.rate[1]
     if run.saving.memory_interval is None and run.horizon == math.inf and loss_rate * run.work > math.log(MOST * losing_share + 1):

@@ -735,10 +735,3 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         else:
             wrong.append((sentence, "nothing was said"))
     assert wrong == []
-
-
-def test_a_job_that_never_ends_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the middle failure rate 16 interruptions are expected, at the highest one more than can be drawn."""
-    monkeypatch.setattr("sim.study.goodput.draw", None)
-    assert main(["goodput", "hgx-h100", "resnet50", "--epochs", "90", "--nodes", "99999"]) != 0
-    assert "the job never ends: it is interrupted every 4.6 min on average" in capsys.readouterr().err
