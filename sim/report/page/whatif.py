@@ -57,10 +57,10 @@ def _faster(resource: Resource) -> str:
 
 def _tiles(figures: Figures) -> Html:
     longer = longer_first_epoch(figures.value(""))
-    first = figures.shown("first_epoch_time_s", as_time) if longer else None
+    first = figures.format("first_epoch_time_s", as_time) if longer else None
     return tiles([
         ("Step", figures.format("step_time_s", as_time), None),
-        ("Epoch", figures.format("epoch_time_s", as_time), joined("first: ", first) if first else None),
+        ("Epoch", figures.format("epoch_time_s", as_time), join("first: ", first) if first else None),
         ("Cost per epoch", figures.format("cost_per_epoch_usd", as_money), None),
         ("Price", figures.format("price_usd_per_h", as_price), None),
         *error_tile(figures),
