@@ -210,11 +210,7 @@ def _case(row: LlmRow) -> Case:
     gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
     if not gpus:
         raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
-    if practice["place"].startswith("assumed"):
-        assumed.append("what the table lacks: " + practice["place"])
-    if not practice["match"]:
-        stated = row.text["framework"]
-        assumed.append(f"framework {stated!r} is unknown; predicted as {practice['stack']}" if stated else f"framework {practice['stack']}")
+    assumed += _practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
@@ -266,6 +262,15 @@ def _case(row: LlmRow) -> Case:
         **_memory_settings(practice),
         assumptions=tuple(assumed),
     )
+
+
+def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
+    """Return what is assumed about the software of *row*."""
+    assumed = ["what the table lacks: " + practice["place"]] if practice["place"].startswith("assumed") else []
+    if not practice["match"]:
+        stated, stack = row.text["framework"], practice["stack"]
+        assumed.append(f"framework {stated!r} is unknown; predicted as {stack}" if stated else f"framework {stack}")
+    return assumed
 
 
 def _refuse_unsupported(row: LlmRow) -> None:

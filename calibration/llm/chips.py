@@ -88,8 +88,8 @@ def chip_named(name: str) -> NamedChip | None:
 def similar_chips(name: str) -> list[str]:
     """Return GPUs of the table or the catalogue whose names resemble *name*."""
     near = suggestions(normalize_name(name), [*_chips(), *_parts()]) if name else []
-    found = [named.chip.name for each in near if (named := chip_named(each)) is not None]
-    return list(dict.fromkeys(found))
+    names = [named.chip.name for each in near if (named := chip_named(each)) is not None]
+    return list(dict.fromkeys(names))
 
 
 def _differs_in_memory(name: str, chip: Chip) -> bool:

@@ -114,8 +114,8 @@ def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
     for most, training in _stretches(pace):
         epoch = training + _evaluation(plan, pace)
         if most and left < most * (epoch + checkpoint):
-            whole = floor(left / (epoch + checkpoint))
-            return done + whole + max(0.0, left - whole * (epoch + checkpoint) - checkpoint) / epoch
+            complete = floor(left / (epoch + checkpoint))
+            return done + complete + max(0.0, left - complete * (epoch + checkpoint) - checkpoint) / epoch
         done, left = done + most, left - most * (epoch + checkpoint)
     return done
 
