@@ -11,6 +11,7 @@ from typing import Any
 from sim.analysis.energy import KWH, power_model
 from sim.analysis.whole_job import JobPlan
 from sim.report.energy import power_cap_figures
+from sim.report.verdict import first_epoch_sentence
 from sim.report.whole_job import job_of_run
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -41,10 +42,18 @@ def under_power_cap(
         **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
         **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
     }
+    shown["verdict"] = _verdict(document, shown)
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
         shown["whole_job"] = job_of_run(plan, shown, machine, workload)
     return shown
+
+
+def _verdict(document: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
+    """Return the verdict of *document* with the epochs of *shown*."""
+    before, after = (first_epoch_sentence(one["first_epoch"]["epoch_time_s"], one["epoch_time_s"]) for one in (document, shown))
+    verdict = str(document["verdict"])
+    return verdict.removesuffix(before) + after if before and verdict.endswith(before) else verdict
 
 
 def _slower_steps(first: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:

@@ -69,9 +69,13 @@ _RESOURCES: Mapping[Cause, Resource] = {
 
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
     """Return what bounds job *number* of *run* and, with *bottleneck*, what would bound it next; also a first epoch that is much longer."""
-    first, warm = run.jobs[number].first.time, run.jobs[number].warm.time
-    longer = f" First epoch: {show(first, 'time')} instead of {show(warm, 'time')}." if first_is_longer(first, warm) else ""
-    return f"{_in_warm_epochs(run.jobs[number], bottleneck)}{longer}"
+    job = run.jobs[number]
+    return _in_warm_epochs(job, bottleneck) + first_epoch_sentence(job.first.time, job.warm.time)
+
+
+def first_epoch_sentence(first: float, warm: float) -> str:
+    """Return a sentence on the *first* epoch (s) if it is much longer than a *warm* one."""
+    return f" First epoch: {show(first, 'time')} instead of {show(warm, 'time')}." if first_is_longer(first, warm) else ""
 
 
 def first_is_longer(first: float, warm: float) -> bool:

@@ -16,7 +16,9 @@ from sim.analysis.whole_job import START_UP, JobPlan
 from sim.api import recommend as stallsim_recommend
 from sim.cli import main
 from sim.documents import RentalOptions, document, recommendation
+from sim.report.limited import _verdict
 from sim.report.rows import run_row
+from sim.report.verdict import first_epoch_sentence
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.memo import caching_inside
@@ -386,6 +388,9 @@ def test_a_run_under_a_power_cap_has_the_figures_of_a_comparison(
     assert row["energy"].items() <= run["energy"].items() and run["energy"]["power_cap"] == row["power_cap"]
     assert run["checkpoint"]["step_time_beside_s"] >= run["step_time_s"] and run["checkpoint"]["cost_s"] >= run["checkpoint"]["blocking_s"]
     assert "without the power limit" in run["assumptions"][-1]
+    cold = {"epoch_time_s": 10.0, "first_epoch": {"epoch_time_s": 12.0}, "verdict": "Compute-bound." + first_epoch_sentence(12.0, 10.0)}
+    shown = _verdict(cold, {"epoch_time_s": 20.0, "first_epoch": {"epoch_time_s": 24.0}})
+    assert shown == "Compute-bound. First epoch: 24 s instead of 20 s."
     assert main(["run", machine, workload, "--fast", *capped]) == 0
     assert f"step {show(run['step_time_s'], 'time')} " in capsys.readouterr().out
 
