@@ -168,7 +168,7 @@ def _other_aims(rows: Sequence[ScoredRow]) -> Iterator[str]:
 
 
 def _line(name: str, rows: int, reached: str, wanted: str, met: bool) -> str:
-    return f"{name:66} {rows:5}  {reached:>12}  {wanted:>12}{'' if met else '  missed'}"
+    return f"{name:66} {rows:5,}  {reached:>12}  {wanted:>12}{'' if met else '  missed'}"
 
 
 def _percent(value: float) -> str:
