@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sim.mesh import LayoutRun
 
 
-_WITHOUT_LIMIT: Final = "the verdict, the waits for single resources and the timeline are those without the power limit (--power-cap)"
+_WITHOUT_LIMIT: Final = "what limits steps, the waits for single resources and the timeline are those without the power limit (--power-cap)"
 
 
 def require_failures(with_failures: bool, reliability: str | None, spares: int | None) -> None:

@@ -50,10 +50,9 @@ def under_power_cap(
 
 
 def _verdict(document: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-    """Return the verdict of *document* with the epochs of *shown*."""
+    """Return the verdict of *document*, with what it says about the first epoch from the figures of *shown*."""
     before, after = (first_epoch_sentence(one["first_epoch"]["epoch_time_s"], one["epoch_time_s"]) for one in (document, shown))
-    verdict = str(document["verdict"])
-    return verdict.removesuffix(before) + after if before and verdict.endswith(before) else verdict
+    return str(document["verdict"]).removesuffix(before) + after
 
 
 def _slower_steps(first: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:

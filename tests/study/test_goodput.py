@@ -357,6 +357,7 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     shown = under_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
     assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
     assert "GPUs limited to" not in energy_text(run["energy"])
+    assert f"(PUE {run['energy']['pue']:g})" in energy_text(run["energy"])
     assert "has no effect" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
 
 

@@ -16,7 +16,6 @@ from sim.analysis.whole_job import START_UP, JobPlan
 from sim.api import recommend as stallsim_recommend
 from sim.cli import main
 from sim.documents import RentalOptions, document, recommendation
-from sim.report.limited import _verdict
 from sim.report.rows import run_row
 from sim.report.verdict import first_epoch_sentence
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -388,11 +387,19 @@ def test_a_run_under_a_power_cap_has_the_figures_of_a_comparison(
     assert row["energy"].items() <= run["energy"].items() and run["energy"]["power_cap"] == row["power_cap"]
     assert run["checkpoint"]["step_time_beside_s"] >= run["step_time_s"] and run["checkpoint"]["cost_s"] >= run["checkpoint"]["blocking_s"]
     assert "without the power limit" in run["assumptions"][-1]
-    cold = {"epoch_time_s": 10.0, "first_epoch": {"epoch_time_s": 12.0}, "verdict": "Compute-bound." + first_epoch_sentence(12.0, 10.0)}
-    shown = _verdict(cold, {"epoch_time_s": 20.0, "first_epoch": {"epoch_time_s": 24.0}})
-    assert shown == "Compute-bound. First epoch: 24 s instead of 20 s."
     assert main(["run", machine, workload, "--fast", *capped]) == 0
     assert f"step {show(run['step_time_s'], 'time')} " in capsys.readouterr().out
+
+
+def test_the_first_epoch_in_a_verdict_is_the_one_under_the_power_cap(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the figures of the document, which differ with and without the cap."""
+    command = ["run", "p3.8xlarge", "resnet50", "--fast", "--set", "node.storage.volume.bandwidth=100 MB/s"]
+    sentences = []
+    for cap in ([], ["--power-cap", "200 W"]):
+        run = _printed([*command, *cap], capsys)
+        sentences.append(first_epoch_sentence(run["first_epoch"]["epoch_time_s"], run["epoch_time_s"]))
+        assert sentences[-1] and run["verdict"].endswith(sentences[-1])
+    assert sentences[0] != sentences[1]
 
 
 def test_steps_in_python_are_those_under_a_power_cap() -> None:
