@@ -42,7 +42,8 @@ def under_power_cap(
         **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
         **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
     }
-    shown["verdict"] = _verdict(document, shown)
+    if "verdict" in document:  # rows of a sweep have none
+        shown["verdict"] = _verdict(document, shown)
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
         shown["whole_job"] = job_of_run(plan, shown, machine, workload)
