@@ -76,14 +76,3 @@ def daly_interval(blocking: float, mean_between: float) -> float:
 def meta_ettr(failures_per_time: float, overhead: float, interval: float, blocking: float) -> float:
     """Return Meta's expected ETTR: ``(1 - N r_f (u0 + D/2)) / (1 + w/D)`` (arXiv 2410.21680); *overhead* is u0 (s)."""
     return (1 - failures_per_time * (overhead + interval / 2)) / (1 + blocking / interval)
-
-
-def least_spares(nodes: int, share_out: float, risk: float = 0.01) -> int:
-    """Return the fewest spares that suffice with probability 1 - *risk* if each of *nodes* is out with probability *share_out*."""
-    term = (1 - share_out) ** nodes
-    total, spares = term, 0
-    while total < 1 - risk and spares < nodes:
-        term *= (nodes - spares) / (spares + 1) * share_out / (1 - share_out)
-        spares += 1
-        total += term
-    return spares

@@ -121,8 +121,3 @@ def restore_time(nbytes: float) -> float:
 def young_interval(checkpoint: float, mean_between: float) -> float:
     """Return the work (s) between checkpoints that minimizes the loss if failures are *mean_between* (s) apart on average."""
     return math.sqrt(2.0 * checkpoint * mean_between)
-
-
-def daly_time(work: float, interval: float, checkpoint: float, restart: float, mean_between: float) -> float:
-    """Return the mean time (s) to do *work* (s) with a checkpoint after each *interval* (s) of it; failures may also hit restarts."""
-    return mean_between * math.exp(restart / mean_between) * math.expm1((interval + checkpoint) / mean_between) * work / interval

@@ -91,17 +91,6 @@ def check_schedule(schedule: str, stages: int, chunks: int, micro_batches: int) 
         )
 
 
-def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
-    """Return, after each action, the micro-batches that each local chunk holds: forward is done, backward (including W) is not."""
-    program = tuple(program)
-    held = [0] * (1 + max((action.chunk for action in program), default=-1))
-    timeline = []
-    for action in program:
-        held[action.chunk] += {"F": 1, "B": -1, "I": 0, "W": -1}[action.kind]
-        timeline.append(tuple(held))
-    return timeline
-
-
 def waits_for_send(action: Action, following: Action | None, runs_ahead: bool) -> bool:
     """Return whether a stage that waits for its sends waits for the send of *action* before it continues to compute.
 

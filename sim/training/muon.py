@@ -18,12 +18,6 @@ from sim.spec.workload import Layer, Model, Workload
 ITERATIONS: Final = 5
 
 
-def newton_schulz_flop(inner: int, outer: int) -> float:
-    """Return the FLOP to orthogonalize one matrix."""
-    short, long = sorted((inner, outer))
-    return ITERATIONS * (4.0 * short**2 * long + 2.0 * short**3)
-
-
 def matrices(model: Model) -> Counter[tuple[int, int]]:
     """Return how many trained matrices of each shape the blocks of *model* have; each expert has its own."""
     counts: Counter[tuple[int, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Are the closed forms of long runs the ones of the papers? Oracles: Daly's expectation, brute force, Meta's formula, scipy's binomial."""
+"""Are the closed forms of long runs the ones of the papers? Oracles: Daly's expectation, brute force, Meta's formula."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from sim.analysis.renewal import (
     daly_interval,
     effective_share,
     laplace_of_sum,
-    least_spares,
     meta_ettr,
 )
-from sim.analysis.transient import daly_time, young_interval
-from tests.late import stats
+from sim.analysis.transient import young_interval
+from tests.oracle.daly import daly_time
 
 HOUR = 3600.0
 
@@ -74,8 +73,3 @@ def test_an_interval_shorter_than_a_checkpoint_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter than a checkpoint of 90 s"):
         effective_share(HOUR, 50.0, 3.0, 90.0, 1.0)
     assert best_interval(HOUR, 1e-3, persist=500.0) == pytest.approx(500.0, rel=1e-4)
-
-
-def test_spares_are_the_percentile_of_a_binomial() -> None:
-    for nodes, share in ((128, 0.004), (1024, 0.001), (2048, 0.02)):
-        assert least_spares(nodes, share) == int(stats.binom.ppf(0.99, nodes, share))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sim.analysis.transient import (
     checkpoint_time,
-    daly_time,
     kaplan_meier,
     lifetimes_of,
     restore_time,
@@ -21,6 +20,7 @@ from sim.analysis.transient import (
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
+from tests.oracle.daly import daly_time
 
 HOUR = 3600.0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby, islice, zip_longest
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sim.parallel.schedule import Action, actions, check_schedule, find_deadlock, gatherings, holder, in_flight, position
+from sim.parallel.schedule import Action, actions, check_schedule, find_deadlock, gatherings, holder, position
 from sim.spec.parallel import SPLIT_STAGES, Schedule
 from sim.spec.yaml import SpecError
 
@@ -29,6 +29,17 @@ TORCH: dict[Schedule, str] = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipev": "ScheduleDualPipeV",
 }
+
+
+def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
+    """Return, after each action, the micro-batches that each local chunk holds: forward is done, backward (including W) is not."""
+    program = tuple(program)
+    held = [0] * (1 + max((action.chunk for action in program), default=-1))
+    timeline = []
+    for action in program:
+        held[action.chunk] += {"F": 1, "B": -1, "I": 0, "W": -1}[action.kind]
+        timeline.append(tuple(held))
+    return timeline
 
 
 def chunk_counts(schedule: Schedule) -> Sequence[int]:

@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sim.analysis.transient import ExponentialLives, Survival, daly_time, survival, young_interval
+from sim.analysis.transient import ExponentialLives, Survival, survival, young_interval
 from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
 from sim.study.transient import DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
 from tests.examples import examples
+from tests.oracle.daly import daly_time
 from tests.study import heap_course
 
 STEPS = 64_000.0

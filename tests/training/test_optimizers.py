@@ -7,7 +7,7 @@ import pytest
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.optimizer import Optimizer
-from sim.training.muon import matrices, muon_work, newton_schulz_flop
+from sim.training.muon import matrices, muon_work
 from sim.training.step_plan import optimizer_work
 
 GPU = load_hardware("hgx-h100").spec.groups[0].node.gpu
@@ -29,6 +29,12 @@ def test_states_of_a_decoder() -> None:
             wrong.append((name, gpu_memory(workload, GPU).optimizer_state, due))
     assert not wrong
     assert 0 < Optimizer(name="adafactor").state_width(4.0) < 0.01
+
+
+def newton_schulz_flop(inner: int, outer: int) -> float:
+    """Return the FLOP to orthogonalize one matrix: five iterations of ``A = X X^T; X = a X + (b A + c A A) X``."""
+    short, long = sorted((inner, outer))
+    return 5 * (4.0 * short**2 * long + 2.0 * short**3)
 
 
 def test_muon_multiplies_matrices() -> None:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.stalls import Window, blame
-from sim.events import STALLS, Cause, EventLog, WaitSpan, WorkSpan
+from sim.events import Cause, EventLog, WaitSpan, WorkSpan
 from sim.report.kernels import collective_kernel
 from sim.report.trace.chrome_trace import TraceEvent, kineto_document, write_traces
 from sim.report.trace.excerpt import Excerpt, RankExcerpt, excerpt
@@ -59,23 +58,6 @@ def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -
     described = [_described(run, rank, numbers[rank.index]) for rank in shown]
     shows = {"hardware": run.hardware.name, "shows": chosen.note, "ranks": described}
     return kineto_document(numbers[shown[0].index], _world(run, shown[0]), shows, events)
-
-
-def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]:
-    """Return the seconds per step of each cause in the steps of *chosen*, by the same analysis as for every run."""
-    table = dict.fromkeys(STALLS, 0.0)
-    ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == job]
-    total = sum(run.log.ranks[rank.index].size for rank in ranks)
-    log = EventLog(lambda: 0.0, ranks=run.log.ranks)
-    for rank in ranks:
-        log.waits += rank.waits
-        log.work += [*rank.compute, *rank.bounds, *rank.copies, *rank.loader]
-    windows = [Window(rank.boundaries[0], rank.boundaries[-1], len(rank.boundaries) - 1) for rank in ranks]
-    for rank, window, rows in zip(ranks, windows, blame(log, windows), strict=True):
-        for row in rows:
-            if row.rank == rank.index:
-                table[row.cause] += row.seconds / window.steps * run.log.ranks[rank.index].size / total
-    return table
 
 
 def _numbers(log: EventLog) -> list[int]:

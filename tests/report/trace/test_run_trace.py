@@ -17,10 +17,11 @@ import pytest
 from hypothesis import strategies as st
 
 from calibration.traces.import_trace import import_traces
+from sim.analysis.stalls import Window, blame
 from sim.cli import main
-from sim.events import Cause
-from sim.report.trace.excerpt import excerpt, loads
-from sim.report.trace.run_trace import trace_document, traced_stalls, write_trace
+from sim.events import STALLS, Cause, EventLog
+from sim.report.trace.excerpt import Excerpt, excerpt, loads
+from sim.report.trace.run_trace import trace_document, write_trace
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
@@ -41,6 +42,23 @@ CASES = {
     "servers": Scenario("cm-dare-p100", "resnet50", stack="tf-parameter-server"),
     "slow disk": Scenario("p3.16xlarge", "alexnet", ("node.host.memory=16 GiB",)),
 }
+
+
+def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]:
+    """Return the seconds per step of each cause in the steps of *chosen*, by the same analysis as for every run."""
+    table = dict.fromkeys(STALLS, 0.0)
+    ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == job]
+    total = sum(run.log.ranks[rank.index].size for rank in ranks)
+    log = EventLog(lambda: 0.0, ranks=run.log.ranks)
+    for rank in ranks:
+        log.waits += rank.waits
+        log.work += [*rank.compute, *rank.bounds, *rank.copies, *rank.loader]
+    windows = [Window(rank.boundaries[0], rank.boundaries[-1], len(rank.boundaries) - 1) for rank in ranks]
+    for rank, window, rows in zip(ranks, windows, blame(log, windows), strict=True):
+        for row in rows:
+            if row.rank == rank.index:
+                table[row.cause] += row.seconds / window.steps * run.log.ranks[rank.index].size / total
+    return table
 
 
 @cache
