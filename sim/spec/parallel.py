@@ -412,17 +412,26 @@ class MeshOptions(Spec):
 def even_blocks(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
     """Return the number of blocks in each chunk if they are distributed evenly; earlier chunks get the remainder.
 
-    The first and the last chunk have *first_less* and *last_less* blocks fewer. Raise SpecError for more chunks than blocks.
+    The first and the last chunk have *first_less* and *last_less* blocks fewer, unless that is more than their share; they may be left with
+    none. Raise SpecError for more chunks than that allows.
     """
-    if chunks > blocks:
-        raise SpecError(
-            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} blocks; use at most {blocks} stages x "
-            "virtual stages"
-        )
     if chunks == 1:
         return [blocks]
     total = blocks + first_less + last_less
     counts = [total // chunks + (index < total % chunks) for index in range(chunks)]
     counts[0] -= first_less
     counts[-1] -= last_less
-    return counts if min(counts) >= 0 else even_blocks(blocks, chunks, 0, 0)
+    if chunks <= total and min(counts) >= 0:
+        return counts
+    if chunks <= blocks:
+        return even_blocks(blocks, chunks, 0, 0)
+    raise SpecError(
+        f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} block{'s' * (blocks != 1)}; use at most {blocks} "
+        f"stages x virtual stages{_ends_alone(blocks, chunks)}"
+    )
+
+
+def _ends_alone(blocks: int, chunks: int) -> str:
+    if chunks > blocks + 2:
+        return ""
+    return ", or one block less in the first and the last chunk: training.stack.mesh.first_stage_less: 1, training.stack.mesh.last_stage_less: 1"

@@ -29,17 +29,25 @@ def test_126_layers_on_16_stages() -> None:
     kinds = ["first", *["block"] * 126, "last"]
     cut = stages(kinds, parallel(pipeline=16), 1, 1)  # type: ignore[arg-type]
     assert [sum(kinds[unit] == "block" for unit in chunk) for chunk in cut] == [7, *[8] * 14, 7]
+    interleaved = parallel(pipeline=16, virtual_stages=8)
+    cut = stages(kinds, interleaved, 1, 1)  # type: ignore[arg-type]
+    assert (cut[0], cut[1], cut[-2], cut[-1]) == ((0,), (1,), (126,), (127,))  # the embedding and the head are chunks of their own
+    with pytest.raises(SpecError, match="or one block less in the first and the last chunk: training.stack.mesh.first_stage_less: 1"):
+        stages(kinds, interleaved)  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
 def test_every_unit_is_in_one_chunk(count: int, pipeline: int, virtual: int, first: int, last: int) -> None:
     kinds = ["first", *["block"] * count, "last"]
     own = parallel(pipeline=pipeline, virtual_stages=virtual if pipeline > 1 else 1)
-    if own.pipeline * own.virtual_stages > count:
-        with pytest.raises(SpecError, match=f"use at most {count} stages x virtual stages"):
-            stages(kinds, own, first, last)  # type: ignore[arg-type]
+    chunks = own.pipeline * own.virtual_stages
+    try:
+        cut = stages(kinds, own, first, last)  # type: ignore[arg-type]
+    except SpecError as error:
+        assert f"use at most {count} stages x virtual stages" in str(error)
+        assert chunks > count
+        assert max(first, last) > 1 or chunks > count + first + last
         return
-    cut = stages(kinds, own, first, last)  # type: ignore[arg-type]
     assert [unit for chunk in cut for unit in chunk] == list(range(count + 2))
 
 
