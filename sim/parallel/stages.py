@@ -28,8 +28,12 @@ def stages(
     """
     chunks = parallel.pipeline * parallel.chunks
     numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
-    even = even_blocks(len(numbers), chunks, first_less, last_less)
-    counts = list(parallel.layers_per_stage) or (list(by_cost(len(numbers), *cost, chunks)[0]) if cost and chunks > 1 else even)
+    if parallel.layers_per_stage:
+        counts = list(parallel.layers_per_stage)
+    elif cost and chunks > 1:
+        counts = list(by_cost(len(numbers), *cost, chunks)[0])
+    else:
+        counts = even_blocks(len(numbers), chunks, first_less, last_less)
     if len(counts) != chunks or sum(counts) != len(numbers):
         raise SpecError(
             f"training.parallel.layers_per_stage: {'+'.join(map(str, counts))} gives {len(counts)} chunks {sum(counts)} blocks; "

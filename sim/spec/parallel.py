@@ -425,13 +425,11 @@ def even_blocks(blocks: int, chunks: int, first_less: int, last_less: int) -> li
         return counts
     if chunks <= blocks:
         return even_blocks(blocks, chunks, 0, 0)
+    alone = ""
+    if chunks <= blocks + 2:
+        fields = (f"training.stack.mesh.{end}_stage_less: 1" for end in ("first", "last"))
+        alone = f", or one block less in the first and the last chunk: {', '.join(fields)}"
     raise SpecError(
-        f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} block{'s' * (blocks != 1)}; use at most {blocks} "
-        f"stages x virtual stages{_ends_alone(blocks, chunks)}"
+        f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} block{'s' * (blocks != 1)}; "
+        f"use at most {blocks} stages x virtual stages{alone}"
     )
-
-
-def _ends_alone(blocks: int, chunks: int) -> str:
-    if chunks > blocks + 2:
-        return ""
-    return ", or one block less in the first and the last chunk: training.stack.mesh.first_stage_less: 1, training.stack.mesh.last_stage_less: 1"

@@ -32,7 +32,7 @@ def test_126_layers_on_16_stages() -> None:
     interleaved = parallel(pipeline=16, virtual_stages=8)
     cut = stages(kinds, interleaved, 1, 1)  # type: ignore[arg-type]
     assert (cut[0], cut[1], cut[-2], cut[-1]) == ((0,), (1,), (126,), (127,))  # the embedding and the head are chunks of their own
-    with pytest.raises(SpecError, match="or one block less in the first and the last chunk: training.stack.mesh.first_stage_less: 1"):
+    with pytest.raises(SpecError, match="or one block less in the first and the last chunk: "):
         stages(kinds, interleaved)  # type: ignore[arg-type]
 
 

@@ -153,7 +153,7 @@ def _stages(options: Arguments, told: LaunchSettings, layout: str | None) -> dic
         virtual = len(counts) // stages
     else:
         counts = [] if layers is None else _uneven_ends(options, layers, stages, virtual)
-    usual = not counts or counts == even_blocks(sum(counts), len(counts), 0, 0)
+    usual = not counts or (len(counts) <= sum(counts) and counts == even_blocks(sum(counts), len(counts), 0, 0))
     spread = {} if usual else {"layers_per_stage": counts}
     return ({"virtual_stages": virtual} if virtual > 1 else {}) | spread
 

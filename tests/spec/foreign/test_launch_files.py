@@ -58,6 +58,11 @@ def test_what_torchtitan_is_told_of_stages_and_exchanges(layout: dict[str, Any],
         ('--pipeline-model-parallel-layout "E(tt|)*14,tt|tt,L"', {"virtual_stages": 4}),
         ("--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 5", {"layers_per_stage": [7, 10, 10, 5]}),
         ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", {"layers_per_stage": [8, 9, 8, 7]}),
+        (
+            "--num-layers 30 --num-virtual-stages-per-pipeline-rank 8 --account-for-embedding-in-pipeline-split "
+            "--account-for-loss-in-pipeline-split",
+            {"virtual_stages": 8, "layers_per_stage": [0, *[1] * 30, 0]},
+        ),
         ("--context-parallel-size 2 --cp-comm-type all_gather", {"context_exchange": "all_gather"}),
         ("--context-parallel-size 2", {}),
     ],
