@@ -170,13 +170,19 @@ def _due(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if get_origin(annotation) is tuple:
-        return f"a list, each item {_due(arguments[0])}"
+        return f"a list{_example(arguments[0])}, each item {_due(arguments[0])}"
     if get_origin(annotation) is dict:
         keys = f"the keys {', '.join(map(str, get_args(arguments[0])))}" if get_origin(arguments[0]) is Literal else "keys of its own"
         return f"a block with {keys}, each {_due(arguments[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _block(annotation)
     return _WORDS.get(annotation, "a value")
+
+
+def _example(item: Any) -> str:
+    """Return a list of two *items* as YAML writes it, for lists of words and of whole numbers."""
+    words = get_args(_plain(item))[:2] if get_origin(_plain(item)) is Literal else (1, 2) if _plain(item) is int else ()
+    return f" such as [{', '.join(map(str, words))}]" if words else ""
 
 
 def _bound(metadata: tuple[Any, ...]) -> str:

@@ -110,6 +110,10 @@ MESSAGES = [
         "--set node.topology.switches.x=3: node.topology.switches: found a block of keys; "
         "write a list, each item a block (name, parent ...)",
     ),
+    (
+        "node.topology.sockets.0.gpus=0,1",
+        "--set node.topology.sockets.0.gpus=0,1: found '0,1'; write a list such as [1, 2], each item a whole number, zero or more",
+    ),
     ("node.gpu.memory=[", "--set node.gpu.memory=[: not valid YAML: did not find expected node content"),
     (
         "node.gpu.memory=!!int 3",
