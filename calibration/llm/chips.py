@@ -25,6 +25,8 @@ PCIE_NODE: Final = 8
 PCIE_NIC: Final = 100e9 / 8
 """Bytes/s of the network per GPU of such a node: estimate."""
 _PARTS: Final = "hardware/parts/gpus"
+_DIE: Final = "GCD"
+"""What AMD calls a die of a module with two, each of which software sees as a GPU."""
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
 """The number of GPUs, before or after their name."""
 _MEMORY: Final = re.compile(r"(\d+)\s*gi?b?\b", re.IGNORECASE)
@@ -66,6 +68,13 @@ class NamedChip(NamedTuple):
 
 def chip_named(name: str) -> NamedChip | None:
     """Return the GPU that *name* means; None if there is none of that name."""
+    named = _named(name)
+    if named is None or _DIE not in named.chip.name or _DIE.lower() in name.lower():
+        return named
+    return NamedChip(named.chip, f"a GPU is one of the two dies of an {named.chip.name.removesuffix('-' + _DIE)}")
+
+
+def _named(name: str) -> NamedChip | None:
     chips = _chips()
     if normalize_name(name) in chips:
         return NamedChip(chips[normalize_name(name)])

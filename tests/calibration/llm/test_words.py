@@ -189,6 +189,16 @@ def test_a_gpu_of_another_memory_is_another() -> None:
     assert {name: named_chip.chip.memory / 2**30 for name in memory_by_name if (named_chip := chip_named(name))} == memory_by_name
 
 
+@pytest.mark.parametrize(
+    ("name", "assumed"), [("AMD Instinct MI250X", True), ("MI250X 128GB", True), ("4x MI250X", True), ("MI250X GCD", False)]
+)
+def test_a_die_of_an_mi250x_is_a_gpu(name: str, assumed: bool) -> None:
+    """Frontier's and LUMI's guides: four modules are eight GPUs of 64 GB."""
+    named_chip = chip_named(name)
+    assert named_chip is not None and (named_chip.chip.name, named_chip.chip.memory) == ("MI250X-GCD", 64 * 2.0**30)
+    assert named_chip.assumption == "a GPU is one of the two dies of an MI250X" * assumed
+
+
 def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
     described = [describe(read_table(table(tmp_path, [{"offload": word}]))[0]) for word in ("cpu", "optimizer (NVMe)", "none", "no", "")]
     assert described[0] == "offload 'cpu' is not supported; only none, with all data on the GPU, is"
