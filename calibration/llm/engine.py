@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import SHARDED_FAMILIES, Case
+from calibration.llm.case import RACK, SHARDED_FAMILIES, Case
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
@@ -124,6 +124,9 @@ def hardware_of(case: Case) -> Hardware:
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
+    joined = load_hardware(machine).spec.groups[0].node.gpu_count
+    if case.domain > joined:
+        raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
     return _hardware(machine, case.nic, case.ring_latency.get("gather"))
 
 
@@ -161,6 +164,8 @@ def simulate_case(case: Case, constants: Constants) -> LayoutRun:
 def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
     """Return the number of nodes of *case*, and of GPUs per node."""
     here = hardware.groups[0].node.gpu_count
+    if case.domain < RACK and case.gpus_per_node <= here and case.gpus % case.gpus_per_node == 0 and case.gpus > case.gpus_per_node:
+        return case.gpus // case.gpus_per_node, case.gpus_per_node
     gpus_per_node = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
     return math.ceil(case.gpus / gpus_per_node), gpus_per_node
 

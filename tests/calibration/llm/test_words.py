@@ -132,10 +132,36 @@ def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"), ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"), ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"), ("Tesla V100-PCIE-32GB", "V100-PCIe-32GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe-80GB"), ("NVIDIA GH200 120GB", "GH200-96GB"), ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
+        ("NVIDIA A40", "A40"), ("NVIDIA RTX A6000", "RTXA6000"), ("NVIDIA GeForce RTX 3090", "RTX3090"), ("Tesla T4", "T4"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"), ("Quadro RTX 8000", "QuadroRTX8000"), ("NVIDIA A10G", "A10G"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"), ("NVIDIA H200", "H200-SXM-141GB"), ("NVIDIA H100 80GB HBM2e", "H100-PCIe-80GB"),
+        ("AMD Instinct MI250X", "MI250X"), ("NVIDIA L40", None), ("NVIDIA A30", None),
+    ],
+)  # fmt: skip
+def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:
+    """What ``torch.cuda.get_device_name`` and ``nvidia-smi -L`` print; neither memory nor the form of the board may change."""
+    named_chip = chip_named(name)
+    assert (named_chip.chip.name if named_chip else None) == chip
+
+
+def test_memory_and_form_without_a_maker_s_order() -> None:
+    meant = {"A100-40G": "A100-SXM4-40GB", "A100 SXM 40 GB": "A100-SXM4-40GB", "40GB A100 PCIe": "A100-PCIe-40GB", "2080 Ti": "RTX2080Ti"}
+    assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
+
+
+@pytest.mark.parametrize(
     ("text", "each"),
     [
         ("InfiniBand NDR400, 8 rails", 400.0), ("4x HDR200 IB", 100.0), ("25GbE", 25 / 8), ("EFA 3200 Gbps", 400.0), ("NDR", 400.0),
         ("400 Gbps per GPU", 400.0), ("1600 Gbps per node RoCE", 200.0), ("RoCE", None), ("3200", None),
+        ("HDR100", 100 / 8), ("4x NDR200", 100.0), ("NDR", 400.0), ("dual-rail EDR", 25.0), ("Slingshot-11 4x200", 100.0),
+        ("4x Slingshot 11", 100.0), ("HDR200 InfiniBand x2", 50.0), ("IB 200Gb x4", 100.0), ("RoCE 400G", 400.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -184,8 +210,16 @@ def test_how_many_gpus_there_are_is_no_part_of_the_name(name: str) -> None:
 
 def test_a_gpu_of_another_memory_is_another() -> None:
     """Vendors' data sheets: a V100 has 16 or 32 GB, an A100 of Leonardo 64; nvidia-smi calls a GH200 by its CPU's memory."""
-    assert [chip_named(name) for name in ("V100-SXM2-16GB", "v100-16gb", "A100 64GB", "H100 94GB")] == [None] * 4
-    memory_by_name = {"V100 32GB": 32, "A100 40GB": 40, "B200 192GB": 180, "NVIDIA GH200 480GB": 95, "H200 141GB": 141}
+    assert [chip_named(name) for name in ("A100 64GB", "NVIDIA A100-SXM-64GB", "H100 94GB", "H100-96GB")] == [None] * 4
+    memory_by_name = {
+        "V100-SXM2-16GB": 16,
+        "v100-16gb": 16,
+        "V100 32GB": 32,
+        "A100 40GB": 40,
+        "B200 192GB": 180,
+        "NVIDIA GH200 480GB": 95,
+        "H200 141GB": 141,
+    }
     assert {name: named_chip.chip.memory / 2**30 for name in memory_by_name if (named_chip := chip_named(name))} == memory_by_name
 
 
