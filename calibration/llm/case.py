@@ -207,7 +207,7 @@ def _with_note(case: Case) -> Case:
 
 
 def _case(row: LlmRow) -> Case:
-    assumed: list[str] = []
+    assumed = list(row.readings)
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
@@ -217,7 +217,7 @@ def _case(row: LlmRow) -> Case:
     assumed += _practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
-    recompute, recomputed = _recompute(row, practice)
+    recompute, recomputed = _recompute(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
@@ -424,11 +424,11 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
     return chosen
 
 
-def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
+def _recompute(row: LlmRow, practice: Mapping[str, Any], blocks: int) -> tuple[Recompute, int]:
     stated, usual = row.text["activation_checkpointing"], practice["recompute"]
     if not stated and not saves_of(usual):
         return usual, 0
-    return recompute_of(stated or usual, practice["family"])
+    return recompute_of(stated or usual, practice["family"], blocks)
 
 
 def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibration.llm.case import RACK, SHARDED_FAMILIES, Case
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
+from calibration.llm.words import is_float16
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
@@ -57,7 +58,7 @@ def workload_document(case: Case) -> dict[str, Any]:
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
     precision = _PRECISION[case.precision]
-    if case.chip.generation == "volta" or case.row.text["precision"].startswith("fp16"):
+    if case.chip.generation == "volta" or is_float16(case.row.text["precision"]):
         precision = "fp16"
     return {
         "name": "measured",
@@ -101,7 +102,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
     if case.activation_kept != 1.0 and case.precision != "16bit":
         overrides[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
-    if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
+    if case.family == "deepspeed" and is_float16(case.row.text["precision"]):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
     if not (case.tensor_overlap or case.is_tuned):
