@@ -22,7 +22,8 @@ _SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?tru
 _FLOAT16: Final = re.compile(r"(?<!b)(fp16|float16)|half|(?<!bf)(?<!\d)16.?(mixed|true)|^16$|^o[12]$")
 _NONE: Final = re.compile(r"(none|no|not|null|0|off|false|disabled|without|w/o|unset)\b(?![./]\d)")
 _FULL: Final = re.compile(
-    r"(full(y)?|true|yes|on|all|every (layer|block)|enabled|uniform|block|1|gradient[ _]checkpointing|recompute|remat|checkpoint(ing|ed)?)\b"
+    r"(full(y)?|true|yes|on|all|every (layer|block)|enabled|uniform|block|1|"
+    r"(gradient[ _])?checkpoint(ing|ed)?|recompute|remat|activation checkpointing)\b"
 )
 _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
     r"(0?\.\d+)": lambda found: float(found.group(1)),
