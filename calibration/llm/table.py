@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from calibration.llm.cells import read_cell
+from calibration.cells import read_cell
 from sim.spec.yaml import SpecError
 
 NUMBER_COLUMNS: Final = (

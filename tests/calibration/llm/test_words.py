@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
-from calibration.llm.cells import read_cell
 from calibration.llm.chips import chip_named
 from calibration.llm.engine import workload_document
 from calibration.llm.network import nic_of
