@@ -2,8 +2,8 @@
 
 A job pays for every node on which it has GPUs, for as long as it runs, whether it computes or waits. Jobs that share a node split its
 price in proportion to their GPUs on the node. All jobs split the price of servers in proportion to their total GPUs. Workers without
-a job are not rented. Limits: per-second billing; no start-up time, storage, traffic or discounts; prices as dated in the
-hardware file.
+a job, and servers beyond those that jobs use, are not rented. Limits: per-second billing; no start-up time, storage, traffic or
+discounts; prices as dated in the hardware file.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ def cost(hardware: Hardware, duration: float, market: Market = "on_demand") -> f
     return None if rate is None else rate * duration
 
 
-def job_price(hardware: Hardware, mine: Mapping[int, int], everyone: Mapping[int, int], market: Market = "on_demand") -> float | None:
+def job_price(
+    hardware: Hardware, mine: Mapping[int, int], everyone: Mapping[int, int], market: Market = "on_demand", servers: int = 0
+) -> float | None:
     """Return the price (USD/s) that one job pays, or None if a price that it shares is unknown.
 
     *mine* maps each node to the job's GPUs on it, *everyone* to the GPUs of all jobs. Nodes are numbered among the workers with GPUs.
+    *servers* is the number of hosts of role ``server`` that the jobs use: the first ones.
     """
     total, node = 0.0, 0
     share_of_servers = sum(mine.values()) / sum(everyone.values())
@@ -54,7 +57,9 @@ def job_price(hardware: Hardware, mine: Mapping[int, int], everyone: Mapping[int
         if group.role == "worker" and group.node.gpu_count:
             numbers = range(node, node + group.count)
             node += group.count
-        share = sum(mine[number] / everyone[number] for number in numbers if number in mine) if numbers else group.count * share_of_servers
+        hosts = min(servers, group.count) if group.role == "server" else 0
+        servers -= hosts
+        share = sum(mine[number] / everyone[number] for number in numbers if number in mine) + hosts * share_of_servers
         price = node_price(group, market)
         if price is None and share:
             return None

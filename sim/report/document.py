@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
-from sim.analysis.cost import Market, job_price
+from sim.analysis.cost import Market
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import JobPlan
 from sim.epoch import Epoch
@@ -23,6 +22,7 @@ from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
+from sim.study.rent import price_of_job
 from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
@@ -87,7 +87,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     """Return the figures of one job: the first part of its document, and all that a table of many runs shows."""
     job = run.jobs[number]
     workload = job.job.workload
-    price = _price(run, number, market)
+    price = price_of_job(run, number, market)
     sequence = workload.sequence
     figures = {
         "schema": SCHEMA,
@@ -150,18 +150,9 @@ def _market(market: Market) -> list[str]:
 
 def _no_price(run: Run, number: int, market: Market) -> list[str]:
     """Return a warning if the machine has no price on the requested spot market."""
-    if market == "on_demand" or _price(run, number, market) is not None:
+    if market == "on_demand" or price_of_job(run, number, market) is not None:
         return []
     return [f"no spot price for {run.hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
-
-
-def _price(run: Run, number: int, market: Market) -> float | None:
-    """Return the price of job *number* (USD/s); None if unknown."""
-    used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
-    everyone: Counter[int] = Counter()
-    for of_job in used:
-        everyone.update(of_job)
-    return job_price(run.hardware, used[number], everyone, market)
 
 
 def _charged(run: Run, number: int) -> list[str]:

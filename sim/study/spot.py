@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
-from sim.analysis.cost import node_price, price
+from sim.analysis.cost import node_price
 from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
 from sim.analysis.whole_job import START_UP, WholeJob
 from sim.cluster.build import with_nodes
@@ -24,6 +24,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import checkpoint_interval_of, mean_lifetime_of
 from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.computing import Computing
+from sim.study.rent import price_of_nodes
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
 from sim.study.whole_job import checkpoint_bytes
@@ -82,7 +83,8 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
         raise SpecError(f"{machine.name}: has no spot price; add one, for example --set {place}.spot='1.50 USD/h'")
-    fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
+    fixed = [node_price(other) for other in machine.groups if other.role == "server" for _ in range(other.count)]
+    fixed = fixed[: workload.training.stack.server_hosts]
     if None in fixed:
         raise SpecError(f"{machine.name}: the on-demand servers have no price; add one with --set groups.N.price")
     rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), computing=Computing(processes))
@@ -112,7 +114,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         raise SpecError(
             f"--checkpoint-interval {request.interval}: machines are revoked before the first checkpoint, so the job never ends; write auto"
         )
-    time, cost = _on_demand(machine, job, measured)
+    time, cost = _on_demand(job, measured, price_of_nodes(machine, workload, group.count))
     if job.in_step and policy != "wait":
         notes.append(
             "workers are synchronous: when one leaves or joins, all restart from the last checkpoint; with fewer workers, steps are smaller"
@@ -200,12 +202,11 @@ def _interval(wanted: SpotRequest, job: SpotJob, seed: int) -> float:
     return checkpoint_interval_of(wanted.interval) * job.speeds[-1]
 
 
-def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> tuple[float, float | None]:
-    """Return time and cost of the job on machines that are never revoked; only its result is saved."""
+def _on_demand(job: SpotJob, measured: Lifetimes | None, rate: float | None) -> tuple[float, float | None]:
+    """Return time and cost of the job on machines at *rate* (USD/s) that are never revoked; only its result is saved."""
     phases = measured.on_demand_start_up if measured else None
     start_up = phases.total if phases else START_UP
     time = undisturbed_time(replace(job, start_up=start_up))
-    rate = price(machine)
     return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
 
 
