@@ -4,7 +4,7 @@ A GPU draws a share of its TDP. The share is highest while matrix products bound
 communication kernel spins, and lowest while the GPU is idle, which includes the time while kernels start (`sim.spec.energy`). A node adds
 its host and, in a job of several nodes, its NICs and switch ports. The energy of the site is the energy of the computers times PUE. CO2 is
 the energy of the site times the grid's mean intensity over a year. A power cap slows only compute, according to a measured curve over the
-ratio of the cap to the uncapped draw.
+ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the same.
 
 Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; unmeasured GPUs draw the same power whatever bounds
 their kernels; storage and cooling are included in host power and PUE.
@@ -24,6 +24,8 @@ from sim.spec.yaml import SpecError
 
 WAITING = ("interconnect", "network", "straggler", "pipeline")
 """Stalls during which a communication kernel spins; the GPU is idle during all other stalls except compute."""
+INPUT = ("fetch", "prep")
+"""Stalls during which a GPU waits for a batch that loaders read or prepare."""
 WORLD = "WORLD"
 """The region used in place of an unknown one."""
 KWH = 3.6e6
@@ -147,6 +149,28 @@ class CappedStep(NamedTuple):
     power: NodePower
 
 
+def limited_speed(node: Node, model: PowerModel, cap: float, mix: KernelMix | None = None) -> float:
+    """Return the speed of a GPU of *node* while it computes with a limit of *cap* (W), relative to its speed without the limit.
+
+    Raise ValueError if the GPU's TDP is unknown.
+    """
+    if node.gpu.power is None:
+        raise ValueError(f"the power of {node.gpu.name} is unknown")
+    full = node.gpu.power * gpu_power(node.gpu, model, mix).compute
+    return curve_value(model.cap, min(1.0, cap / full))
+
+
+def with_slower_compute(stalls: Mapping[str, float], speed: float) -> dict[str, float]:
+    """Return *stalls* (s) of a step whose GPUs compute at *speed*: loaders work meanwhile, so waits for input get shorter first."""
+    compute = stalls.get("compute", 0.0) / speed
+    hidden, slower = compute - stalls.get("compute", 0.0), dict(stalls) | {"compute": compute}
+    for name in INPUT:
+        wait = stalls.get(name, 0.0)
+        slower |= {name: max(0.0, wait - hidden)} if name in stalls else {}
+        hidden = max(0.0, hidden - wait)
+    return slower
+
+
 def limit_power(
     node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None,
     gpus: int | None = None,
@@ -154,11 +178,7 @@ def limit_power(
     """Return step time and power of *node* with each of its *gpus* (default: all) limited to *cap* (W); *stalls* (s): the uncapped step."""
     if node.gpu.power is None:
         return None
-    draw = gpu_power(node.gpu, model, mix)
-    full = node.gpu.power * draw.compute
-    share = min(1.0, cap / full)
-    slower = dict(stalls)
-    slower["compute"] = stalls.get("compute", 0.0) / curve_value(model.cap, share)
+    slower = with_slower_compute(stalls, limited_speed(node, model, cap, mix))
     power = node_power(node, model, shares_of(slower), several, gpus, mix=mix, cap=cap)
     return None if power is None else CappedStep(cap, sum(slower.values()), power)
 

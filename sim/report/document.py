@@ -27,6 +27,8 @@ from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
 SCHEMA = 1
+CREDITS_END = "burst credits of the disk run out"
+"""Beginning of the warning of `credits_end`."""
 
 
 def run_document(
@@ -176,7 +178,7 @@ def credits_end(run: Run, number: int = 0) -> list[str]:
     if end is None or abs(end.step_times[number] - now) < 0.01 * now:
         return []
     later, when = show(end.step_times[number], "time"), f"epoch {end.epoch}" if end.epoch > 2 else "epoch 2, the warm one"
-    return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
+    return [f"{CREDITS_END} in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
 
 
 def burst_credits_end(run: Run, number: int = 0) -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
 """The figures in a row of a table."""
+_ROUNDING = 1e-9
+"""Relative change of energy up to which it is rounding."""
 
 
 def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload, used: Mapping[int, int] | None = None) -> dict[str, Any]:
@@ -63,14 +65,19 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
     """Return a sentence on the time that a power cap costs and the energy it saves."""
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
     more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
-    if longer <= 0:
+    if longer <= 0 and more >= -_ROUNDING:
         return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much, so the limit has no effect (--power-cap)"
     return (
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
-        f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "
+        f"{show(figures['step_time_without_s'], 'time')} ({_percent(longer)}), and a sample "
         f"{show(figures['energy_per_sample_j'], 'energy')} instead of {show(figures['energy_per_sample_without_j'], 'energy')} "
-        f"({100 * more:+.1f}%)"
+        f"({_percent(more)})"
     )
+
+
+def _percent(change: float) -> str:
+    """Return a relative *change* in percent with its sign; no change is +0.0%."""
+    return f"{round(100 * change, 1) + 0.0:+.1f}%"
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -88,6 +88,8 @@ class Steps(NamedTuple):
     """Time of an epoch, including the wait for its first batch, relative to the time of its steps."""
     cold: Sequence[float] = ()
     """Seconds that each of the first epochs takes longer than later ones, because not all that it reads is cached."""
+    at_speed: Callable[[float], Steps] | None = None
+    """Returns the steps with GPUs that compute at a share of their speed, simulated again; None if that is not possible."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:

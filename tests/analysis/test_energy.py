@@ -15,6 +15,7 @@ from sim.analysis.energy import (
     node_power,
     power_model,
     shares_of,
+    with_slower_compute,
 )
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Node
@@ -110,12 +111,21 @@ def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> Non
     for share, speed in model.cap:
         found = limit_power(node, model, STALLS, share * full, several=True)
         assert found is not None
-        assert found.step_time == pytest.approx(0.4 + 0.6 / speed)
+        assert found.step_time == pytest.approx(0.3 + max(0.7, 0.6 / speed))  # 0.1 s of fetching is hidden
     powers = [limit_power(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
     totals = [one.power.total for one in powers if one is not None]
     assert totals == sorted(totals)
     uncapped = node_power(node, model, shares_of(STALLS), True)
     assert powers[-1] is not None and uncapped is not None and powers[-1].power == pytest.approx(uncapped)
+
+
+def test_loaders_work_while_slower_gpus_compute() -> None:
+    """By hand: 0.6 s of compute take 0.8 s at three quarters of the speed; of the 0.2 s more, waits of up to that for input are hidden."""
+    assert with_slower_compute({"compute": 0.6, "network": 0.4}, 0.75) == pytest.approx({"compute": 0.8, "network": 0.4})
+    waits = {"compute": 0.6, "fetch": 0.1, "prep": 0.3, "network": 0.4}
+    assert with_slower_compute(waits, 0.75) == pytest.approx({"compute": 0.8, "fetch": 0.0, "prep": 0.2, "network": 0.4})
+    short = {"compute": 0.6, "fetch": 0.05, "prep": 0.05}
+    assert sum(with_slower_compute(short, 0.75).values()) == pytest.approx(0.8)
 
 
 def test_no_gpu_draws_more_than_its_cap(node: Node) -> None:

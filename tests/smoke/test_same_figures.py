@@ -43,3 +43,33 @@ def test_all_commands_rent_the_servers_that_the_job_uses(capsys: Capture, stack:
     assert candidate["total_cost_usd"] == pytest.approx(of_run["whole_job"]["cost_usd"])
     on_demand = asked(capsys, "spot", machine, "resnet15-cifar", "--epochs", "4000", *stack)["on_demand"]
     assert on_demand["cost_usd"] == pytest.approx(usd_per_h / HOUR * on_demand["time_s"], rel=0.02)  # without the time to boot
+
+
+def test_a_power_limit_is_that_of_all_commands(capsys: Capture) -> None:
+    """Oracle: `whatif`, for which GPUs 5% slower change nothing, as the job waits for its loaders; and each command the others."""
+    job, capped = ["p3.8xlarge", "alexnet"], ["--power-cap", "150 W"]
+    free, limited = asked(capsys, "run", *job, "--fast"), asked(capsys, "run", *job, *capped, "--epochs", "3", "--with-failures", "--fast")
+    gpus = next(row for row in asked(capsys, "whatif", *job)["resources"] if row["resource"] == "gpu")
+    assert gpus["step_time_5_percent_slower_s"] == pytest.approx(free["step_time_s"]) == pytest.approx(limited["step_time_s"])
+    assert limited["energy"]["energy_per_sample_j"] < 0.97 * free["energy"]["energy_per_sample_j"]
+    row = asked(capsys, "compare", "alexnet", "p3.8xlarge", *capped, "--epochs", "3", "--jobs", "1")["rows"][0]
+    for name in ("step_time_s", "epoch_time_s", "cost_per_epoch_usd", "stalls_s"):
+        assert row[name] == pytest.approx(limited[name])
+    assert row["whole_job"]["time_s"] == pytest.approx(limited["whole_job"]["time_s"])
+    assert row["energy"]["kwh_per_epoch"] == pytest.approx(limited["energy"]["kwh_per_epoch"])
+    weeks = asked(capsys, "goodput", *job, *capped, "--epochs", "3")
+    for name in ("step_time_s", "days", "energy_kwh"):
+        assert weeks[name] == pytest.approx(limited["with_failures"][name])
+    assert weeks["step_time_s"] == pytest.approx(limited["step_time_s"])
+    assert main(["run", *job, *capped, "--fast"]) == 0
+    assert "503 ms instead of 503 ms (+0.0%), and a sample 581 mJ instead of 609 mJ (-4.6%)" in capsys.readouterr().out
+
+
+def test_burst_credits_under_a_power_limit_are_those_of_slower_steps(capsys: Capture) -> None:
+    """Oracle: the document itself, whose warning and figures name the same steps."""
+    job = ["p3.2xlarge", "alexnet", "--fast", "--set", "node.storage.volume.size=100 GB", "--set", "node.host.memory=30 GB"]
+    free, limited = asked(capsys, "run", *job), asked(capsys, "run", *job, "--power-cap", "150 W")
+    end = limited["burst_credits_end"]
+    assert free["burst_credits_end"] is not None and end is not None
+    steps = limited["epoch_time_s"] - end["epoch_time_s"], limited["step_time_s"] - end["step_time_s"]
+    assert steps[0] == pytest.approx(limited["epoch_time_s"] / limited["step_time_s"] * steps[1], rel=1e-2)
