@@ -2,7 +2,8 @@
 
 Speeds are simulated with all workers and, if the job continues with fewer, also with fewer. Lifetimes, start-up and checkpoints are those
 of `sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
-goes to cloud storage, because the disk is lost with the machine. Limits: those of `sim.study.transient`; all epochs are warm.
+goes to cloud storage, because the disk is lost with the machine. Epochs in which page caches fill lower the mean speed of the whole job.
+Limits: those of `sim.study.transient`; the page caches of replacements are as full as the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from sim.analysis.cost import node_price
 from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
-from sim.analysis.whole_job import START_UP, WholeJob
+from sim.analysis.whole_job import START_UP, JobPlan, WholeJob
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -27,7 +28,7 @@ from sim.study.computing import Computing
 from sim.study.rent import price_of_nodes
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
-from sim.study.whole_job import checkpoint_bytes
+from sim.study.whole_job import checkpoint_bytes, course
 
 ALL_SPEEDS = 8
 """Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
@@ -92,10 +93,11 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
     if failed is not None:
         raise SpecError(failed)
     documented = [row.document for row in rows if row.document is not None]
-    nbytes = checkpoint_bytes(workload)
+    nbytes, samples = checkpoint_bytes(workload), _samples(request, workload, documented[-1])
+    slower = _mean_pace(samples, documented[-1], machine, workload) / documented[-1]["throughput_samples_per_s"]
     job = SpotJob(
-        _samples(request, workload, documented[-1]),
-        _speeds(group.count, documented),
+        samples,
+        tuple(slower * speed for speed in _speeds(group.count, documented)),
         lives,
         policy,
         measured.start_up.total if measured else START_UP,
@@ -170,6 +172,12 @@ def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]
     counts = [document["nodes"] for document in documents]
     speeds = [document["throughput_samples_per_s"] for document in documents]
     return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
+
+
+def _mean_pace(samples: float, document: RunDocument, machine: Hardware, workload: Workload) -> float:
+    """Return the mean samples/s of *samples* on all workers, with the epochs in which page caches fill, as in the whole job of `run`."""
+    plan = JobPlan(samples / workload.dataset.samples, checkpoints=False, start_up=0.0)
+    return samples / course(plan, document, machine, workload).parts.total
 
 
 def _samples(wanted: SpotRequest, workload: Workload, document: RunDocument) -> float:
