@@ -22,7 +22,7 @@ from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
-from sim.study.rent import price_of_job
+from sim.study.rent import gpus_by_node, price_of_job
 from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
@@ -117,7 +117,8 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         },
         "gpu_memory_bytes": fullest_memory(run, number).by_use(),
     }
-    return with_energy(figures, run.hardware, workload, {part.node: len(part.gpus) for part in job.job.placement})
+    used, everyone = gpus_by_node(run)
+    return with_energy(figures, run.hardware, workload, used[number], everyone)
 
 
 def freed_figures(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
@@ -163,7 +164,8 @@ def _charged(run: Run, number: int) -> list[str]:
     own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
         sentences.append(
-            f"jobs share the price of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} GPUs in use"
+            f"jobs share the price and the power of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} "
+            "GPUs in use"
         )
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})

@@ -11,12 +11,15 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 
 
+def gpus_by_node(run: Run) -> tuple[list[dict[int, int]], Counter[int]]:
+    """Return the number of GPUs on each node that each job of *run* uses, and of all jobs together."""
+    used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
+    return used, sum(map(Counter, used), Counter[int]())
+
+
 def price_of_job(run: Run, number: int = 0, market: Market = "on_demand") -> float | None:
     """Return the price (USD/s) that job *number* of *run* pays; None if unknown."""
-    used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
-    everyone: Counter[int] = Counter()
-    for of_job in used:
-        everyone.update(of_job)
+    used, everyone = gpus_by_node(run)
     servers = max(job.job.workload.training.stack.server_hosts for job in run.jobs)
     return job_price(run.hardware, used[number], everyone, market, servers)
 
