@@ -51,17 +51,22 @@ def job_price(
     *servers* is the number of hosts of role ``server`` that the jobs use: the first ones.
     """
     total, node = 0.0, 0
-    share_of_servers = sum(mine.values()) / sum(everyone.values())
     for group in hardware.groups:
-        numbers = range(0)
-        if group.role == "worker" and group.node.gpu_count:
-            numbers = range(node, node + group.count)
-            node += group.count
-        hosts = min(servers, group.count) if group.role == "server" else 0
-        servers -= hosts
-        share = sum(mine[number] / everyone[number] for number in numbers if number in mine) + hosts * share_of_servers
+        if group.role != "worker" or not group.node.gpu_count:
+            continue
+        numbers = range(node, node + group.count)
+        node += group.count
+        share = sum(mine[number] / everyone[number] for number in numbers if number in mine)
         price = node_price(group, market)
         if price is None and share:
             return None
         total += share * (price or 0.0)
-    return total
+    of_servers = servers_price(hardware, servers, market)
+    return None if of_servers is None else total + of_servers * sum(mine.values()) / sum(everyone.values())
+
+
+def servers_price(hardware: Hardware, servers: int, market: Market = "on_demand") -> float | None:
+    """Return the price (USD/s) of the first *servers* hosts of role ``server`` together, or None if one is unknown."""
+    hosts = [node_price(group, market) for group in hardware.groups if group.role == "server" for _ in range(group.count)][:servers]
+    known = [price for price in hosts if price is not None]
+    return sum(known) if len(known) == len(hosts) else None

@@ -165,7 +165,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
         "interruptions": courses.interruptions,
         "planned_stops": courses.stops,
         "replaced_nodes": courses.replaced_nodes,
-        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s,
+        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s + elapsed * steps.servers_usd_per_s,
         "energy_kwh": None if joules is None else joules / KWH,
         "co2_kg": None if joules is None else joules * answer.grid.intensity,
         **_trained_on(courses.work / steps.step_time, steps),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
-from sim.analysis.cost import node_price
+from sim.analysis.cost import node_price, servers_price
 from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan, WholeJob
 from sim.cluster.build import with_nodes
@@ -84,9 +84,8 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
         raise SpecError(f"{machine.name}: has no spot price; add one, for example --set {place}.spot='1.50 USD/h'")
-    fixed = [node_price(other) for other in machine.groups if other.role == "server" for _ in range(other.count)]
-    fixed = fixed[: workload.training.stack.server_hosts]
-    if None in fixed:
+    servers = servers_price(machine, workload.training.stack.server_hosts)
+    if servers is None:
         raise SpecError(f"{machine.name}: the on-demand servers have no price; add one with --set groups.N.price")
     rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), computing=Computing(processes))
     failed = next((row.problem for row in rows if row.document is None), None)
@@ -106,7 +105,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         checkpoint_time(nbytes),
         restore_time(nbytes),
         spot_price,
-        sum(rate or 0.0 for rate in fixed),
+        servers,
         in_step=not workload.training.stack.asynchronous,
     )
     _require_drawable(request, job)

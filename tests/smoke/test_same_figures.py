@@ -41,6 +41,8 @@ def test_all_commands_rent_the_servers_that_the_job_uses(capsys: Capture, stack:
     renting = ["--epochs", "40", "--nodes", "8", "--batch", "128", "--budget-usd", "100", "--on-demand", "--jobs", "1"]
     candidate = asked(capsys, "recommend", "resnet15-cifar", machine, *renting, *stack)["candidates"][0]
     assert candidate["total_cost_usd"] == pytest.approx(of_run["whole_job"]["cost_usd"])
+    weeks = asked(capsys, "goodput", machine, "resnet15-cifar", "--days", "2", *stack)
+    assert weeks["cost_usd"] == pytest.approx(48 * usd_per_h) and weeks["price"]["usd_per_h"] == pytest.approx(usd_per_h)
     on_demand = asked(capsys, "spot", machine, "resnet15-cifar", "--epochs", "4000", *stack)["on_demand"]
     assert on_demand["cost_usd"] == pytest.approx(usd_per_h / HOUR * on_demand["time_s"], rel=0.02)  # without the time to boot
 
