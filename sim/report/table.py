@@ -51,7 +51,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'], tokens)}")
+        lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document)}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]

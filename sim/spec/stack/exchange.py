@@ -132,6 +132,11 @@ class Exchange(Spec):
         return self.strategy.startswith("parameter_server")
 
     @property
+    def server_hosts(self) -> int:
+        """Number of hosts of role ``server`` that its parameter servers run on; those on the hosts of workers need none."""
+        return self.servers.count if self.servers is not None and self.servers.placement == "group" else 0
+
+    @property
     def asynchronous(self) -> bool:
         """Whether workers do not wait for each other."""
         return self.strategy == "parameter_server_async"
