@@ -4,10 +4,8 @@ The names are those of torch.distributed and Megatron-LM. A job on ``gpus`` GPUs
 ranks; ``expert`` regroups the ranks of a stage only for the weights of experts. The default is plain data parallelism.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -186,7 +184,7 @@ class Parallel(Spec):
     (``moe_pad_expert_input_to_capacity``)."""
 
     @model_validator(mode="after")
-    def _agrees(self) -> Parallel:
+    def _agrees(self) -> Self:
         if self.pad_to_capacity and self.capacity_factor is None:
             raise ValueError("pad_to_capacity needs capacity_factor; write it, such as 1.25, or leave pad_to_capacity out")
         if self.schedule == "interleaved_1f1b" and self.virtual_stages == 1 and self.pipeline > 1:
@@ -354,7 +352,7 @@ class MeshOptions(Spec):
     source: Source
 
     @model_validator(mode="after")
-    def _switches(self) -> MeshOptions:
+    def _switches(self) -> Self:
         if self.framework != "fsdp1" and (self.backward_prefetch != "pre" or not self.limit_all_gathers):
             raise ValueError(
                 f"backward_prefetch and limit_all_gathers are options of FSDP1, but framework is {self.framework}; write framework: "
