@@ -101,6 +101,8 @@ def _stages(graph: NodeGraph, hop: Hop) -> tuple[Room, ...]:
 
 
 def _room(hop: Hop, rates: Mapping[str, float]) -> Room:
+    if not hop.wires:
+        return Room(min(rates.values(), default=math.inf), math.inf)
     reached = [rate for link, rate in rates.items() if is_reached(hop, link)]
     others = [rate for link, rate in rates.items() if not is_reached(hop, link)]
     return Room(min(reached, default=math.inf), min(others, default=math.inf))

@@ -109,8 +109,8 @@ class Channels:
     kind: ChannelKind
     nodes: int
 
-    @property
-    def crossings(self) -> dict[str, int]:
+    @cached_property
+    def crossings(self) -> Mapping[str, int]:
         """Return how often all channels together cross each link of the node."""
         counts: dict[str, int] = {}
         for channel in self.channels:
@@ -119,7 +119,7 @@ class Channels:
                     counts[link] = counts.get(link, 0) + 1
         return counts
 
-    @property
+    @cached_property
     def transports(self) -> tuple[Transport, ...]:
         """Return the distinct transport classes of the hops."""
         return _distinct(hop.transport for channel in self.channels for hop in channel.hops)
@@ -129,7 +129,7 @@ class Channels:
         """Return the distinct transport classes of the copies that feed NICs."""
         return _distinct(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
 
-    @property
+    @cached_property
     def launch(self) -> float:
         """Return the launch time (s) of one collective, which is that of the slowest transport."""
         return max((transport.launch for transport in self.transports), default=0.0)
