@@ -7,10 +7,10 @@ ranks; ``expert`` regroups the ranks of a stage only for the weights of experts.
 import re
 from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Reader, Source, Spec, Whole
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -35,15 +35,15 @@ SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)
 
 ScheduleName = Annotated[
     str,
-    BeforeValidator(extensions.checked_name(extensions.SCHEDULES, SCHEDULES)),
-    WithJsonSchema(
+    Reader(
+        extensions.checked_name(extensions.SCHEDULES, SCHEDULES),
         {
             "anyOf": [
                 {"enum": list(SCHEDULES), "type": "string"},
                 {"type": "string", "description": "the name of a user-defined schedule"},
             ],
             "description": f"one of {', '.join(SCHEDULES)}, or the name of a user-defined schedule",
-        }
+        },
     ),
 ]
 """A built-in schedule, or the name of a user-defined one."""
@@ -113,8 +113,8 @@ def _parameters(text: object) -> int:
 
 Wrapping = Annotated[
     tuple[str, ...] | int,
-    BeforeValidator(_wrapping),
-    WithJsonSchema(
+    Reader(
+        _wrapping,
         {
             "anyOf": [
                 {"type": "array", "items": {"type": "string"}},
@@ -123,15 +123,15 @@ Wrapping = Annotated[
                 {"type": "object", "properties": {"min_params": {"type": ["integer", "string"]}}, "additionalProperties": False},
             ],
             "description": "patterns of module paths such as [layers.*], or {min_params: 100M}",
-        }
+        },
     ),
 ]
 """What FSDP wraps: patterns of module paths, or the minimum number of parameters of a wrapped module."""
 Cuts = Annotated[
     tuple[str, ...],
-    BeforeValidator(_cuts),
-    WithJsonSchema(
-        {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"}
+    Reader(
+        _cuts,
+        {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"},
     ),
 ]
 """Modules that begin a new pipeline stage."""

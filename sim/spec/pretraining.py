@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
-from sim.spec.fields import Count, Spec
+from sim.spec.fields import Count, Reader, Spec
 
 _TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?(?:[eE]\+?\d{1,2})?)([KMBTkmbt])?", re.ASCII)
 
@@ -35,8 +35,7 @@ def _tokens(value: object) -> float:
 
 Tokens = Annotated[
     float,
-    BeforeValidator(_tokens),
-    WithJsonSchema({"type": ["number", "string"], "description": "a number of tokens above 0, for example 12B"}),
+    Reader(_tokens, {"type": ["number", "string"], "description": "a number of tokens above 0, for example 12B"}),
 ]
 
 
