@@ -222,8 +222,9 @@ class Traffic:
         """Return *edges* grouped into kinds with equal bandwidth on their hops, and the number of each edge's kind."""
         kinds: dict[Hashable, _Kind] = {}
         of_edge = []
+        crossings = self.crossings
         for edge in edges:
-            lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
+            lanes = [lane(part.slot.graph, crossings[part.slot.name], hop) for part, hop in edge.hops]
             bandwidths = tuple((each_lane.fair, each_lane.stages, _reach_key(each_lane.hop)) for each_lane in lanes)
             kind = kinds.setdefault((bandwidths, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])

@@ -82,7 +82,7 @@ def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
     room = dict.fromkeys(hop.wires, _in_series(hop, stages, 1.0)) if hop.route.copies else {}
     fair = {link: min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link] for link in hop.links}
     most = min(1.0, hop.efficiency(math.inf))
-    _, narrowest = min((rate * most if is_reached(hop, link) else rate, link) for link, rate in fair.items())
+    _, narrowest = min([(rate * most if is_reached(hop, link) else rate, link) for link, rate in fair.items()])
     return Lane(hop, narrowest, _room(hop, fair), stages)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sim.cluster.node_links import Tier
 from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph, Route
@@ -83,8 +83,7 @@ class Hop:
         return cap * flows * curve_value(self.transport.efficiency, chunk) if cap else math.inf
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(NamedTuple):
     """The part of a ring in one node: the order of its GPUs, and its hops. Across nodes, hops begin with ``net`` and end with it."""
 
     gpus: tuple[int, ...]
