@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
@@ -28,8 +27,7 @@ class TopologyError(SpecError):
     """A link graph on which some device cannot be reached."""
 
 
-@dataclass(frozen=True)
-class NodeLink:
+class NodeLink(NamedTuple):
     """One direction of a physical link, or a shared resource; *capacity* is the bytes/s that it delivers."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.layout_memory import THRASHING
+from sim.analysis.memory import THRASHING
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
