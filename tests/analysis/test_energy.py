@@ -108,9 +108,9 @@ def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> Non
     model = power_model()
     full = 700 * gpu_power(node.gpu, model).compute
     for share, speed in model.cap:
-        found = limit_power(node, model, STALLS, share * full, several=True)
-        assert found is not None
-        assert found.step_time == pytest.approx(0.4 + 0.6 / speed)
+        capped = limit_power(node, model, STALLS, share * full, several=True)
+        assert capped is not None
+        assert capped.step_time == pytest.approx(0.4 + 0.6 / speed)
     powers = [limit_power(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
     totals = [one.power.total for one in powers if one is not None]
     assert totals == sorted(totals)
