@@ -34,7 +34,7 @@ def mistakes(source: str) -> Iterator[Mistake]:
         places = [node for statement in function.body for node in _places(statement)]
         for place in range(len(places)):
             mistaken = copy.deepcopy(tree)
-            inside = next(function for function_name, function in _functions(mistaken, "") if function_name == name)
+            inside = next(other for other_name, other in _functions(mistaken, "") if other_name == name)
             node = [node for statement in inside.body for node in _places(statement)][place]
             statement = _statement(inside, node)
             before = _first_line(statement)
