@@ -172,7 +172,7 @@ def toy_workload(
     """
     layers = tuple(layers)
     on_v100 = (gpu_prep or 0.0) * MEMORY_BANDWIDTH / REFERENCE_GPU_BANDWIDTH
-    parameters = max(1, sum(sum(found.gradients) for found in layers))
+    parameters = max(1, sum(sum(row.gradients) for row in layers))
     described = {
         "name": "toy",
         "model": {"name": "toy", "parameters": parameters, "input": size(1), "buffers": size(buffers), "layers": layers, "source": "test"},
@@ -216,16 +216,16 @@ class Rig:
         protocol: str | None = "Simple",
     ) -> None:
         placed = tuple(placement or place(hardware))
-        found = slots(hardware, [placed], fold)
+        node_slots = slots(hardware, [placed], fold)
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, keep_rates=True)
         self.network = Network(self.env, self.log)
         fabric = job_fabric(hardware, [[part.node for part in placed]], 0, fold)
         tuning = Tuning("2.30", algorithm, protocol, channels)
-        self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, tuning, fabric)
+        self.plan: CollectivePlan = plan_collectives(job_slots(0, node_slots), hardware.fabric, tuning, fabric)
         for link, capacity in self.plan.shared_capacities.items():
             self.network.add_link(link, capacity)
-        self.built = build(found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
+        self.built = build(node_slots, {slot.name: self.plan.crossings(slot.name) for slot in node_slots}, fold)
         for link, capacity in self.built.capacity.items():
             self.network.add_link(link, capacity)
         self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live_links)
@@ -265,7 +265,7 @@ def loads(log: EventLog) -> dict[str, list[tuple[float, float]]]:
     """Return for each resource its load from each instant on, as (time, load)."""
     rates: dict[int, float] = defaultdict(float)
     usages: dict[int, Mapping[str, float]] = {}
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    by_resource: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for time, changes in groupby(log.rates, key=lambda change: change.t):
         touched: set[str] = set()
         for change in changes:
@@ -273,16 +273,16 @@ def loads(log: EventLog) -> dict[str, list[tuple[float, float]]]:
             usages[change.activity] = dict(change.usage)
             touched |= set(usages[change.activity])
         for name in touched:
-            found[name].append((time, sum(use[name] * rates[number] for number, use in usages.items() if name in use)))
+            by_resource[name].append((time, sum(use[name] * rates[number] for number, use in usages.items() if name in use)))
         for number in [number for number, value in rates.items() if value == 0.0]:
             del rates[number], usages[number]
-    return found
+    return by_resource
 
 
 def carried(log: EventLog) -> dict[str, float]:
     """Return what each resource has carried: its load summed over time."""
-    found = {}
+    totals = {}
     for name, steps in loads(log).items():
         times = [time for time, _ in steps]
-        found[name] = sum(load * (end - start) for (start, load), end in zip(steps, times[1:], strict=False))
-    return found
+        totals[name] = sum(load * (end - start) for (start, load), end in zip(steps, times[1:], strict=False))
+    return totals

@@ -101,13 +101,13 @@ def covered(test: Path, root: Path = ROOT) -> set[Path]:
     conftests = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(root / "tests")]
     own = files_of(".".join(test.relative_to(root).with_suffix("").parts), root)
     waiting = [test, *own, *(path for path in conftests if path.is_file())]
-    found, data = set(waiting), {root / ALWAYS, *_data(test.parent, root)}
+    reached, data = set(waiting), {root / ALWAYS, *_data(test.parent, root)}
     while waiting:
         modules, files = read(waiting.pop(), root)
         data |= files
-        waiting += modules - found
-        found |= modules
-    return found | data
+        waiting += modules - reached
+        reached |= modules
+    return reached | data
 
 
 def nightly_files(root: Path = ROOT) -> list[Path]:
@@ -192,13 +192,13 @@ def outcomes(
         left = end - time.monotonic()
         if left <= 0:
             return "not run: the budget was spent"
-        found = run(test, left)
-        if found is None:
+        ending = run(test, left)
+        if ending is None:
             return "stopped: the budget was spent"
-        if not found.passed:
+        if not ending.passed:
             return "failed"
-        if found.skipped:
-            return f"passed, but for {found.skipped} skipped: stays due"
+        if ending.skipped:
+            return f"passed, but for {ending.skipped} skipped: stays due"
         with one_at_a_time:
             done(test)
         return "passed"
@@ -213,18 +213,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="run all, due or not")
     parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for all (default: %(default)g)")
     parser.add_argument("--list", action="store_true", help="only say what is due")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     kept, before = kept_by_git(), passed_before()
     names = {test: test.relative_to(ROOT).as_posix() for test in nightly_files()}
     digests = {test: content(test, kept) for test in names}
-    due = [test for test in names if asked.all or (digests[test], names[test]) not in before]
+    due = [test for test in names if options.all or (digests[test], names[test]) not in before]
     due.sort(key=lambda test: digests[test])
     print(f"nightly tests of {len(due)} of {len(names)} files", flush=True)
 
     def passed(test: Path) -> None:
         note({names[test]: digests[test]}, names.values())
 
-    ends = dict.fromkeys(due, "due") if asked.list else outcomes(due, asked.budget, ended, len(os.sched_getaffinity(0)), passed)
+    ends = dict.fromkeys(due, "due") if options.list else outcomes(due, options.budget, ended, len(os.sched_getaffinity(0)), passed)
     for test, name in names.items():
         print(f"  {name}: {ends.get(test, 'passed before, on the same content')}")
     return int("failed" in ends.values())

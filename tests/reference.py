@@ -216,7 +216,7 @@ def _cell(text: str) -> str:
 
 def _notes(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields of *model* and of what it is made from."""
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for parent in reversed(model.__mro__):
         if not issubclass(parent, BaseModel) or parent is BaseModel:
             continue
@@ -224,8 +224,8 @@ def _notes(model: type[BaseModel]) -> dict[str, str]:
         assert isinstance(defined, ast.ClassDef)
         for before, after in zip(defined.body, defined.body[1:], strict=False):
             if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr):
-                found[before.target.id] = ast.literal_eval(after.value)
-    return found
+                notes[before.target.id] = ast.literal_eval(after.value)
+    return notes
 
 
 def documents() -> str:
@@ -242,10 +242,10 @@ def documents() -> str:
             "| key | type | unit |",
             "|---|---|---|",
         ]
-        found: dict[str, set[str]] = {}
+        types_by_key: dict[str, set[str]] = {}
         for key, value in _leaves(json.loads(_printed(command)), ""):
-            found.setdefault(key, set()).add(_type(value))
-        lines += [f"| `{key}` | {' or '.join(sorted(types))} | {_unit(key)} |" for key, types in found.items()]
+            types_by_key.setdefault(key, set()).add(_type(value))
+        lines += [f"| `{key}` | {' or '.join(sorted(types))} | {_unit(key)} |" for key, types in types_by_key.items()]
     return "\n".join(lines) + "\n"
 
 

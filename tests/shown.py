@@ -43,14 +43,14 @@ def output(command: str) -> str:
     os.environ.update(ENVIRONMENT)
     os.chdir(ROOT)
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as told:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = program(words[3:])
     finally:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
     if code:
-        raise RuntimeError(f"{command} ends with {code}: {told.getvalue()}")
+        raise RuntimeError(f"{command} ends with {code}: {stderr.getvalue()}")
     return printed.getvalue()
 
 

@@ -33,20 +33,20 @@ def test_the_foremost_saves_as_much_as_any_up_to_rounding(freed: dict) -> None:
 
 
 def test_shares_are_of_the_step_as_it_is() -> None:
-    found = Bottleneck(2.0, {"disk": 0.5, "network": 1.5}, "disk", {"network": 0.4, "gpu": 0.1}, without_broadcast=1.8)
-    assert found.saved("disk") == 0.75 and found.saved("network") == 0.25
-    assert found.saved_broadcast == pytest.approx(0.1)
-    assert (found.next_limit, found.second) == ("gpu", "network")
-    assert found.saved_by_both == pytest.approx(0.8)
+    bottleneck = Bottleneck(2.0, {"disk": 0.5, "network": 1.5}, "disk", {"network": 0.4, "gpu": 0.1}, without_broadcast=1.8)
+    assert bottleneck.saved("disk") == 0.75 and bottleneck.saved("network") == 0.25
+    assert bottleneck.saved_broadcast == pytest.approx(0.1)
+    assert (bottleneck.next_limit, bottleneck.second) == ("gpu", "network")
+    assert bottleneck.saved_by_both == pytest.approx(0.8)
 
 
 def test_gpus_limit_a_freed_job_where_they_save_as_much_as_anything() -> None:
     """Behind the network the loader is next: whatever else is freed saves the same little."""
-    found = Bottleneck(2.0, {"network": 1.3, "gpu": 1.7}, "network", {"copy": 1.29, "spread": 1.29, "gpu": 1.29})
-    assert (found.next_limit, found.second) == ("gpu", "copy")
+    bottleneck = Bottleneck(2.0, {"network": 1.3, "gpu": 1.7}, "network", {"copy": 1.29, "spread": 1.29, "gpu": 1.29})
+    assert (bottleneck.next_limit, bottleneck.second) == ("gpu", "copy")
     assert Bottleneck(2.0, {"network": 1.3}, "network", {"disk": 1.0, "gpu": 1.29}).next_limit == "disk"
 
 
 def test_without_a_first_there_is_no_second() -> None:
-    found = Bottleneck(1.0, {"gpu": 0.1})
-    assert (found.next_limit, found.second, found.saved_by_both, found.saved_broadcast) == (None, None, 0.0, 0.0)
+    bottleneck = Bottleneck(1.0, {"gpu": 0.1})
+    assert (bottleneck.next_limit, bottleneck.second, bottleneck.saved_by_both, bottleneck.saved_broadcast) == (None, None, 0.0, 0.0)

@@ -82,15 +82,15 @@ def test_wider_intervals_of_a_rate_never_narrow_the_answer(name: str) -> None:
     )
     widths = []
     for ends in ((1.0, 1.0), (0.5, 2.0), (0.2, 5.0)):
-        found = draw(replace(run, spreads={name: ends}), 400)
-        assert conserved(found) < 1e-6
-        widths.append(float(np.ptp(np.quantile(getattr(found, seen), [0.025, 0.975]))))
+        courses = draw(replace(run, spreads={name: ends}), 400)
+        assert conserved(courses) < 1e-6
+        widths.append(float(np.ptp(np.quantile(getattr(courses, seen), [0.025, 0.975]))))
     assert widths[1] > 0.95 * widths[0] and widths[2] > widths[0], widths
 
 
-def conserved(found: Courses) -> float:
+def conserved(courses: Courses) -> float:
     """How far work and losses are from the elapsed time at most (s)."""
-    return float(np.abs(found.work + sum(found.lost[name] for name in LOST_CATEGORIES) - found.elapsed).max())
+    return float(np.abs(courses.work + sum(courses.lost[name] for name in LOST_CATEGORIES) - courses.elapsed).max())
 
 
 def test_drawn_is_the_closed_form_within_its_interval() -> None:
@@ -99,8 +99,8 @@ def test_drawn_is_the_closed_form_within_its_interval() -> None:
     ):  # fmt: skip
         run = replace(PLAIN, saving=saving, compilation=compilation)
         for length in ({"horizon": 20 * DAY}, {"horizon": math.inf, "work": 15 * DAY}):
-            found = draw(replace(run, **length), 400, seed=3)  # type: ignore[arg-type]
-            shares = found.share
+            courses = draw(replace(run, **length), 400, seed=3)  # type: ignore[arg-type]
+            shares = courses.share
             assert abs(shares.mean() - expected(run)) < 4 * shares.std() / 20 + 5e-4  # the end of a course is half a cycle
 
 
@@ -115,10 +115,10 @@ def test_time_is_conserved_whatever_happens() -> None:
         {**SPOT, "elastic_rules": ElasticRules(LINEAR, restarts=False, restarts_with_chief=True), "saving": PLAIN.saving},
         {**SPOT, "elastic_rules": ElasticRules((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
     ):  # fmt: skip
-        found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 20, seed=1)
-        assert conserved(found) < 1e-5
-        assert all((found.lost[name] >= 0).all() for name in LOST_CATEGORIES)
-        assert (found.share <= 1).all()
+        courses = draw(replace(replace(FULL, horizon=6 * DAY), **change), 20, seed=1)
+        assert conserved(courses) < 1e-5
+        assert all((courses.lost[name] >= 0).all() for name in LOST_CATEGORIES)
+        assert (courses.share <= 1).all()
 
 
 class Simulated:
@@ -206,19 +206,19 @@ def test_numpy_draws_what_simpy_simulates() -> None:
 
 def test_without_failures_only_saves_take_time() -> None:
     run = replace(PLAIN, rate=(0.0, 0.0, 0.0), horizon=math.inf, work=DAY, communicators=Uniform(0.0, 0.0), restart_in_place=0.0)
-    found = draw(run, 5)
-    assert found.interruptions.sum() == 0
-    assert found.elapsed == pytest.approx(DAY + 30.0 * math.ceil(DAY / 600.0))
+    courses = draw(run, 5)
+    assert courses.interruptions.sum() == 0
+    assert courses.elapsed == pytest.approx(DAY + 30.0 * math.ceil(DAY / 600.0))
 
 
 def test_counts_of_interruptions() -> None:
     """Oracles: the rate times the time, repeats and events of several nodes within it; early faults beside it; a log-normal of fleets."""
     sure = replace(FULL, rate=(RATE, RATE, RATE), planned=(0.0, 1.0), horizon=30 * DAY)
-    found = draw(sure, 300, seed=2).interruptions
-    assert found.mean() == pytest.approx(30 * DAY * RATE, rel=0.02)
-    assert found.var() > 1.2 * found.mean()  # repeats: more than Poisson's
+    interruptions = draw(sure, 300, seed=2).interruptions
+    assert interruptions.mean() == pytest.approx(30 * DAY * RATE, rel=0.02)
+    assert interruptions.var() > 1.2 * interruptions.mean()  # repeats: more than Poisson's
     early = draw(replace(sure, new_fleet=(200.0, 5 * DAY)), 200, seed=2).interruptions.mean()
-    assert early - found.mean() == pytest.approx(200.0 * -math.expm1(-6.0), rel=0.1)
+    assert early - interruptions.mean() == pytest.approx(200.0 * -math.expm1(-6.0), rel=0.1)
     fleets = draw(replace(FULL, horizon=5 * DAY), 2000, seed=2).interruptions
     low, middle, high = np.quantile(fleets, [0.025, 0.5, 0.975])
     assert middle == pytest.approx(5 * DAY * RATE, rel=0.06)
@@ -268,19 +268,19 @@ def test_what_else_helps_and_hurts() -> None:
 def test_going_on_with_fewer_nodes_is_better_than_waiting_for_them() -> None:
     """Oracles: revocations at the rate of the lives; node-seconds of those that are there; on the same lives going on keeps more work."""
     only = {**SPOT, "rate": (REVOKED,) * 3, "horizon": 20 * DAY, "restart": 0.0}
-    found = {
+    courses_by_rule = {
         name: draw(replace(PLAIN, **only, elastic_rules=members), 100, seed=6)  # type: ignore[arg-type]
         for name, members in {"elastic": ElasticRules(LINEAR), "waiting": ElasticRules((0.0,) * 99 + (1.0,))}.items()
     }
-    for courses in found.values():
+    for courses in courses_by_rule.values():
         away = courses.interruptions * 2 * HOUR
         assert courses.node_seconds.mean() == pytest.approx((100 * 20 * DAY - away).mean(), rel=2e-3)
         lived = courses.node_seconds.sum() / (100 / REVOKED)
         assert courses.interruptions.sum() == pytest.approx(lived, abs=4 * math.sqrt(lived))
         assert (courses.rented_nodes == courses.interruptions).all()
-    assert found["elastic"].share.mean() > found["waiting"].share.mean() + 0.1
-    assert found["elastic"].lost["spare_wait"].sum() == 0.0 < found["waiting"].lost["spare_wait"].min()
-    assert found["elastic"].lost["degraded"].mean() > 0.0 == found["waiting"].lost["degraded"].max()
+    assert courses_by_rule["elastic"].share.mean() > courses_by_rule["waiting"].share.mean() + 0.1
+    assert courses_by_rule["elastic"].lost["spare_wait"].sum() == 0.0 < courses_by_rule["waiting"].lost["spare_wait"].min()
+    assert courses_by_rule["elastic"].lost["degraded"].mean() > 0.0 == courses_by_rule["waiting"].lost["degraded"].max()
 
 
 def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
@@ -292,9 +292,9 @@ def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
 
 
 def test_without_repairs_a_job_dies_with_its_last_spare() -> None:
-    found = draw(replace(PLAIN, repairs=False, spares=10), 300, seed=1)
-    assert np.isfinite(found.death_times).all()
-    assert found.death_times.mean() == pytest.approx(11 / (0.7 * RATE), rel=0.08)  # the eleventh node that leaves
+    courses = draw(replace(PLAIN, repairs=False, spares=10), 300, seed=1)
+    assert np.isfinite(courses.death_times).all()
+    assert courses.death_times.mean() == pytest.approx(11 / (0.7 * RATE), rel=0.08)  # the eleventh node that leaves
     assert np.isinf(draw(replace(PLAIN, repairs=True, spares=10), 20).death_times).all()
 
 
@@ -317,8 +317,8 @@ def test_the_same_seed_draws_the_same() -> None:
 
 def test_progress_tells_which_share_is_drawn() -> None:
     """20 days at a fault each 2 hours are 240 faults; word comes each 100, of shares that only rise."""
-    told: list[float] = []
-    with_word = draw(PLAIN, 50, 3, told.append)
-    assert len(told) >= 2 and told == sorted(told) and told[0] > 0 and told[-1] <= 1
-    assert abs(told[0] - 100 / 240) < 0.1
+    drawn_shares: list[float] = []
+    with_word = draw(PLAIN, 50, 3, drawn_shares.append)
+    assert len(drawn_shares) >= 2 and drawn_shares == sorted(drawn_shares) and drawn_shares[0] > 0 and drawn_shares[-1] <= 1
+    assert abs(drawn_shares[0] - 100 / 240) < 0.1
     assert (with_word.share == draw(PLAIN, 50, 3).share).all()

@@ -26,14 +26,14 @@ LITTLE = 1.001
 
 
 def log(*entries: WaitSpan | WorkSpan, ranks: int = 1) -> EventLog:
-    found = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, 1, "n0", (number,)) for number in range(ranks)])
-    found.waits = [entry for entry in entries if isinstance(entry, WaitSpan)]
-    found.work = [entry for entry in entries if isinstance(entry, WorkSpan)]
-    return found
+    event_log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, 1, "n0", (number,)) for number in range(ranks)])
+    event_log.waits = [entry for entry in entries if isinstance(entry, WaitSpan)]
+    event_log.work = [entry for entry in entries if isinstance(entry, WorkSpan)]
+    return event_log
 
 
-def path(found: EventLog, start: float, end: float, steps: int = 1) -> dict[str, float]:
-    return {row.resource: row.seconds for row in critical_path(found, [Window(start, end, steps)])}
+def path(event_log: EventLog, start: float, end: float, steps: int = 1) -> dict[str, float]:
+    return {row.resource: row.seconds for row in critical_path(event_log, [Window(start, end, steps)])}
 
 
 def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> WaitSpan:
@@ -46,7 +46,7 @@ def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", id
 
 def test_a_collective_beside_compute_is_on_the_path_only_from_its_bucket_on() -> None:
     """Backward of bucket 0 ends at 2 s, the slowest rank is 0.5 s late, NVLink takes it to 6 s; compute from 2 to 4 s is hidden."""
-    found = log(
+    event_log = log(
         wait(Cause.COPY, 0, 1, "host to device"),
         wait(Cause.COMPUTE, 1, 2, "gpu"),
         wait(Cause.COMPUTE, 2, 4, "gpu"),
@@ -55,12 +55,12 @@ def test_a_collective_beside_compute_is_on_the_path_only_from_its_bucket_on() ->
         work("gpu", Cause.COMPUTE, 2, 4, "gpu", ident=1),
         work("comm", Cause.INTERCONNECT, 2.5, 6, "NVLink", ident=0),
     )
-    assert path(found, 0, 6) == {"NVLink": 3.5, "gpu": 1, "host to device": 1, "slowest rank": 0.5}
+    assert path(event_log, 0, 6) == {"NVLink": 3.5, "gpu": 1, "host to device": 1, "slowest rank": 0.5}
 
 
 def test_the_slower_of_two_ranks_is_followed() -> None:
     """Rank 1 comes to the collective at 3 s, rank 0 at 1 s."""
-    found = log(
+    event_log = log(
         wait(Cause.COMPUTE, 0, 1, "fast"),
         wait(Cause.GRADIENT, 1, 4),
         wait(Cause.COMPUTE, 0, 3, "slow", rank=1),
@@ -68,7 +68,7 @@ def test_the_slower_of_two_ranks_is_followed() -> None:
         work("comm", Cause.NETWORK, 3, 4, "NIC"),
         ranks=2,
     )
-    assert path(found, 0, 4) == {"slow": 3, "NIC": 1}
+    assert path(event_log, 0, 4) == {"slow": 3, "NIC": 1}
 
 
 def test_a_loader_that_bounds_the_step_hides_compute() -> None:
@@ -134,27 +134,27 @@ def prices(hardware: Hardware, job: Job, more: float = PERCENT) -> dict[Resource
     for row in critical_path(warm.log, warm.windows):
         for resource in resources_behind(row.cause, row.resource, job.workload.input.loader):
             seconds[resource] += row.seconds
-    found = {}
+    by_resource = {}
     for resource in RESOURCES:
         changed, jobs = faster(hardware, [job], [resource], more)
         saved = warm.step_time - simulate(changed, jobs, cold=False).jobs[0].warm.step_time
         slope = saved * more / (more - 1)
-        found[resource] = (100 * seconds[resource] / 101 / warm.step_time, 100 * slope / 101 / warm.step_time)
-    return found
+        by_resource[resource] = (100 * seconds[resource] / 101 / warm.step_time, 100 * slope / 101 / warm.step_time)
+    return by_resource
 
 
-def agree(found: dict[Resource, tuple[float, float]]) -> None:
+def agree(by_resource: dict[Resource, tuple[float, float]]) -> None:
     """The path's price is that of the runs within 1%, or within 0.01% of the step: a hundredth of what bounds all of it."""
-    for resource, (by_path, by_run) in found.items():
+    for resource, (by_path, by_run) in by_resource.items():
         assert by_path == pytest.approx(by_run, rel=0.01, abs=0.01), resource
 
 
 @pytest.mark.parametrize("name", ["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network", "spread"])
 def test_one_slow_resource_has_the_price_that_runs_give(name: Resource) -> None:
     hardware, workload = scene(name)
-    found = prices(hardware, run(hardware, workload).jobs[0].job)
-    agree(found)
-    assert max(found[name]) > 0.3  # per cent of the step, of 0.99 that are due where one bounds all
+    by_resource = prices(hardware, run(hardware, workload).jobs[0].job)
+    agree(by_resource)
+    assert max(by_resource[name]) > 0.3  # per cent of the step, of 0.99 that are due where one bounds all
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_machines_of_the_catalogue_have_the_price_that_runs_give(
     machine_name: str, workload: str, settings_: tuple[str, ...], nodes: int, bound: Resource
 ) -> None:
     question = prepare(Scenario(machine_name, workload, settings_, nodes=nodes))
-    found = prices(question.hardware, question.jobs[0].averaged)
-    agree(found)
-    assert found[bound][0] > 0.1
+    by_resource = prices(question.hardware, question.jobs[0].averaged)
+    agree(by_resource)
+    assert by_resource[bound][0] > 0.1
     if bound == "cpu":
-        by_path, by_run = found["gpu"]
+        by_path, by_run = by_resource["gpu"]
         assert by_path == 0.0  # hidden
         assert by_run == pytest.approx(0.0, abs=1e-6)
 
@@ -184,9 +184,9 @@ def test_machines_of_the_catalogue_have_the_price_that_runs_give(
 def test_a_gpu_that_decodes_beside_training_has_the_price_that_runs_give_up_to_the_edge() -> None:
     """The stated limit: half of the shared time is the other's, and 1% more compute moves what decodes beside it."""
     question = prepare(Scenario("p3.8xlarge", "resnet18", ("input.loader=dali_gpu",)))
-    found = prices(question.hardware, question.jobs[0].averaged, LITTLE)
-    agree(found)
-    assert found["decode"][0] > 0.1
+    by_resource = prices(question.hardware, question.jobs[0].averaged, LITTLE)
+    agree(by_resource)
+    assert by_resource["decode"][0] > 0.1
     edge = prepare(Scenario("p3.8xlarge", "mobilenet_v2", ("input.loader=dali_gpu", "training.batch=16")))
     by_path, by_run = prices(edge.hardware, edge.jobs[0].averaged)["gpu"]
     assert by_run < 0.9 * by_path
@@ -195,6 +195,6 @@ def test_a_gpu_that_decodes_beside_training_has_the_price_that_runs_give_up_to_t
 def test_launches_and_compute_that_they_bound_share_what_runs_give_to_both() -> None:
     """The stated limit: a launch of 3 s over 0.3 s of compute is logged as 2.7 s; together both are worth what the launches are."""
     hardware, workload = scene("launch")
-    found = prices(hardware, run(hardware, workload).jobs[0].job)
-    assert found["launch"] == (pytest.approx(0.9 * 0.990099, rel=1e-4), pytest.approx(0.990099, rel=1e-4))
-    assert found["launch"][0] + found["gpu"][0] == pytest.approx(found["launch"][1] + found["gpu"][1], rel=1e-6)
+    by_resource = prices(hardware, run(hardware, workload).jobs[0].job)
+    assert by_resource["launch"] == (pytest.approx(0.9 * 0.990099, rel=1e-4), pytest.approx(0.990099, rel=1e-4))
+    assert by_resource["launch"][0] + by_resource["gpu"][0] == pytest.approx(by_resource["launch"][1] + by_resource["gpu"][1], rel=1e-6)

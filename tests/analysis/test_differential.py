@@ -13,14 +13,14 @@ times = st.floats(1.0, 1e6)
 
 @given(times, times, times, times, times)
 def test_stalls_are_the_differences_of_the_runs(t0: float, t1: float, t2: float, t3: float, twin: float) -> None:
-    known = RunTimes(t0, t1, t2, t3, twin)
-    assert interconnect_stall(known).time == pytest.approx(max(0.0, t1 - t0), rel=1e-9)
-    assert prep_stall(known).share == pytest.approx(max(0.0, (t3 - t1) / t3), rel=1e-9)
-    assert fetch_stall(known).share == pytest.approx(max(0.0, (t2 - t3) / t2), rel=1e-9)
-    lost = network_stall(known)
+    run_times = RunTimes(t0, t1, t2, t3, twin)
+    assert interconnect_stall(run_times).time == pytest.approx(max(0.0, t1 - t0), rel=1e-9)
+    assert prep_stall(run_times).share == pytest.approx(max(0.0, (t3 - t1) / t3), rel=1e-9)
+    assert fetch_stall(run_times).share == pytest.approx(max(0.0, (t2 - t3) / t2), rel=1e-9)
+    lost = network_stall(run_times)
     assert lost is not None
     assert lost.share == pytest.approx(max(0.0, (twin - t1) / t1), rel=1e-9)
-    assert interconnect_stall(known).share < 1.0  # "up to 90%": bounded by its own basis
+    assert interconnect_stall(run_times).share < 1.0  # "up to 90%": bounded by its own basis
 
 
 @given(times, times, times, times)
@@ -41,6 +41,6 @@ def test_a_slowdown_of_five_is_four_hundred_per_cent() -> None:
 
 
 def test_rates_are_samples_over_the_time_of_each_step_of_the_method() -> None:
-    found = rates(RunTimes(50.0, 100.0, 500.0, 250.0), 1000.0)
-    assert found == (10.0, 4.0, 4.0)
+    step_rates = rates(RunTimes(50.0, 100.0, 500.0, 250.0), 1000.0)
+    assert step_rates == (10.0, 4.0, 4.0)
     assert rates(RunTimes(50.0, 100.0, 250.01, 250.0), 1000.0).fetch is None

@@ -45,11 +45,11 @@ def share_of(shape: float) -> float:
 
 @pytest.mark.parametrize("shape", [0.5, 0.7, 1.0, 3.0])
 def test_courses_keep_what_renewal_theory_says(shape: float) -> None:
-    found = draw(replace(RUN, law=Weibull(shape)), 400, seed=2)
-    assert abs(found.share.mean() - share_of(shape)) < 4 * found.share.std() / 20 + 5e-4
+    courses = draw(replace(RUN, law=Weibull(shape)), 400, seed=2)
+    assert abs(courses.share.mean() - share_of(shape)) < 4 * courses.share.std() / 20 + 5e-4
     # renewals by t come to t/mean + (cv^2 - 1)/2, up to what vanishes with t
     squared = stats.weibull_min(shape).var() / stats.weibull_min(shape).mean() ** 2
-    counted = found.interruptions
+    counted = courses.interruptions
     assert abs(counted.mean() - 40 * DAY / MEAN - (squared - 1) / 2) < 4 * counted.std() / 20 + 0.2
 
 
@@ -84,16 +84,16 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     plain = stallsim.goodput("hgx-h100", "gpt2-xl", **JOB)  # type: ignore[arg-type]
     assert own.equals(plain)
     assert own.attrs["reliability"].pop("law") == "mine" and plain.attrs["reliability"].pop("law") == "exponential"
-    told = [note for note in own.attrs.pop("notes") if note not in plain.attrs["notes"]]
+    added_notes = [note for note in own.attrs.pop("notes") if note not in plain.attrs["notes"]]
     assert plain.attrs.pop("notes") and own.attrs == plain.attrs
-    assert told == [
+    assert added_notes == [
         "times between failures follow mine, your own law, which is not validated; the closed form, the formulas and the best "
         "interval assume exponential times"
     ]
 
 
 @pytest.mark.parametrize(
-    ("draw", "told"),
+    ("draw", "message"),
     [
         (
             lambda count, random: 1.1 * random.exponential(size=count),
@@ -110,15 +110,15 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
-def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, told: str) -> None:
+def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.goodput("hgx-h100", "gpt2-xl", law=Own(draw), **JOB)  # type: ignore[arg-type]
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("law", "told"),
+    ("law", "message"),
     [
         (
             "weibul",
@@ -131,10 +131,10 @@ def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, told: str) -> None:
         (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; see docs/develop/own-failure-law.md for an example"),
     ],
 )
-def test_what_is_no_law_is_refused_in_a_sentence(law: object, told: str) -> None:
+def test_what_is_no_law_is_refused_in_a_sentence(law: object, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.goodput("hgx-h100", "gpt2-xl", law=law, **JOB)  # type: ignore[arg-type]
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
 
 
 def test_heavy_tails_of_mean_one_are_accepted() -> None:

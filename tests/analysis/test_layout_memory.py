@@ -289,9 +289,9 @@ def test_weights_in_8_bits_by_recipe(machine: str, recipe: Fp8Recipe, alone: boo
     gpu = load_hardware(machine).spec.groups[0].node.gpu
     stack = BF16 | {"keeps_8bit_weights": True, "parameters_8bit": alone}
     made = layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack)
-    asked = adam(precision="fp8")
-    asked = asked.model_copy(update={"training": asked.training.model_copy(update={"fp8_recipe": recipe})})
-    (stage,) = memory_by_stage(made, asked, gpu)
+    workload = adam(precision="fp8")
+    workload = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
+    (stage,) = memory_by_stage(made, workload, gpu)
     assert stage.weights == pytest.approx(expected * PARAMETERS)
 
 
@@ -301,8 +301,8 @@ def test_inputs_of_products_are_kept_with_their_scales() -> None:
     product = next(layer for layer in workload.model.layers if layer.name.endswith("attention.output"))
     kept = {}
     for recipe in ("delayed", "mxfp8"):
-        asked = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
-        kept[recipe] = saved_bytes(product, asked)
+        with_recipe = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
+        kept[recipe] = saved_bytes(product, with_recipe)
     assert kept["delayed"] == product.saved / 4 * workload.training.batch
     assert kept["mxfp8"] == pytest.approx(kept["delayed"] * (1 + 1 / 32))
 
@@ -372,10 +372,10 @@ def test_more_micro_batches_than_fill_a_pipeline_change_nothing(
         rows, 2 * stages, pipeline=stages, virtual_stages=chunks if stages > 1 else 1, micro_batches=many, shard=shard,
         synchronizes_each=each, stack=stack,
     )  # fmt: skip
-    for found in memory_by_stage(made, adam(), GPU):
-        course = memory_timeline(made, adam(), GPU, found.stage)
-        assert found.allocated == pytest.approx(max(moment.allocated for moment in course))
-        assert found.reserved == pytest.approx(max(moment.reserved for moment in course))
+    for stage in memory_by_stage(made, adam(), GPU):
+        course = memory_timeline(made, adam(), GPU, stage.stage)
+        assert stage.allocated == pytest.approx(max(moment.allocated for moment in course))
+        assert stage.reserved == pytest.approx(max(moment.reserved for moment in course))
 
 
 @pytest.mark.parametrize(("stages", "checkpointing"), [(1, "none"), (1, "blocks"), (2, "none")])

@@ -112,7 +112,7 @@ def layer(op: str, saved: int, elements: int = 10) -> dict[str, Any]:
 
 def test_the_table_above_is_vgg16() -> None:
     """torchvision's vgg16 has 138 357 544 parameters."""
-    assert sum(sum(found["gradients"]) for found in vgg16_layers() if "gradients" in found) == VGG16_PARAMETERS
+    assert sum(sum(row["gradients"]) for row in vgg16_layers() if "gradients" in row) == VGG16_PARAMETERS
 
 
 def test_vgg16_by_hand() -> None:
@@ -181,9 +181,9 @@ def test_a_first_layers_cast_is_gone_after_forward() -> None:
 
 def test_what_autocast_keeps_is_what_the_table_says() -> None:
     """Widths alone: half of 4 000 bytes a sample; the table knows of 3 000."""
-    told = {precision: gpu_memory(workload([layer("elementwise", 4000)], 10, precision=precision, autocast_saved="3000 B"), gpu())
+    by_precision = {precision: gpu_memory(workload([layer("elementwise", 4000)], 10, precision=precision, autocast_saved="3000 B"), gpu())
             for precision in ("fp32", "amp_fp16")}  # fmt: skip
-    assert (told["fp32"].activations, told["amp_fp16"].activations) == (32 * 4000, 32 * 3000)
+    assert (by_precision["fp32"].activations, by_precision["amp_fp16"].activations) == (32 * 4000, 32 * 3000)
     assert gpu_memory(workload([layer("elementwise", 4000)], 10, precision="amp_fp16"), gpu()).activations == 32 * 2000
 
 
@@ -374,11 +374,11 @@ def test_what_was_asked_before_changes_no_answer() -> None:
         {"ranks": 8, "gradient_as_bucket_view": True},
         {"batch": 7},
     ]
-    asked = [(job, one, more) for job in jobs for one in chips for more in options]
-    kept = [gpu_memory(job, one, **more) for job, one, more in asked * 2][len(asked) :]
-    for (job, one, more), found in zip(asked, kept, strict=True):
+    questions = [(job, one, more) for job in jobs for one in chips for more in options]
+    kept = [gpu_memory(job, one, **more) for job, one, more in questions * 2][len(questions) :]
+    for (job, one, more), cached in zip(questions, kept, strict=True):
         _needed.cache_clear()
-        assert gpu_memory(job, one, **more) == found
+        assert gpu_memory(job, one, **more) == cached
 
 
 def test_products_cast_the_slices_of_a_table_that_they_take() -> None:

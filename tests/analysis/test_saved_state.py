@@ -20,9 +20,9 @@ def test_bytes_of_a_parameter_and_writers() -> None:
         (["training.precision=bf16"], 8, 10, 1),  # weights of two bytes; states stay in fp32
     ]
     for sets, gpus, each, writers in cases:
-        found = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus, gpus // 8)
-        assert (found.nbytes, found.writers) == (each * parameters, writers), sets
-        assert sum(found.parts.values()) == found.nbytes
+        state = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus, gpus // 8)
+        assert (state.nbytes, state.writers) == (each * parameters, writers), sets
+        assert sum(state.parts.values()) == state.nbytes
 
 
 def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_sharded_states_are_written_by_all_ranks_of_a_replica() -> None:
     base = ["training.stack=megatron-core", "training.parallel.tensor=8"]
     cases = [([], 8), (["training.parallel.pipeline=4"], 32), (["training.parallel.shard=optimizer"], 512)]
     for sets, writers in cases:
-        found = saved_state(load_workload("llama-3.1-70b", [*base, *sets]).spec, 512, 64)
-        assert found.writers == writers, sets
-        assert found.nbytes / load_workload("llama-3.1-70b").spec.model.parameters in (12.0, 14.0)
+        state = saved_state(load_workload("llama-3.1-70b", [*base, *sets]).spec, 512, 64)
+        assert state.writers == writers, sets
+        assert state.nbytes / load_workload("llama-3.1-70b").spec.model.parameters in (12.0, 14.0)
 
 
 def test_writers_are_where_a_replica_is_and_nodes_read_what_their_gpus_need() -> None:
@@ -67,9 +67,9 @@ def test_writers_are_where_a_replica_is_and_nodes_read_what_their_gpus_need() ->
     for layout, writers, readers, of_node, of_gpu in cases:
         sets = [f"training.parallel.{key}={value}" for key, value in layout.items()]
         workload = load_workload("mixtral-8x7b" if "expert" in layout else "llama-3.1-70b", [*base, *sets]).spec
-        found, parameters = saved_state(workload, 512, 64), workload.model.parameters
-        assert found.nbytes == 14 * parameters
-        assert (found.holders.writers_on_node, found.holders.shards_on_node) == (writers, readers), layout
-        assert found.bytes_per_node == pytest.approx(of_node * parameters) and found.bytes_per_gpu == pytest.approx(of_gpu * parameters), (
+        state, parameters = saved_state(workload, 512, 64), workload.model.parameters
+        assert state.nbytes == 14 * parameters
+        assert (state.holders.writers_on_node, state.holders.shards_on_node) == (writers, readers), layout
+        assert state.bytes_per_node == pytest.approx(of_node * parameters) and state.bytes_per_gpu == pytest.approx(of_gpu * parameters), (
             layout
         )

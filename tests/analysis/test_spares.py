@@ -20,8 +20,8 @@ RUN = LongRun(64, 0, Saving(600.0, 0.0, 0.0, 0.0), [DrawnCause("gpu", 1.0, ZERO_
 
 
 def waited(spares: Spares, moment: float, repair: float, several: bool = False) -> float:
-    found = spares.wait(ONE, np.array([several]), np.array([not several]), np.array([moment]), np.array([repair]), np.array([repair]))
-    return float(found[0])
+    waits = spares.wait(ONE, np.array([several]), np.array([not several]), np.array([moment]), np.array([repair]), np.array([repair]))
+    return float(waits[0])
 
 
 def test_a_spare_is_taken_and_its_place_is_taken_by_the_repaired_node() -> None:
@@ -43,18 +43,18 @@ def test_an_elastic_job_runs_at_the_speed_of_whole_replicas() -> None:
     spares = Spares(replace(RUN, elastic=(0.75, 0.75, 0.5)), 1)
     for repair in (100.0, 40.0, 20.0):
         assert waited(spares, 0.0, repair) == 0.0
-    found = spares.speed(ONE, np.array([0.0]), np.array([200.0]))
-    assert found[0] == pytest.approx((20 * 0.5 + 80 * 0.75 + 100) / 200)
+    speeds = spares.speed(ONE, np.array([0.0]), np.array([200.0]))
+    assert speeds[0] == pytest.approx((20 * 0.5 + 80 * 0.75 + 100) / 200)
     assert waited(spares, 10.0, 50.0) == pytest.approx(50.0)  # no replica would be whole
     assert spares.speed(ONE, np.array([150.0]), np.array([50.0]))[0] == 1.0
 
 
 def test_an_elastic_job_without_repairs_goes_on_until_no_replica_is_whole() -> None:
     """Oracle: the third fault is the last; Poisson has it within 6 mean times in 93.8% of courses."""
-    found = draw(replace(RUN, repairs=False, elastic=(0.75, 0.5), horizon=6 * DAY), 400, 1)
-    dead = np.isfinite(found.death_times)
-    assert dead.mean() == pytest.approx(0.938, abs=0.036) and (dead == (found.interruptions == 3)).all()
-    assert (found.elapsed[dead] == found.death_times[dead]).all() and found.lost["spare_wait"].sum() == 0.0
+    courses = draw(replace(RUN, repairs=False, elastic=(0.75, 0.5), horizon=6 * DAY), 400, 1)
+    dead = np.isfinite(courses.death_times)
+    assert dead.mean() == pytest.approx(0.938, abs=0.036) and (dead == (courses.interruptions == 3)).all()
+    assert (courses.elapsed[dead] == courses.death_times[dead]).all() and courses.lost["spare_wait"].sum() == 0.0
 
 
 def test_faults_that_do_not_strike_are_those_of_the_others() -> None:
@@ -102,8 +102,8 @@ def test_peers_are_read_over_the_network_where_a_node_is_new() -> None:
     saving = Saving(600.0, 0.0, 0.0, 500.0, memory_interval=1.0, memory_load=2.0, peer_load=30.0)
     for replaces, load in ((1.0, 30.0), (0.0, 2.0)):
         run = replace(RUN, spares=64, causes=[DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, replaces)], saving=saving)
-        found = draw(run, 50, 2)
-        assert found.lost["restart"] == pytest.approx(load * found.interruptions, abs=31.0)
-        assert found.lost["restart"].sum() == pytest.approx(load * found.interruptions.sum(), rel=0.01)
+        courses = draw(run, 50, 2)
+        assert courses.lost["restart"] == pytest.approx(load * courses.interruptions, abs=31.0)
+        assert courses.lost["restart"].sum() == pytest.approx(load * courses.interruptions.sum(), rel=0.01)
     alone = draw(replace(run, nodes=1, causes=[DrawnCause("gpu", 1.0, ZERO_TIME, ZERO_TIME, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
     assert alone.lost["restart"].sum() == pytest.approx(500.0 * alone.interruptions.sum(), rel=0.02)

@@ -36,9 +36,9 @@ def test_the_period_of_a_cycle_after_a_warm_up(warm_up: int, length: int) -> Non
     detector = PeriodDetector()
     for step in range(warm_up + length):
         assert detector.observe(step, float(step), state(step if step < warm_up else ("cycle", (step - warm_up) % length))) is None
-    found = detector.observe(warm_up + length, float(warm_up + length), state(("cycle", 0)))
-    assert found is not None
-    assert (found.first, found.steps, found.duration) == (warm_up, length, float(length))
+    period = detector.observe(warm_up + length, float(warm_up + length), state(("cycle", 0)))
+    assert period is not None
+    assert (period.first, period.steps, period.duration) == (warm_up, length, float(length))
 
 
 def test_forgetting_starts_afresh() -> None:
@@ -53,9 +53,9 @@ def test_nearest_is_the_stretch_whose_ends_are_most_alike() -> None:
     detector = PeriodDetector()
     for step in range(10):
         detector.observe(step, float(step), state("q", {3: 0.30, 9: 0.31}.get(step, 0.9 + step / 100)))
-    found = detector.nearest()
-    assert (found.first, found.last) == (3, 9)
-    assert found.duration == pytest.approx(6.0)
+    stretch = detector.nearest()
+    assert (stretch.first, stretch.last) == (3, 9)
+    assert stretch.duration == pytest.approx(6.0)
 
 
 def test_how_far_apart_the_ends_of_the_nearest_stretch_are() -> None:
@@ -75,10 +75,10 @@ def test_nearest_takes_at_least_half_of_what_was_seen(seen: int) -> None:
     detector = PeriodDetector()
     for step in range(1, seen + 1):
         detector.observe(step, 2.0 * step, state(step))
-    found = detector.nearest()
-    assert (found.last, found.end) == (seen, 2.0 * seen)
-    assert seen / 2 - 1 <= found.steps <= seen * 7 / 8 + 1
-    assert found.duration == 2.0 * found.steps
+    stretch = detector.nearest()
+    assert (stretch.last, stretch.end) == (seen, 2.0 * seen)
+    assert seen / 2 - 1 <= stretch.steps <= seen * 7 / 8 + 1
+    assert stretch.duration == 2.0 * stretch.steps
 
 
 # --- drawn steps -----------------------------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def test_a_warm_up_is_cut_where_it_ends() -> None:
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     """300 samples of 200 normal steps each: 95%, known to about 1.3% from so many."""
     chance = random.Random(7)
-    found = [steady_mean([chance.gauss(1.0, 0.1) for _ in range(200)]) for _ in range(300)]
-    covered = sum(abs(interval.mean - 1.0) <= interval.half_width for interval in found)
+    intervals = [steady_mean([chance.gauss(1.0, 0.1) for _ in range(200)]) for _ in range(300)]
+    covered = sum(abs(interval.mean - 1.0) <= interval.half_width for interval in intervals)
     assert 0.91 <= covered / 300 <= 0.98
 
 

@@ -31,28 +31,28 @@ def lifetimes(name: str) -> Lifetimes:
 
 def test_kaplan_meier_by_hand() -> None:
     """Six machines: revoked at 1, 3 and 3; watched until 2, 4 and 5. S = 5/6 after 1, then 5/6 * 2/4 after 3."""
-    found = kaplan_meier([3.0, 1.0, 3.0], [2.0, 4.0, 5.0], cap=10.0)
-    assert [found.at(age) for age in (0.5, 1.0, 2.9, 3.0, 9.9, 10.0)] == pytest.approx([1, 5 / 6, 5 / 6, 5 / 12, 5 / 12, 0])
-    assert found.mean == pytest.approx(1 + 2 * 5 / 6 + 7 * 5 / 12)
+    curve = kaplan_meier([3.0, 1.0, 3.0], [2.0, 4.0, 5.0], cap=10.0)
+    assert [curve.at(age) for age in (0.5, 1.0, 2.9, 3.0, 9.9, 10.0)] == pytest.approx([1, 5 / 6, 5 / 6, 5 / 12, 5 / 12, 0])
+    assert curve.mean == pytest.approx(1 + 2 * 5 / 6 + 7 * 5 / 12)
     with pytest.raises(ValueError, match="no machine"):
         kaplan_meier([], [])
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.integers(0, 10))
 def test_without_early_censoring_it_is_the_share_that_lives_longer(revoked: list[float], survived: int) -> None:
-    found = kaplan_meier(revoked, [20.0] * survived, cap=20.0)
+    curve = kaplan_meier(revoked, [20.0] * survived, cap=20.0)
     for age in (0.0, 3.0, *revoked):
         alive = sum(life > age for life in revoked) + survived
-        assert found.at(age) == pytest.approx(alive / (len(revoked) + survived), abs=1e-12)
+        assert curve.at(age) == pytest.approx(alive / (len(revoked) + survived), abs=1e-12)
 
 
 def test_drawn_lives_have_the_distribution_they_are_drawn_from() -> None:
-    found = survival(lifetimes("k80"))
+    curve = survival(lifetimes("k80"))
     random = np.random.default_rng(7)
-    drawn = np.array([found.draw(random) for _ in range(4000)])
-    assert drawn.mean() == pytest.approx(found.mean, rel=0.02)
+    drawn = np.array([curve.draw(random) for _ in range(4000)])
+    assert drawn.mean() == pytest.approx(curve.mean, rel=0.02)
     for hours in (0.5, 2.0, 8.0, 23.9):
-        assert (drawn > hours * HOUR).mean() == pytest.approx(found.at(hours * HOUR), abs=0.025)
+        assert (drawn > hours * HOUR).mean() == pytest.approx(curve.at(hours * HOUR), abs=0.025)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_drawn_lives_have_the_distribution_they_are_drawn_from() -> None:
 )
 def test_survival_as_transient_dl_tells_it(name: str, share: float, early: float, watched: int) -> None:
     """Measured: survive a day 69, 80 and 90%; revoked within 2 h 7.8, 0 and 4.2%."""
-    found = lifetimes(name)
-    assert len(found.revoked) + found.survived == watched
-    assert survival(found).at(23.99 * HOUR) == pytest.approx(share, abs=0.01)
-    assert 1 - survival(found).at(2 * HOUR) == pytest.approx(early, abs=0.001)
+    measured_lives = lifetimes(name)
+    assert len(measured_lives.revoked) + measured_lives.survived == watched
+    assert survival(measured_lives).at(23.99 * HOUR) == pytest.approx(share, abs=0.01)
+    assert 1 - survival(measured_lives).at(2 * HOUR) == pytest.approx(early, abs=0.001)
 
 
 @pytest.mark.parametrize(("name", "spot", "on_demand"), [("k80", (80.7, 85.8), (75.6, 68.6)), ("p100", (91.9, 90.4), (70.3, 69.2))])
 def test_start_up_lies_between_the_two_regions_measured(name: str, spot: tuple[float, float], on_demand: tuple[float, float]) -> None:
-    found = lifetimes(name)
-    for total, measured in ((found.start_up.total, spot), (found.on_demand_start_up.total, on_demand)):
+    measured_lives = lifetimes(name)
+    for total, measured in ((measured_lives.start_up.total, spot), (measured_lives.on_demand_start_up.total, on_demand)):
         assert min(measured) - 0.1 <= total <= max(measured) + 0.1
 
 
@@ -91,8 +91,8 @@ def test_every_gpu_of_a_part_exists_and_others_have_none(any_gpu: Gpu) -> None:
     assert lifetimes_of(any_gpu) is None
     for name in ("k80", "p100", "v100"):
         for gpu in lifetimes(name).gpus:
-            found = lifetimes_of(load_part(Gpu, gpu, "hardware/parts/gpus"))
-            assert found is not None and found.name == name
+            part_lives = lifetimes_of(load_part(Gpu, gpu, "hardware/parts/gpus"))
+            assert part_lives is not None and part_lives.name == name
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ def test_epochs_without_burst_credits_take_what_they_take(epochs: int) -> None:
 def test_epochs_in_which_page_caches_fill_take_what_they_take(epochs: float, tired_from: int) -> None:
     pace = TIRED._replace(throttled_from=tired_from, filling=(150.0, 120.0))
     took = [200.0, *(160.0 if number >= tired_from else {2: 150.0, 3: 120.0}.get(number, 100.0) for number in range(2, 30))]
-    whole = int(epochs)
-    one_by_one = sum(took[:whole]) + (epochs - whole) * took[whole]
+    whole_epochs = int(epochs)
+    one_by_one = sum(took[:whole_epochs]) + (epochs - whole_epochs) * took[whole_epochs]
     assert whole_job(JobPlan(epochs, checkpoints=False, start_up=0.0), pace).total == pytest.approx(one_by_one)
     assert epochs_in(JobPlan(None, checkpoints=False, start_up=0.0, time=one_by_one), pace) == pytest.approx(epochs)
 

@@ -43,12 +43,12 @@ def layer_of(frame: FrameType | None) -> str:
 
 def shares(call: Callable[[], object]) -> Mapping[str, float]:
     """Return the share of the CPU time of *call* that each layer took, largest first."""
-    found: Counter[str] = Counter()
-    before = signal.signal(signal.SIGPROF, lambda _, frame: found.update([layer_of(frame)]))
+    samples: Counter[str] = Counter()
+    before = signal.signal(signal.SIGPROF, lambda _, frame: samples.update([layer_of(frame)]))
     signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
     try:
         call()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         signal.signal(signal.SIGPROF, before)
-    return {layer: count / found.total() for layer, count in found.most_common()}
+    return {layer: count / samples.total() for layer, count in samples.most_common()}

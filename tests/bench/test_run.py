@@ -27,7 +27,7 @@ def steps(*overrides: str) -> Callable[[], object]:
     return lambda: simulate(hardware, jobs, exact=True, cold=False)
 
 
-def whole(benchmark: Any, *options: str) -> list[Used]:
+def run_main_job(benchmark: Any, *options: str) -> list[Used]:
     """Run the main job as a process five times; return what each used."""
     used: list[Used] = []
     benchmark.pedantic(lambda: used.append(process([*MAIN_JOB, *options])), rounds=5, warmup_rounds=1)
@@ -41,7 +41,7 @@ def cpu_time(used: list[Used]) -> str:
 
 def test_main_job_process(benchmark: Any) -> None:
     """The whole process of ``python -m sim run p3.16xlarge vgg16``, counterfactual runs and estimates included; and its peak memory."""
-    used = whole(benchmark)
+    used = run_main_job(benchmark)
     peak = max(each.peak for each in used)
     benchmark.extra_info |= {
         "label": "main job, whole process; peak memory",
@@ -52,7 +52,7 @@ def test_main_job_process(benchmark: Any) -> None:
 
 def test_main_job_process_fast(benchmark: Any) -> None:
     """The same with ``--fast``: one cold and one warm epoch."""
-    benchmark.extra_info |= {"label": "main job with `--fast`, whole process", "value": cpu_time(whole(benchmark, "--fast"))}
+    benchmark.extra_info |= {"label": "main job with `--fast`, whole process", "value": cpu_time(run_main_job(benchmark, "--fast"))}
 
 
 def test_one_run(benchmark: Any) -> None:

@@ -12,10 +12,10 @@ from tests.bench.sampling import layer_of, shares
 
 def frame(*files: str) -> Any:
     """A stack of frames, innermost first."""
-    found = None
+    innermost = None
     for name in reversed(files):
-        found = SimpleNamespace(f_code=SimpleNamespace(co_filename=name), f_back=found)
-    return found
+        innermost = SimpleNamespace(f_code=SimpleNamespace(co_filename=name), f_back=innermost)
+    return innermost
 
 
 def test_a_frame_counts_for_the_innermost_layer() -> None:
@@ -31,6 +31,6 @@ def test_shares_add_up_and_the_timer_is_stopped() -> None:
         while time.process_time() < end:
             layer_of(sys._getframe())
 
-    found = shares(work)
-    assert abs(sum(found.values()) - 1) < 1e-9
-    assert found["elsewhere"] > 0.5
+    shares_by_layer = shares(work)
+    assert abs(sum(shares_by_layer.values()) - 1) < 1e-9
+    assert shares_by_layer["elsewhere"] > 0.5

@@ -67,8 +67,8 @@ def all_reduce(nodes: int) -> float:
     network = Network(env, EventLog(lambda: env.now))
     live = {slot.name: {link: f"{slot.name}.{link}" for link in slot.graph.links} for slot in cluster}
     for slot in cluster:
-        for link, known in slot.graph.links.items():
-            network.add_link(live[slot.name][link], known.capacity)
+        for link, graph_link in slot.graph.links.items():
+            network.add_link(live[slot.name][link], graph_link.capacity)
         network.add_link(f"{slot.name}.cores", slot.cores)
     env.process(PhaseExecutor(network, network.log, 0, plan, live)("gradients", 0, 100e6))
     env.run()
@@ -95,8 +95,8 @@ def test_one_all_reduce(benchmark: Any, ranks: int) -> None:
 def test_three_iterations(benchmark: Any, ranks: int) -> None:
     label = f"three data-parallel iterations of ResNet-50, {ranks:,} ranks"
     benchmark.extra_info |= {"label": label, "aim": ITERATIONS.get(ranks, "")}
-    found = benchmark.pedantic(iterations, (ranks // 8,), rounds=5, warmup_rounds=1)
-    assert sum(rank.size for rank in found.log.ranks) == ranks
+    run = benchmark.pedantic(iterations, (ranks // 8,), rounds=5, warmup_rounds=1)
+    assert sum(rank.size for rank in run.log.ranks) == ranks
 
 
 @pytest.mark.nightly
@@ -104,8 +104,8 @@ def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
     """Every rank with a speed and jitter of its own, each simulated by itself."""
     benchmark.extra_info |= {"label": "the same, 1,024 ranks that all differ, none folded", "aim": "20 s"}
     noise = ("training.noise.draw=true", "training.noise.compute_cv=0.03", "training.noise.persistent_cv=0.02")
-    found = benchmark.pedantic(iterations, (128, False, *noise), rounds=1)
-    assert len(found.log.ranks) == 1024
+    run = benchmark.pedantic(iterations, (128, False, *noise), rounds=1)
+    assert len(run.log.ranks) == 1024
 
 
 def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
@@ -141,8 +141,8 @@ def test_runs_in_a_sweep(benchmark: Any) -> None:
 
 def test_where_the_time_of_a_sweep_goes(benchmark: Any) -> None:
     sweep_points()
-    found = benchmark.pedantic(lambda: shares(sweep_points), rounds=1)
-    said = ", ".join(f"{layer} {share:.0%}" for layer, share in found.items() if share >= 0.01)
+    shares_by_layer = benchmark.pedantic(lambda: shares(sweep_points), rounds=1)
+    said = ", ".join(f"{layer} {share:.0%}" for layer, share in shares_by_layer.items() if share >= 0.01)
     benchmark.extra_info |= {"label": "where it goes", "value": said}
 
 
@@ -150,9 +150,9 @@ def test_a_whole_epoch_of_imagenet(benchmark: Any) -> None:
     """AlexNet on p2.xlarge with a cold cache and a slow disk: all 5,005 steps, and what the shortcut makes of them."""
     measured_only(benchmark)
     short = answer(Scenario("p2.xlarge", "alexnet", COLD)).run.jobs[0].first
-    whole = benchmark.pedantic(lambda: answer(Scenario("p2.xlarge", "alexnet", COLD, exact=True)).run.jobs[0].first, rounds=1)
-    assert whole.stalls[Cause.FETCH] > whole.step_time / 2
-    off = abs(short.time / whole.time - 1)
+    exact = benchmark.pedantic(lambda: answer(Scenario("p2.xlarge", "alexnet", COLD, exact=True)).run.jobs[0].first, rounds=1)
+    assert exact.stalls[Cause.FETCH] > exact.step_time / 2
+    off = abs(short.time / exact.time - 1)
     assert off < 1e-3
     took = show(float(f"{benchmark.stats.stats.median:.2g}"), "time")
     benchmark.extra_info |= {

@@ -21,12 +21,12 @@ def test_estimates_of_single_keys_and_of_default_blocks_are_found() -> None:
 
 def test_an_estimate_has_a_reason_and_a_value() -> None:
     loaded = load_hardware("toy")
-    found = {estimate.key: estimate for estimate in count_estimates(loaded.spec, loaded.document)}
-    assert found["node.gpu.memory_efficiency"].reason == "no stream benchmark"
-    assert found["node.gpu.memory_efficiency"].value == 0.8
-    assert str(found["node.gpu.memory_efficiency"]) == "node.gpu.memory_efficiency: estimate (no stream benchmark)"
-    assert found["node.gpu.memory_efficiency"].file.endswith("toy-gpu.yaml")
-    assert curve_value(found["node.gpu.efficiency.gemm.fp32"].value, 1e9) == 0.4
+    estimates = {estimate.key: estimate for estimate in count_estimates(loaded.spec, loaded.document)}
+    assert estimates["node.gpu.memory_efficiency"].reason == "no stream benchmark"
+    assert estimates["node.gpu.memory_efficiency"].value == 0.8
+    assert str(estimates["node.gpu.memory_efficiency"]) == "node.gpu.memory_efficiency: estimate (no stream benchmark)"
+    assert estimates["node.gpu.memory_efficiency"].file.endswith("toy-gpu.yaml")
+    assert curve_value(estimates["node.gpu.efficiency.gemm.fp32"].value, 1e9) == 0.4
 
 
 def test_a_block_that_is_all_estimate_counts_every_number_written_there() -> None:

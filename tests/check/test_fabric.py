@@ -52,9 +52,9 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
 )
 def test_slips_are_told_with_their_place(tmp_path: Path, lines: str, said: str) -> None:
     path = tmp_path / "mine.yaml"
-    told = complaint(path, lines)
-    assert said in told
-    assert told.startswith(f"{path}:")
+    message = complaint(path, lines)
+    assert said in message
+    assert message.startswith(f"{path}:")
 
 
 def complaint(path: Path, lines: str) -> str:
@@ -82,6 +82,6 @@ def test_a_dragonfly_can_be_built(tmp_path: Path, keys: str, said: str) -> None:
 
 
 def test_parameter_servers_know_no_switches() -> None:
-    asked = Scenario("cm-dare-p100", "resnet15-cifar", ("fabric.leaf_spine.nodes_per_leaf=2",), stack="tf-parameter-server")
+    scenario = Scenario("cm-dare-p100", "resnet15-cifar", ("fabric.leaf_spine.nodes_per_leaf=2",), stack="tf-parameter-server")
     with pytest.raises(SpecError, match="is not modeled across switches"):
-        prepare(asked)
+        prepare(scenario)

@@ -17,8 +17,8 @@ def test_the_toy_catalogue_is_right_and_every_file_is_known_for_what_it_is() -> 
     kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "jobs": "jobs",
              "models": "model",
              "datasets": "dataset", "stacks": "stack", "hardware": "hardware", "workloads": "workload"}  # fmt: skip
-    found = {Path(verdict.file).stem: verdict.kind for verdict in verdicts if verdict.file}
-    assert found == {Path(name).stem: kinds[Path(name).parent.name] for name in FILES}
+    kind_by_file = {Path(verdict.file).stem: verdict.kind for verdict in verdicts if verdict.file}
+    assert kind_by_file == {Path(name).stem: kinds[Path(name).parent.name] for name in FILES}
 
 
 @pytest.mark.parametrize("name", FILES)

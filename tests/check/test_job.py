@@ -62,11 +62,11 @@ def test_real_data_needs_a_disk() -> None:
 
 @pytest.mark.parametrize(("precision", "unit"), NEEDS.items())
 def test_a_precision_needs_its_units(precision: str, unit: str) -> None:
-    asked = f"training.precision={precision}"
-    assert problems(workload=(asked,)) == [
-        f"--set {asked}: Toy-GPU has no {unit} units, which {precision} needs; write one of fp32, amp_fp16"
+    setting = f"training.precision={precision}"
+    assert problems(workload=(setting,)) == [
+        f"--set {setting}: Toy-GPU has no {unit} units, which {precision} needs; write one of fp32, amp_fp16"
     ]
-    assert problems(hardware=(f"node.gpu.peak.{unit}=20 TFLOP/s",), workload=(asked,)) == []
+    assert problems(hardware=(f"node.gpu.peak.{unit}=20 TFLOP/s",), workload=(setting,)) == []
 
 
 def test_fp32_and_tf32_run_everywhere() -> None:
@@ -75,15 +75,15 @@ def test_fp32_and_tf32_run_everywhere() -> None:
 
 def test_whoever_knows_memory_is_asked_once_per_kind_of_gpu(library: Path) -> None:
     (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy}]\n")
-    asked = []
+    gpu_names = []
 
     def fit(gpu: Gpu, workload: Workload) -> str | None:
-        asked.append(gpu.name)
+        gpu_names.append(gpu.name)
         return f"needs 99 GB of {gpu.memory / 2**30:.0f} GiB" if workload.training.batch > 30 else None
 
     task = load_workload("toy-job")
     assert check_job(load_hardware("two").spec, task.spec, fit=fit) == ["training.batch: needs 99 GB of 16 GiB"]
-    assert asked == ["Toy-GPU"]
+    assert gpu_names == ["Toy-GPU"]
     assert problems(workload=("training.batch=8",), fit=fit) == []
 
 
@@ -129,5 +129,5 @@ def test_a_machine_without_gpus_is_no_trouble_to_judge() -> None:
 @pytest.mark.parametrize("precision", ["amp_fp16", "fp16"])
 def test_half_precision_without_units_is_slow_but_runs(precision: str) -> None:
     """Stash ran AMP on K80, which has no FP16 units."""
-    asked = f"training.precision={precision}"
-    assert problems(workload=(asked,)) == []
+    setting = f"training.precision={precision}"
+    assert problems(workload=(setting,)) == []

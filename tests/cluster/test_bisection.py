@@ -14,13 +14,13 @@ from tests.harness import cluster, toy_node
 
 def narrowest(graph: nx.Graph, nodes: list[object]) -> float:
     """The least maximum flow between halves of *nodes*; capacities are of both directions."""
-    found = []
+    flows = []
     for half in combinations(nodes[1:], len(nodes) // 2 - 1):
         joined = nx.Graph(graph)
         for node in nodes:
             joined.add_edge("one" if node == nodes[0] or node in half else "other", node, capacity=float("inf"))
-        found.append(nx.maximum_flow_value(joined, "one", "other"))
-    return min(found)
+        flows.append(nx.maximum_flow_value(joined, "one", "other"))
+    return min(flows)
 
 
 @pytest.mark.parametrize(("per_leaf", "count", "ratio"), [(2, 4, 4), (4, 2, 2), (2, 2, 1), (8, 1, 3)])
@@ -30,8 +30,8 @@ def test_leaf_and_spine(per_leaf, count, ratio):
         graph.add_edge(node, ("leaf", node // per_leaf), capacity=GB)
     for leaf in range(count):
         graph.add_edge(("leaf", leaf), "spine", capacity=per_leaf * GB / ratio)
-    found = bisection_bandwidth(leaves(per_leaf * count, per_leaf, ratio))
-    assert found == pytest.approx(narrowest(graph, list(range(per_leaf * count))))
+    bandwidth = bisection_bandwidth(leaves(per_leaf * count, per_leaf, ratio))
+    assert bandwidth == pytest.approx(narrowest(graph, list(range(per_leaf * count))))
 
 
 def test_pods_halve_what_crosses_the_core():
@@ -49,8 +49,8 @@ def test_torus(lengths):
             if onward != place:
                 graph.add_edge(place, onward, capacity=GB)
     torus = {"dimensions": lengths, "link_bandwidth": "1 GB/s"}
-    found = bisection_bandwidth(cluster(toy_node(1, nic=1e12), count=len(places), torus=torus))
-    assert found == pytest.approx(narrowest(graph, places))
+    bandwidth = bisection_bandwidth(cluster(toy_node(1, nic=1e12), count=len(places), torus=torus))
+    assert bandwidth == pytest.approx(narrowest(graph, places))
 
 
 def test_dragonfly():

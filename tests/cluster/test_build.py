@@ -102,15 +102,15 @@ def test_more_nodes_of_unlike_groups_are_refused():
 
 
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(1, 64))
-def test_a_placement_has_as_many_gpus_as_asked_for_each_of_its_own(nodes, each, asked):
+def test_a_placement_has_as_many_gpus_as_asked_for_each_of_its_own(nodes, each, gpus):
     """Conservation: either refused, or exactly so many ranks on distinct GPUs that exist."""
     cluster = hardware((machines.on_one_socket(each), nodes))
-    if asked % nodes or asked > nodes * each:
+    if gpus % nodes or gpus > nodes * each:
         with pytest.raises(SpecError):
-            place(cluster, asked)
+            place(cluster, gpus)
         return
-    ranks = [(part.node, gpu) for part in place(cluster, asked) for gpu in part.gpus]
-    assert len(ranks) == len(set(ranks)) == asked
+    ranks = [(part.node, gpu) for part in place(cluster, gpus) for gpu in part.gpus]
+    assert len(ranks) == len(set(ranks)) == gpus
     assert all(node < nodes and gpu < each for node, gpu in ranks)
 
 
@@ -150,14 +150,14 @@ def test_jobs_meet_on_a_node():
 def test_slots_know_which_nodes_they_are():
     """By hand: nodes alike keep their numbers where others stand between them."""
     cluster = hardware((machines.on_one_socket(4), 4))
-    found = slots(cluster, [place(cluster, pattern="2+1+2+1")])
-    assert [(slot.numbers, slot.first) for slot in found] == [((0, 2), 0), ((1, 3), 1)]
+    node_slots = slots(cluster, [place(cluster, pattern="2+1+2+1")])
+    assert [(slot.numbers, slot.first) for slot in node_slots] == [((0, 2), 0), ((1, 3), 1)]
 
 
 def test_without_folding_every_node_is_a_slot():
     cluster = hardware((machines.p3_16xlarge(), 5))
-    found = slots(cluster, [place(cluster)], fold=False)
-    assert [slot.name for slot in found] == ["n0", "n1", "n2", "n3", "n4"] and {slot.count for slot in found} == {1}
+    node_slots = slots(cluster, [place(cluster)], fold=False)
+    assert [slot.name for slot in node_slots] == ["n0", "n1", "n2", "n3", "n4"] and {slot.count for slot in node_slots} == {1}
 
 
 # --- classes and loads -----------------------------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def test_a_symmetric_node_is_one_class():
     """p3.16xlarge by hand: 8 GPUs, two below each switch, four below each socket; NVLinks and the rest carry no copies."""
     cluster = hardware((machines.p3_16xlarge(), 64))
     made, network = built(cluster, [place(cluster)])
-    (found,) = made.classes
-    assert (found.job, found.gpus, found.size, found.members) == (0, tuple(range(8)), 512, 8)
-    assert found.copy == {"n0.dram0": 4.0, "n0.socket0>plx0": 2.0, "n0.plx0>gpu0": 1.0}
-    assert (found.memory, found.memory_load, found.cores, found.disk) == ("n0.dram0", 4.0, "n0.cores", "n0.disk")
+    (group,) = made.classes
+    assert (group.job, group.gpus, group.size, group.members) == (0, tuple(range(8)), 512, 8)
+    assert group.copy == {"n0.dram0": 4.0, "n0.socket0>plx0": 2.0, "n0.plx0>gpu0": 1.0}
+    assert (group.memory, group.memory_load, group.cores, group.disk) == ("n0.dram0", 4.0, "n0.cores", "n0.disk")
     assert made.live_links["n0"]["plx3>gpu7"] == "n0.plx0>gpu0" and made.live_links["n0"]["dram1"] == "n0.dram0"
     assert network.capacity["n0.cores"] == 32 * 1.25  # two threads a core gain a quarter
-    links = found.slot.graph.links
+    links = group.slot.graph.links
     assert set(made.live_links["n0"]) == set(links)
     assert all(network.capacity[live] == links[link].capacity for link, live in made.live_links["n0"].items())
 
@@ -182,7 +182,7 @@ def test_gpus_on_unlike_paths_are_classes_of_their_own():
     """Three of four GPUs below two switches: two share an uplink; of the third, uplink and port carry the same and become one link."""
     cluster = hardware((machines.p3_16xlarge(), 1))
     made, _ = built(cluster, [(Placement(0, (0, 1, 2)),)])
-    assert [(found.gpus, found.copy) for found in made.classes] == [
+    assert [(group.gpus, group.copy) for group in made.classes] == [
         ((0, 1), {"n0.dram0": 2.0, "n0.socket0>plx0": 2.0, "n0.plx0>gpu0": 1.0}),
         ((2,), {"n0.dram0": 1.0, "n0.socket0>plx1": 1.0}),
     ]
@@ -191,7 +191,7 @@ def test_gpus_on_unlike_paths_are_classes_of_their_own():
 def test_jobs_are_classes_of_their_own_on_shared_links():
     """Neighbours below one switch train for two jobs: each loads the uplink and the memory once."""
     made, _ = built(hardware((machines.p3_16xlarge(), 1)), [(Placement(0, (0,)),), (Placement(0, (1,)),)])
-    assert [(found.job, found.gpus, found.copy["n0.dram0"], found.copy["n0.socket0>plx0"]) for found in made.classes] == [
+    assert [(group.job, group.gpus, group.copy["n0.dram0"], group.copy["n0.socket0>plx0"]) for group in made.classes] == [
         (0, (0,), 1.0, 1.0),
         (1, (1,), 1.0, 1.0),
     ]
@@ -201,10 +201,10 @@ def test_links_that_collectives_cross_unlike_stay_apart():
     """A collective that crosses the port of GPU 5 twice splits GPU 5 and its neighbour off; the other six stay one."""
     cluster = hardware((machines.p3_16xlarge(), 1))
     made, _ = built(cluster, [place(cluster)], {"n0": {"plx2>gpu5": 2}})
-    assert {found.gpus for found in made.classes} == {(0, 1, 2, 3), (4,), (5,), (6, 7)}
+    assert {group.gpus for group in made.classes} == {(0, 1, 2, 3), (4,), (5,), (6, 7)}
     assert made.live_links["n0"]["plx2>gpu5"] == "n0.plx2>gpu5"
     made, _ = built(cluster, [place(cluster)], {"n0": {"nic0>net": 2}})
-    assert [found.members for found in made.classes] == [8] and made.live_links["n0"]["nic0>net"] != made.live_links["n0"]["net>nic0"]
+    assert [group.members for group in made.classes] == [8] and made.live_links["n0"]["nic0>net"] != made.live_links["n0"]["net>nic0"]
 
 
 def test_hyperthreads_count_only_where_there_are_some():
@@ -217,8 +217,8 @@ def test_hyperthreads_count_only_where_there_are_some():
 def test_without_folding_every_gpu_and_link_is_its_own():
     cluster = hardware((machines.p3_16xlarge(), 2))
     made, network = built(cluster, [place(cluster)], fold=False)
-    assert [found.gpus for found in made.classes] == [(gpu,) for gpu in range(8)] * 2
-    assert all(set(found.copy.values()) == {1.0} and found.size == 1 for found in made.classes)
+    assert [group.gpus for group in made.classes] == [(gpu,) for gpu in range(8)] * 2
+    assert all(set(group.copy.values()) == {1.0} and group.size == 1 for group in made.classes)
     links = made.classes[0].slot.graph.links
     assert set(network.capacity) == {f"{slot}.{link}" for slot in ("n0", "n1") for link in [*links, "cores"]}
 
@@ -245,26 +245,26 @@ def test_classes_count_every_rank_once_and_load_links_as_often_as_their_members_
     cluster, placements, crossings = scene
     made, _ = built(cluster, placements, crossings)
     ranks = sorted((job, gpu) for job, placement in enumerate(placements) for gpu in placement[0].gpus)
-    assert sorted((found.job, gpu) for found in made.classes for gpu in found.gpus) == ranks
-    assert sum(found.size for found in made.classes) == sum(len(part.gpus) for placement in placements for part in placement)
-    for found in made.classes:
-        graph, live = found.slot.graph, made.live_links[found.slot.name]
+    assert sorted((group.job, gpu) for group in made.classes for gpu in group.gpus) == ranks
+    assert sum(group.size for group in made.classes) == sum(len(part.gpus) for placement in placements for part in placement)
+    for group in made.classes:
+        graph, live = group.slot.graph, made.live_links[group.slot.name]
         for link in graph.links:
-            crossing = sum(graph.host_to_device(gpu).links.count(link) for gpu in found.gpus)
-            assert found.copy.get(live[link], 0.0) == crossing
-        assert found.memory_load == found.copy[found.memory]
+            crossing = sum(graph.host_to_device(gpu).links.count(link) for gpu in group.gpus)
+            assert group.copy.get(live[link], 0.0) == crossing
+        assert group.memory_load == group.copy[group.memory]
 
 
 def copy_times(made, network):
     """When the copies of all ranks end, by job and time, if all begin together; those of the second job are twice as long."""
     ends = []
 
-    def copy(found):
-        yield network.start("copy", 1e9 * (1 + found.job), found.copy).done
-        ends.extend([(found.job, network.env.now)] * found.size)
+    def copy(group):
+        yield network.start("copy", 1e9 * (1 + group.job), group.copy).done
+        ends.extend([(group.job, network.env.now)] * group.size)
 
-    for found in made.classes:
-        network.env.process(copy(found))
+    for group in made.classes:
+        network.env.process(copy(group))
     network.env.run()
     return sorted(ends)
 
@@ -274,9 +274,9 @@ def test_folded_copies_end_when_unfolded_ones_do(scene):
     """Oracle: the same cluster with every GPU and link on its own."""
     cluster, placements, crossings = scene
     folded = copy_times(*built(cluster, placements, crossings))
-    whole = copy_times(*built(cluster, placements, crossings, fold=False))
-    assert [job for job, _ in folded] == [job for job, _ in whole]
-    assert [time for _, time in folded] == pytest.approx([time for _, time in whole], rel=1e-9)
+    unfolded = copy_times(*built(cluster, placements, crossings, fold=False))
+    assert [job for job, _ in folded] == [job for job, _ in unfolded]
+    assert [time for _, time in folded] == pytest.approx([time for _, time in unfolded], rel=1e-9)
 
 
 def test_two_gpus_may_meet_farther_than_more():

@@ -27,10 +27,10 @@ def store(**keys: str) -> Store:
 
 def test_one_writer_copies_at_the_rate_of_its_route(node: Node) -> None:
     graph = node_graph(node)
-    found = checkpoint_times(node, CheckpointParts(100 * GB, 1, 1, 8), store())
-    assert found.copy_time == pytest.approx(100 * GB / graph.isolated_rate(graph.device_to_host(0)))
+    times = checkpoint_times(node, CheckpointParts(100 * GB, 1, 1, 8), store())
+    assert times.copy_time == pytest.approx(100 * GB / graph.isolated_rate(graph.device_to_host(0)))
     port = min(graph.links[link].capacity for link in graph.memory_to_network(0))
-    assert found.write_time == pytest.approx(100 * GB / port)
+    assert times.write_time == pytest.approx(100 * GB / port)
 
 
 def test_the_store_bounds_many_writers_and_the_writer_a_slow_one(node: Node) -> None:
@@ -43,8 +43,8 @@ def test_the_store_bounds_many_writers_and_the_writer_a_slow_one(node: Node) -> 
 
 def test_disks_of_nodes_are_written_side_by_side(node: Node) -> None:
     assert node.storage is not None
-    found = checkpoint_times(node, CheckpointParts(1 * GB, 64, 8, 8), None)
-    assert found.write_time == pytest.approx(8 * GB / most_bandwidth(node.storage))
+    times = checkpoint_times(node, CheckpointParts(1 * GB, 64, 8, 8), None)
+    assert times.write_time == pytest.approx(8 * GB / most_bandwidth(node.storage))
     with pytest.raises(ValueError, match="no disk"):
         checkpoint_times(node.model_copy(update={"storage": None}), CheckpointParts(1 * GB, 64, 8, 8), None)
 

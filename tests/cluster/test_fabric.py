@@ -30,8 +30,8 @@ def leaves(nodes: int, per_leaf: int, ratio: float, *, gpus: int = 1, order: str
     return cluster(toy_node(gpus, **{"nic": GB, "pcie": 1e15, "nvlink": 1e15} | node), count=nodes, leaf_spine=spec, rank_order=order)
 
 
-def on_ports(found: JobFabric, pattern: Pattern) -> dict[str, float]:
-    return found.load([NodeStreams(pattern, 0, 0, 1.0, 1.0)])
+def on_ports(fabric: JobFabric, pattern: Pattern) -> dict[str, float]:
+    return fabric.load([NodeStreams(pattern, 0, 0, 1.0, 1.0)])
 
 
 # --- what crosses, counted route by route ----------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_uplinks_carry_what_is_counted(sizes, pattern):
     for fold in (True, False):
         load = on_ports(job_fabric(hardware, [nodes], 0, fold), pattern)
         for leaf, size in enumerate(sizes):
-            alike = [other for other, known in enumerate(sizes) if known == size]
+            alike = [other for other, other_size in enumerate(sizes) if other_size == size]
             name = f"leaf{alike[0] if fold else leaf}"
             counted = max(out[other] for other in alike) if pattern == TREE else out[leaf]
             assert load.get(f"{name}.up", 0.0) * busiest == pytest.approx(counted)
@@ -93,19 +93,19 @@ def test_switches_that_add_send_one_sum():
 
 def test_pods_are_a_tier_above():
     """Closed form: two pods of two leaves of two nodes; a leaf's uplinks carry more of an all-to-all than a quarter of its pod's."""
-    found = job_fabric(leaves(8, 2, 1, pods={"leaves": 2, "oversubscription": 4}), [range(8)], 0)
-    assert on_ports(found, ALL) == pytest.approx({"leaf0.up": 12 / 7, "leaf0.down": 12 / 7, "pod0.up": 16 / 7, "pod0.down": 16 / 7})
-    assert on_ports(found, RING) == dict.fromkeys(("leaf0.up", "leaf0.down", "pod0.up", "pod0.down"), 1.0)
-    assert found.capacities["leaf0.up"] == 2 * GB
-    assert found.capacities["pod0.up"] == GB
+    fabric = job_fabric(leaves(8, 2, 1, pods={"leaves": 2, "oversubscription": 4}), [range(8)], 0)
+    assert on_ports(fabric, ALL) == pytest.approx({"leaf0.up": 12 / 7, "leaf0.down": 12 / 7, "pod0.up": 16 / 7, "pod0.down": 16 / 7})
+    assert on_ports(fabric, RING) == dict.fromkeys(("leaf0.up", "leaf0.down", "pod0.up", "pod0.down"), 1.0)
+    assert fabric.capacities["leaf0.up"] == 2 * GB
+    assert fabric.capacities["pod0.up"] == GB
 
 
 def test_rails_keep_traffic_of_one_rail_below_its_leaf():
     """Closed form: NIC 0 to NIC 0 stays below leaf 0; NIC 0 to NIC 1 goes through the spine from every node."""
-    found = job_fabric(leaves(4, 4, 1, gpus=2, nics=2, rails=True), [range(4)], 0)
-    assert found.load([NodeStreams(RING, 0, 0, 1.0, 1.0), NodeStreams(RING, 1, 1, 1.0, 1.0)]) == {}
-    assert found.load([NodeStreams(RING, 0, 1, 1.0, 1.0)]) == {"leaf0.rail0.up": 4.0, "leaf0.rail0.down": 4.0}
-    assert found.load([NodeStreams(ALL, 0, None, 1.0, 1.0)])["leaf0.rail0.up"] == 2.0
+    fabric = job_fabric(leaves(4, 4, 1, gpus=2, nics=2, rails=True), [range(4)], 0)
+    assert fabric.load([NodeStreams(RING, 0, 0, 1.0, 1.0), NodeStreams(RING, 1, 1, 1.0, 1.0)]) == {}
+    assert fabric.load([NodeStreams(RING, 0, 1, 1.0, 1.0)]) == {"leaf0.rail0.up": 4.0, "leaf0.rail0.down": 4.0}
+    assert fabric.load([NodeStreams(ALL, 0, None, 1.0, 1.0)])["leaf0.rail0.up"] == 2.0
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda lengths: prod(lengths) > 1), st.booleans())
@@ -151,7 +151,7 @@ def dragonfly(nodes: int = 24, **keys):
 
 def test_a_dragonfly_carries_what_is_counted():
     """Oracle: all pairs routed minimally, a local hop at each end unless the router itself has the link to the other group."""
-    found = job_fabric(dragonfly(), [range(24)], 0)
+    fabric = job_fabric(dragonfly(), [range(24)], 0)
     local: Counter[int] = Counter()
     across: Counter[int] = Counter()
     for src, dst in permutations(range(24), 2):
@@ -162,10 +162,10 @@ def test_a_dragonfly_carries_what_is_counted():
         for gateway in range(4):  # global links lie evenly on the routers of both groups
             local[src // 2] += (gateway != src // 2 % 4) / 4
             local[dst // 8 * 4 + gateway] += (gateway != dst // 2 % 4) / 4
-    load = on_ports(found, ALL)
+    load = on_ports(fabric, ALL)
     assert load["router0.up"] * 23 == pytest.approx(local[0])
     assert load["group0.up"] * 23 == pytest.approx(across[0])
-    assert found.capacities == {"router0.up": 3e9, "router0.down": 3e9, "group0.up": 8e9, "group0.down": 8e9}
+    assert fabric.capacities == {"router0.up": 3e9, "router0.down": 3e9, "group0.up": 8e9, "group0.down": 8e9}
 
 
 @pytest.mark.parametrize(("routing", "weight"), [("minimal", (3, 2)), ("adaptive", (2, 2))])
@@ -185,18 +185,18 @@ def test_a_ring_across_racks_is_bounded_by_uplinks(executor, per_leaf, racks, ra
     n = per_leaf * racks
     toys = leaves(n, per_leaf, ratio, network_latency=latency)
     bandwidth = min(GB, per_leaf * GB / ratio)
-    found = all_reduce_alone(toys, executor, nbytes)
-    assert found == pytest.approx(all_reduce_alone(toys, "phase", nbytes, fold=True), rel=1e-9)
+    seconds = all_reduce_alone(toys, executor, nbytes)
+    assert seconds == pytest.approx(all_reduce_alone(toys, "phase", nbytes, fold=True), rel=1e-9)
     if not latency:
-        assert found == pytest.approx(2 * (n - 1) * nbytes / n / bandwidth, rel=1e-9)
+        assert seconds == pytest.approx(2 * (n - 1) * nbytes / n / bandwidth, rel=1e-9)
 
 
 def exchanging(toys, *placements):
     """Step times of jobs that only exchange 1 GB of gradients, and what their ranks wait for."""
     workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
     jobs = [Job(workload, tuple(Placement(node, (0,)) for node in nodes)) for nodes in placements]
-    found = run(toys, *jobs)
-    return [job.warm.step_time for job in found.jobs], found
+    simulated = run(toys, *jobs)
+    return [job.warm.step_time for job in simulated.jobs], simulated
 
 
 @pytest.mark.parametrize("nodes", [(4, 2), (8, 4)])
@@ -204,9 +204,9 @@ def test_jobs_share_oversubscribed_uplinks_fairly(nodes):
     """Fair share: two jobs with nodes below the same two leaves get half of the uplinks each; a job below one leaf gets its NICs."""
     count, per_leaf = nodes
     toys = leaves(count, per_leaf, 2 * per_leaf)
-    (alone,), found = exchanging(toys, (0, per_leaf))
+    (alone,), simulated = exchanging(toys, (0, per_leaf))
     assert alone == pytest.approx(1 * GB / (GB / 2), rel=1e-3)
-    assert next(blame.resource for blame in found.stalls if blame.cause is Cause.NETWORK).startswith("uplinks of 2 leaves like leaf 0")
+    assert next(blame.resource for blame in simulated.stalls if blame.cause is Cause.NETWORK).startswith("uplinks of 2 leaves like leaf 0")
     together, _ = exchanging(toys, (0, per_leaf), (1, per_leaf + 1))
     assert together == pytest.approx([2 * alone] * 2, rel=1e-3)
     apart, _ = exchanging(toys, (0, 1), (per_leaf, per_leaf + 1))
@@ -297,9 +297,9 @@ def test_nodes_that_are_no_block_of_a_torus_are_refused(nodes):
 def test_jobs_share_the_global_links_of_a_dragonfly():
     """Fair share: a ring of two groups finds half of their 4 links of 2 GB/s by a third group; two jobs have half of that each."""
     toys = dragonfly(routing="adaptive", global_bandwidth="100 MB/s", local_bandwidth="1 TB/s")
-    (alone,), found = exchanging(toys, (0, 8))
+    (alone,), simulated = exchanging(toys, (0, 8))
     assert alone == pytest.approx(1 / 0.2, rel=1e-3)
-    assert next(blame.resource for blame in found.stalls if blame.cause is Cause.NETWORK).startswith("global links of group 0")
+    assert next(blame.resource for blame in simulated.stalls if blame.cause is Cause.NETWORK).startswith("global links of group 0")
     together, _ = exchanging(toys, (0, 8), (2, 10))
     assert together == pytest.approx([2 * alone] * 2, rel=1e-3)
     three, _ = exchanging(toys, (0, 8), (2, 16))
@@ -339,10 +339,10 @@ def test_hashed_paths_hold_nobody_back_below_one_switch():
 def test_fuller_paths_are_never_slower(structure, data):
     """Monotone: time falls, capacities and the cut between halves grow with the share that paths fill; a share of 1 changes nothing."""
     less, more = sorted((data.draw(st.floats(0.05, 1.0)), data.draw(st.floats(0.05, 1.0))))
-    low, high, whole = (cluster(toy_node(2, nic=GB), count=4, path_efficiency=share, **structure) for share in (less, more, 1.0))
-    slow, quick, free = (all_reduce_alone(each, "phase", 1e7) for each in (low, high, whole))
+    low, high, full = (cluster(toy_node(2, nic=GB), count=4, path_efficiency=share, **structure) for share in (less, more, 1.0))
+    slow, quick, free = (all_reduce_alone(each, "phase", 1e7) for each in (low, high, full))
     assert slow >= quick >= free == all_reduce_alone(cluster(toy_node(2, nic=GB), count=4, **structure), "phase", 1e7)
-    assert bisection_bandwidth(low) <= bisection_bandwidth(high) <= bisection_bandwidth(whole)
+    assert bisection_bandwidth(low) <= bisection_bandwidth(high) <= bisection_bandwidth(full)
 
 
 def test_bisection_of_hashed_paths_bounds_all_to_all():

@@ -39,8 +39,8 @@ def _gpu(machine: str) -> Gpu:
 
 
 def _stack(name: str, recipe: Fp8Recipe | None) -> Stack:
-    asked = [f"training.fp8_recipe={recipe}"] if recipe else []
-    return load_workload("llama-3.1-8b", [f"training.stack={name}", "training.precision=fp8", *asked]).spec.layer_stack
+    settings = [f"training.fp8_recipe={recipe}"] if recipe else []
+    return load_workload("llama-3.1-8b", [f"training.stack={name}", "training.precision=fp8", *settings]).spec.layer_stack
 
 
 def _product(name: str = "block.attention.output", **weights: object) -> Layer:

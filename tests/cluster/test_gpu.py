@@ -128,9 +128,9 @@ def test_a_composed_gelu_has_a_kernel_for_each_operator_where_the_stack_composes
     for precision, wide, cast in (("fp32", 4, 0), ("fp16", 2, 0), ("amp_fp16", 4, 1)):
         assert layer_time(gelu, gpu(), precision, stack(), 4) == layer_time(layer("elementwise"), gpu(), precision, stack(), 4)
         for backward, passes, kernels in ((False, 18, 8), (True, 28, 11)):
-            found = layer_time(gelu, gpu(), precision, stack(composed_gelu=True, elementwise_traffic=3), 4, backward)
-            assert found.time == pytest.approx(4e6 * (passes * wide + 6 * cast) / 80e9 + (kernels + cast) * 10e-6)
-            assert found.launches == kernels + cast
+            gelu_time = layer_time(gelu, gpu(), precision, stack(composed_gelu=True, elementwise_traffic=3), 4, backward)
+            assert gelu_time.time == pytest.approx(4e6 * (passes * wide + 6 * cast) / 80e9 + (kernels + cast) * 10e-6)
+            assert gelu_time.launches == kernels + cast
 
 
 def test_windows_of_one_element_are_not_transposed():
@@ -245,8 +245,8 @@ def test_winograd_is_maxwells_before_cudnn_5_1(capability, version, share):
     """cuDNN's release notes: 5.0 has fused kernels, taken to be Maxwell's alone; 5.1 brought separate transforms for all."""
     chip = gpu(compute_capability=capability, efficiency={"conv": {"fp32": 1.4}, "direct_conv": {"fp32": 0.6}})
     convolution = layer(kernel_size=3, forward="2 GFLOP")
-    found = layer_time(convolution, chip, "fp32", stack(cudnn=version), 10).time
-    assert found == pytest.approx(20e9 / (10e12 * share) + 10e-6)
+    seconds = layer_time(convolution, chip, "fp32", stack(cudnn=version), 10).time
+    assert seconds == pytest.approx(20e9 / (10e12 * share) + 10e-6)
 
 
 def test_hooks_run_on_each_gradient():
@@ -294,8 +294,8 @@ def test_depthwise_convolutions_work_on_vector_units_in_every_precision():
     """By hand: 100 GFLOP at a fortieth of 10 TFLOP/s; without a share of peak only their bytes count."""
     alone = layer("depthwise_conv", forward="10 GFLOP", channels=[1, 32], kernel_size=3, read="0 B", write="0 B")
     for precision in ("fp32", "fp16", "amp_fp16"):
-        known = gpu(efficiency={"depthwise_conv": {"fp32": 0.025}}, kernel_time="0 s")
-        assert layer_time(alone, known, precision, stack(), 10).time == pytest.approx(100e9 / 0.25e12)
+        chip = gpu(efficiency={"depthwise_conv": {"fp32": 0.025}}, kernel_time="0 s")
+        assert layer_time(alone, chip, precision, stack(), 10).time == pytest.approx(100e9 / 0.25e12)
         assert layer_time(alone, gpu(kernel_time="0 s"), precision, stack(), 10).time == 0.0
 
 

@@ -207,8 +207,8 @@ def test_measured_kernels_are_met():
         for name in {row.gpu for row in rows}:
             chosen = [row for row in rows if (row.gpu, row.op, row.kernel, row.precision) == (name, op, kernel, precision) and row.is_large]
             if len(chosen) >= 10:
-                found = float(np.median(np.abs(fit.log_errors(chosen, {name: records.catalogue_gpu(name)}))))
-                wrong += [(name, op, kernel, found)] if found > most else []
+                error = float(np.median(np.abs(fit.log_errors(chosen, {name: records.catalogue_gpu(name)}))))
+                wrong += [(name, op, kernel, error)] if error > most else []
     assert not wrong
 
 

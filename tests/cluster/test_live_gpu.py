@@ -31,15 +31,15 @@ def switch(env, live, *changes):
 
 
 def ends(env, live, *durations):
-    found = []
+    end_times = []
 
     def compute():
         for duration in durations:
             yield live.compute(duration).done
-            found.append(env.now)
+            end_times.append(env.now)
 
     env.run(env.process(compute()))
-    return found
+    return end_times
 
 
 def test_compute_alone_takes_its_time(env, network):

@@ -63,8 +63,8 @@ def test_a_model_measured_as_computed_takes_what_is_computed_everywhere() -> Non
     base = load_workload("resnet18", ("training.stack=torch-2.x-ddp", "training.batch=32")).spec
     times = layer_times(base, V100)
     layers = tuple(
-        found.model_copy(update={"measured": layer().measured.model_copy(update={"forward": ahead, "backward": back, "upkeep": 0.0})})  # type: ignore[union-attr]
-        for found, ahead, back in zip(base.model.layers, times.forward, times.backward, strict=True)
+        row.model_copy(update={"measured": layer().measured.model_copy(update={"forward": ahead, "backward": back, "upkeep": 0.0})})  # type: ignore[union-attr]
+        for row, ahead, back in zip(base.model.layers, times.forward, times.backward, strict=True)
     )
     measured = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": ON})})
     for gpu in (V100, A100):

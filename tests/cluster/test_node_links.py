@@ -16,11 +16,11 @@ def capacities(node: Node) -> dict[str, float]:
 
 def test_every_device_has_a_port_each_way() -> None:
     """By hand: two GPUs below a switch, its uplink, an NVSwitch port a GPU, the NIC's own port and its way out, and the DRAM."""
-    found = capacities(toy_node(2, pcie=10e9, nvlink=20e9, nic=1e9, dram=5e9))
+    bandwidths = capacities(toy_node(2, pcie=10e9, nvlink=20e9, nic=1e9, dram=5e9))
     ways = [("gpu0", "plx0"), ("gpu1", "plx0"), ("plx0", "socket0"), ("nic0", "socket0"), ("gpu0", "nvswitch"), ("gpu1", "nvswitch")]
-    assert set(found) == {f"{a}>{b}" for one, other in [*ways, ("nic0", "net")] for a, b in ((one, other), (other, one))} | {"dram0"}
-    assert found["gpu0>plx0"] == found["socket0>plx0"] == 10e9 and found["gpu1>nvswitch"] == 20e9
-    assert found["nic0>net"] == 1e9 and found["dram0"] == 5e9
+    assert set(bandwidths) == {f"{a}>{b}" for one, other in [*ways, ("nic0", "net")] for a, b in ((one, other), (other, one))} | {"dram0"}
+    assert bandwidths["gpu0>plx0"] == bandwidths["socket0>plx0"] == 10e9 and bandwidths["gpu1>nvswitch"] == 20e9
+    assert bandwidths["nic0>net"] == 1e9 and bandwidths["dram0"] == 5e9
 
 
 def test_nvlinks_between_pairs_add_up_and_say_so() -> None:
@@ -44,17 +44,17 @@ def test_links_between_gpus_have_their_vendors_names() -> None:
 def test_a_capacity_is_what_a_large_copy_reaches() -> None:
     """Bandwidth times efficiency of the catalogue's PCIe; a NIC's by what its transport carries in all."""
     node = machines.p3_16xlarge()
-    found, pcie = capacities(node), node.topology.pcie
-    assert found["plx0>socket0"] == pytest.approx(pcie.bandwidth * pcie.efficiency) and pcie.efficiency < 1
-    assert found["net>nic0"] == pytest.approx(node.nic.bandwidth * node.nic.transport.total_efficiency)
+    bandwidths, pcie = capacities(node), node.topology.pcie
+    assert bandwidths["plx0>socket0"] == pytest.approx(pcie.bandwidth * pcie.efficiency) and pcie.efficiency < 1
+    assert bandwidths["net>nic0"] == pytest.approx(node.nic.bandwidth * node.nic.transport.total_efficiency)
 
 
 def test_sockets_are_joined_and_share_the_host_s_memory() -> None:
     """By hand: two sockets, a link each way; each has the DRAM of one processor."""
     node = machines.p3_16xlarge()
-    found = capacities(node)
-    assert found["socket0>socket1"] == found["socket1>socket0"] > 0
-    assert found["dram0"] == found["dram1"] == node.host.cpu.memory_bandwidth * node.host.sockets / 2
+    bandwidths = capacities(node)
+    assert bandwidths["socket0>socket1"] == bandwidths["socket1>socket0"] > 0
+    assert bandwidths["dram0"] == bandwidths["dram1"] == node.host.cpu.memory_bandwidth * node.host.sockets / 2
 
 
 def test_only_nics_belong_to_the_network() -> None:

@@ -45,7 +45,7 @@ def test_uplinks_carry_what_is_counted(gpus: list[int], servers: int, per_leaf: 
     placement = [Placement(node, tuple(range(count))) for node, count in enumerate(gpus) if count]
     hosts = hosts_of(hardware, placement, Serving(min(servers, len(placement)), colocated, True))
     assert all(node >= len(gpus) for node in hosts.servers) or colocated
-    found = server_fabric(hardware, hosts.node_lists, 0, hosts, fold)
+    fabric = server_fabric(hardware, hosts.node_lists, 0, hosts, fold)
     for server in (-1, *range(len(hosts.servers))):
         counted: Counter[str] = Counter()
         for worker in hosts.workers:
@@ -55,7 +55,7 @@ def test_uplinks_carry_what_is_counted(gpus: list[int], servers: int, per_leaf: 
                     if src // size != dst // size:
                         counted[f"{tier}{src // size}.up"] += 1
                         counted[f"{tier}{dst // size}.down"] += 1
-        load = found.load(server, outward, 1.0)
+        load = fabric.load(server, outward, 1.0)
         if not fold:
             assert load == counted
         assert all(counted[name] == amount for name, amount in load.items())
@@ -84,10 +84,10 @@ def on(workload: Workload, *nodes: int) -> Job:
 def test_a_server_beyond_an_uplink_waits_for_it() -> None:
     """Closed form: four workers push 1 GB each; the server's NIC takes 4 s, the uplinks of two leaves of 0.25 GB/s 8 s; and back."""
     machine = leaves(4, 1, uplink_bandwidth="0.25 GB/s")
-    found = run(machine, on(served("group"), 0, 1, 2, 3))
+    simulated = run(machine, on(served("group"), 0, 1, 2, 3))
     # 4 GB go down to the server's leaf, the busiest: 16 s each way
-    assert found.jobs[0].warm.step_time == pytest.approx(2 * 16.0, rel=1e-3)
-    assert next(row.resource for row in found.stalls if row.cause is Cause.NETWORK) == "uplinks of leaf 2"
+    assert simulated.jobs[0].warm.step_time == pytest.approx(2 * 16.0, rel=1e-3)
+    assert next(row.resource for row in simulated.stalls if row.cause is Cause.NETWORK) == "uplinks of leaf 2"
     near = run(machine, on(served("colocated"), 0, 1))
     assert near.jobs[0].warm.step_time == pytest.approx(2 * 1.0, rel=1e-3)  # one worker's bytes through one NIC, below one leaf
 
@@ -96,11 +96,11 @@ def test_jobs_share_the_uplinks_to_their_servers() -> None:
     """Fair share: two jobs with worker and server below the same two leaves take twice as long; a ring beside one takes its share."""
     machine = leaves(4, uplink_bandwidth="0.25 GB/s")
     job = served("colocated")
-    (alone,) = (found.warm.step_time for found in run(machine, on(job, 0, 2)).jobs)
+    (alone,) = (result.warm.step_time for result in run(machine, on(job, 0, 2)).jobs)
     assert alone == pytest.approx(2 * 4.0, rel=1e-3)
-    assert [found.warm.step_time for found in run(machine, on(job, 0, 2), on(job, 1, 3)).jobs] == pytest.approx([16.0, 16.0], rel=1e-3)
+    assert [result.warm.step_time for result in run(machine, on(job, 0, 2), on(job, 1, 3)).jobs] == pytest.approx([16.0, 16.0], rel=1e-3)
     ring = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
-    pushing, reducing = (found.warm.step_time for found in run(machine, on(job, 0, 2), on(ring, 1, 3)).jobs)
+    pushing, reducing = (result.warm.step_time for result in run(machine, on(job, 0, 2), on(ring, 1, 3)).jobs)
     assert reducing > 4.0 * 1.4 and pushing > 8.0 * 1.4
 
 
@@ -111,8 +111,8 @@ def test_folded_servers_are_the_unfolded_ones(sharding: str, place: str) -> None
     machine = leaves(7, 3, uplink_bandwidth="0.3 GB/s", pods={"leaves": 2, "oversubscription": 2})
     job = Job(served(place, 3, sharding), tuple(Placement(node, (0, 1)[: 1 + node % 2]) for node in range(7)))
     other = Job(toy_workload([layer(0.1, 0.2, 10**7)], samples=8), tuple(Placement(node, (1,)) for node in (0, 2, 6)))
-    folded, whole = (run(machine, job, other, fold=fold) for fold in (True, False))
-    for one, each in zip(folded.jobs, whole.jobs, strict=True):
+    folded, unfolded = (run(machine, job, other, fold=fold) for fold in (True, False))
+    for one, each in zip(folded.jobs, unfolded.jobs, strict=True):
         assert one.warm.step_time == pytest.approx(each.warm.step_time, rel=1e-9)
 
 

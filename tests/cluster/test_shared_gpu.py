@@ -44,10 +44,10 @@ def test_a_product_takes_the_waves_that_fit_beside_a_collective(
 ) -> None:
     """Counted: ceil(tiles / multiprocessors left) waves as long as before, of one size of tile, the last wave's idle time lost."""
     monkeypatch.setattr("sim.cluster.kernels.TILES", ((128, 128),))
-    known = h100()
-    assert known.kernels and known.kernels.sm_count == 132
-    rigid = known.kernels.model_copy(update={"wave_loss": 1.0, "split_time": 1.0, "sharpness": 64.0})
-    gpu = known.model_copy(update={"kernels": rigid, "memory_bandwidth": 1e18})
+    hopper = h100()
+    assert hopper.kernels and hopper.kernels.sm_count == 132
+    rigid = hopper.kernels.model_copy(update={"wave_loss": 1.0, "split_time": 1.0, "sharpness": 64.0})
+    gpu = hopper.model_copy(update={"kernels": rigid, "memory_bandwidth": 1e18})
     one = product_time(gpu, "bf16", 128 * 132, 128, 8192)
     taken = [product_time(each, "bf16", 128 * tiles, 128, 8192) / one for each in (gpu, remaining_gpu(gpu, blocks, 0.0))]
     assert taken == pytest.approx([before, after], rel=1e-6)

@@ -20,10 +20,10 @@ def classes(activities, links):
 
 
 def grouped(numbers):
-    found = {}
+    members_by_number = {}
     for member, number in numbers.items():
-        found.setdefault(number, set()).add(member)
-    return {frozenset(members) for members in found.values()}
+        members_by_number.setdefault(number, set()).add(member)
+    return {frozenset(members) for members in members_by_number.values()}
 
 
 # --- known cases -----------------------------------------------------------------------------------------------------
@@ -136,15 +136,15 @@ def test_the_order_of_activities_does_not_matter(system, random):
     assert {frozenset(order[place] for place in members) for members in there} == here and links_there == links_here
 
 
-def quotient_rates(whole, capacity):
+def quotient_rates(all_flows, capacity):
     """Rates on the quotient: one flow per class, which loads a link as often as members of its class cross one link of that class."""
-    of_flow, of_link = refine([((flow.weight, flow.cap), flow.usage) for flow in whole], capacity)
+    of_flow, of_link = refine([((flow.weight, flow.cap), flow.usage) for flow in all_flows], capacity)
     first_link = {number: link for link, number in reversed(of_link.items())}
     load = {number: Counter() for number in dict.fromkeys(of_flow)}
-    for flow, number in zip(whole, of_flow, strict=True):
+    for flow, number in zip(all_flows, of_flow, strict=True):
         for link in first_link.values():
             load[number][link] += flow.usage.get(link, 0.0)
-    representative = {number: flow for flow, number in reversed(list(zip(whole, of_flow, strict=True)))}
+    representative = {number: flow for flow, number in reversed(list(zip(all_flows, of_flow, strict=True)))}
     quotient = [
         Flow({link: use for link, use in load[number].items() if use}, representative[number].weight, representative[number].cap)
         for number in load
@@ -153,18 +153,18 @@ def quotient_rates(whole, capacity):
     return [shares[number] for number in of_flow], of_link, len(quotient)
 
 
-def check_folding(whole, capacity):
-    folded, of_link, size = quotient_rates(whole, capacity)
-    unfolded = max_min_rates(whole, capacity)
+def check_folding(all_flows, capacity):
+    folded, of_link, size = quotient_rates(all_flows, capacity)
+    unfolded = max_min_rates(all_flows, capacity)
     assert [share.rate for share in folded] == pytest.approx([share.rate for share in unfolded], rel=1e-9)
     return folded, unfolded, of_link, size
 
 
 def test_the_quotient_of_eight_copies_has_their_rates():
     """By hand: 12 through each uplink for two, 20 of memory for eight; each copy 2.5, held by the memory."""
-    whole = [Flow(usage) for _, usage in EIGHT_ON_FOUR]
+    all_flows = [Flow(usage) for _, usage in EIGHT_ON_FOUR]
     capacity = {"memory": 20.0} | {f"uplink{number}": 12.0 for number in range(4)} | {f"port{number}": 8.0 for number in range(8)}
-    folded, unfolded, _, size = check_folding(whole, capacity)
+    folded, unfolded, _, size = check_folding(all_flows, capacity)
     assert size == 1 and folded == unfolded and folded[0] == (2.5, "memory")
 
 
@@ -185,21 +185,23 @@ def symmetric_systems(draw):
     def name(link, copy):
         return link if link in shared else f"{link}{copy}"
 
-    whole = [flow._replace(usage={name(link, copy): use for link, use in flow.usage.items()}) for copy in range(count) for flow in pattern]
+    all_flows = [
+        flow._replace(usage={name(link, copy): use for link, use in flow.usage.items()}) for copy in range(count) for flow in pattern
+    ]
     by_name = {name(link, copy): value for copy in range(count) for link, value in capacity.items()}
     if draw(st.booleans()):
         by_name[draw(st.sampled_from(sorted(by_name)))] /= 2
-    return whole, by_name
+    return all_flows, by_name
 
 
 @given(symmetric_systems())
 def test_rates_of_the_quotient_are_those_of_the_whole_where_much_folds(system):
     """The proof of folding, on systems made of copies: same rates, and a bottleneck of the same class of links."""
-    whole, capacity = system
-    folded, unfolded, of_link, size = check_folding(whole, capacity)
-    assert size <= len(whole)
-    load = {link: sum(flow.usage.get(link, 0.0) * share.rate for flow, share in zip(whole, unfolded, strict=True)) for link in capacity}
-    for flow, share in zip(whole, folded, strict=True):
+    all_flows, capacity = system
+    folded, unfolded, of_link, size = check_folding(all_flows, capacity)
+    assert size <= len(all_flows)
+    load = {link: sum(flow.usage.get(link, 0.0) * share.rate for flow, share in zip(all_flows, unfolded, strict=True)) for link in capacity}
+    for flow, share in zip(all_flows, folded, strict=True):
         if share.bottleneck:
             held = [link for link in flow.usage if of_link[link] == of_link[share.bottleneck]]
             assert held and all(load[link] == pytest.approx(capacity[link], rel=1e-9) for link in held)
@@ -207,5 +209,5 @@ def test_rates_of_the_quotient_are_those_of_the_whole_where_much_folds(system):
 
 def test_systems_made_of_copies_do_fold():
     """Guards the property above: 4 equal copies of 2 flows become 2 classes."""
-    whole = [flow for copy in range(4) for flow in (Flow({f"a{copy}": 1.0, "b": 1.0}), Flow({f"a{copy}": 2.0}))]
-    assert quotient_rates(whole, {"b": 10.0} | {f"a{copy}": 3.0 for copy in range(4)})[2] == 2
+    all_flows = [flow for copy in range(4) for flow in (Flow({f"a{copy}": 1.0, "b": 1.0}), Flow({f"a{copy}": 2.0}))]
+    assert quotient_rates(all_flows, {"b": 10.0} | {f"a{copy}": 3.0 for copy in range(4)})[2] == 2

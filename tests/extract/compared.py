@@ -28,8 +28,8 @@ DRAWN = 4
 
 def cases(names: Iterable[str]) -> list[Any]:
     """Return *names* for ``parametrize``, those that need not be compared again marked nightly."""
-    due = models_due()
-    return [pytest.param(name, marks=pytest.mark.slow if name in due else pytest.mark.nightly) for name in names]
+    pending = models_due()
+    return [pytest.param(name, marks=pytest.mark.slow if name in pending else pytest.mark.nightly) for name in names]
 
 
 @cache
@@ -42,10 +42,10 @@ def models_due() -> frozenset[str]:
 def due_of(before: dict[str, Any], current: dict[str, Any]) -> frozenset[str]:
     """Return what of *current* (hashes of the code and of the models) differs from what was compared *before*."""
     tables: dict[str, str] = current["models"]
-    due = {name for name, digest in tables.items() if before["models"].get(name) != digest}
+    pending = {name for name, digest in tables.items() if before["models"].get(name) != digest}
     if before["code"] != current["code"]:
-        due |= set(sorted(tables, key=lambda name: _sha256([current["code"], name]))[:DRAWN])
-    return frozenset(due)
+        pending |= set(sorted(tables, key=lambda name: _sha256([current["code"], name]))[:DRAWN])
+    return frozenset(pending)
 
 
 def now() -> dict[str, Any]:

@@ -322,9 +322,9 @@ def experts() -> nn.Module:
 
 def own_operator(name: str, shaped: bool) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return an operator that torch does not have, registered once; *shaped* tells torch which shapes it returns."""
-    known = getattr(torch.ops.netsown, name, None)
-    if known is not None:
-        return known  # type: ignore[no-any-return, unused-ignore]
+    registered = getattr(torch.ops.netsown, name, None)
+    if registered is not None:
+        return registered  # type: ignore[no-any-return, unused-ignore]
 
     @torch.library.custom_op(f"netsown::{name}", mutates_args=())
     def tripled(hidden: torch.Tensor) -> torch.Tensor:

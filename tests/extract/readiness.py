@@ -30,7 +30,7 @@ def listed(table: Model) -> list[Ready]:
 
 def assert_same_order(table: Model, order: list[Ready]) -> None:
     """Assert that *table* has the gradients of *order*, in that order, each in a layer of the module that owns it."""
-    found = listed(table)
-    assert [each.elements for each in found] == [each.elements for each in order]
-    for mine, due in zip(found, order, strict=True):
-        assert not due.path or f"{mine.path}.".startswith(f"{due.path}."), (mine, due)
+    gradients = listed(table)
+    assert [each.elements for each in gradients] == [each.elements for each in order]
+    for mine, expected in zip(gradients, order, strict=True):
+        assert not expected.path or f"{mine.path}.".startswith(f"{expected.path}."), (mine, expected)

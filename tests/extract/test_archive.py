@@ -51,8 +51,8 @@ def test_an_archive_that_holds_more_than_tensors_is_refused(tmp_path: Path, case
     members, said = REFUSED[case]
     path = archive(tmp_path / "net.pt2", **members)
     assert main(["extract", str(path), "-o", str(tmp_path / "net.yaml")]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.startswith(str(path)) and told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert said in message and message.startswith(str(path)) and message.count("\n") == 1
     assert not (tmp_path / "net.yaml").exists()
 
 

@@ -21,19 +21,19 @@ def products(model: Any, *inputs: Any) -> dict[str, set[Any]]:
     from sim.extract.autocast import Autocast
     from sim.extract.fused import as_on_cuda
 
-    found: dict[str, set[Any]] = {}
+    dtypes: dict[str, set[Any]] = {}
 
     class Types(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__
             if name in ("mm", "addmm", "bmm", "baddbmm", "_softmax", "_scaled_dot_product_efficient_attention"):
                 tensors = [value for value in args if isinstance(value, torch.Tensor)]
-                found.setdefault(name, set()).update(tensor.dtype for tensor in tensors)
+                dtypes.setdefault(name, set()).update(tensor.dtype for tensor in tensors)
             return func(*args, **(kwargs or {}))
 
     with torch.device("meta"), as_on_cuda(), Types(), Autocast():
         model.to("meta").train()(*inputs)
-    return found
+    return dtypes
 
 
 @pytest.mark.parametrize("weights", [False, True])
@@ -50,11 +50,11 @@ def test_products_inside_attention_run_in_16_bits(weights: bool) -> None:
         def forward(self, given: Any) -> Any:
             return self.attention(given, given, given, need_weights=weights)[0]
 
-    found = products(Asking(), tensor)
-    wide = found.pop("_softmax", set())
+    dtypes = products(Asking(), tensor)
+    wide = dtypes.pop("_softmax", set())
     assert wide == ({torch.float32} if weights else set())
-    assert {"mm", "addmm"} & set(found) and ("bmm" in found or "baddbmm" in found or "_scaled_dot_product_efficient_attention" in found)
-    assert set().union(*found.values()) == {torch.float16}
+    assert {"mm", "addmm"} & set(dtypes) and ("bmm" in dtypes or "baddbmm" in dtypes or "_scaled_dot_product_efficient_attention" in dtypes)
+    assert set().union(*dtypes.values()) == {torch.float16}
 
 
 def test_casts_of_weights_outlive_attention_inside() -> None:

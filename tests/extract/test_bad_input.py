@@ -48,7 +48,7 @@ def test_arguments_are_read_as_yaml_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "inputs", "arguments", "told"),
+    ("target", "inputs", "arguments", "message"),
     [
         ("unknown_module:net", ["3"], [], "there is no module 'unknown_module'"),
         ("no_colon", ["3"], [], "write module:callable"),
@@ -97,13 +97,13 @@ def test_arguments_are_read_as_yaml_words() -> None:
     ],
 )
 def test_one_sentence_and_nothing_written(
-    net: Callable[[str], str], tmp_path: Path, target: str, inputs: list[str], arguments: list[str], told: str
+    net: Callable[[str], str], tmp_path: Path, target: str, inputs: list[str], arguments: list[str], message: str
 ) -> None:
     nets = net("").removesuffix(":")
     output = tmp_path / "net.yaml"
     with pytest.raises(SpecError) as caught:
         run_extract(target.format(nets=nets), [text.format(nets=nets) for text in inputs], output, arguments=arguments)
-    assert told.format(nets=nets) in str(caught.value)
+    assert message.format(nets=nets) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 

@@ -58,10 +58,10 @@ def counted(model: Any, batch: int, inputs: list[str]) -> tuple[int, int]:
 def counted_per_sample(name: str, model: Any, inputs: list[str]) -> tuple[int, int]:
     """Return torch's FLOP of forward and of backward that one more sample makes, at the length of the table's input."""
     if name in LENGTHS:
-        text, whole, (few, more) = LENGTHS[name]
-        assert inputs == [text.format(whole)]
+        text, full_length, (few, more) = LENGTHS[name]
+        assert inputs == [text.format(full_length)]
         short, longer = (_one_more(model, [text.format(length)]) for length in (few, more))
-        extrapolated = [low + (high - low) * (whole - few) // (more - few) for low, high in zip(short, longer, strict=True)]
+        extrapolated = [low + (high - low) * (full_length - few) // (more - few) for low, high in zip(short, longer, strict=True)]
         return extrapolated[0], extrapolated[1]
     return _one_more(model, inputs)
 

@@ -42,11 +42,11 @@ def test_shared_parameters_are_ready_after_their_last_use(net: Net) -> None:
     """Oracle: hooks on the same net run with real numbers. The tied embedding comes last, the layer used twice before it."""
     torch.manual_seed(0)
     order = ready_for_real(built("Shared"), torch.randint(11, (2, 3)))
-    found = extract(net("Shared"), ["tokens=3:int64"], "shared")
-    assert_same_order(found, order)
-    assert order[-1] == ("words", 66) and sum(each.elements for each in order) == found.parameters
-    assert named(found)["words"].gradients == (66,)
-    assert len(named(found)["twice"].gradients) == 2 and named(found)["twice.2"].gradients == ()
+    table = extract(net("Shared"), ["tokens=3:int64"], "shared")
+    assert_same_order(table, order)
+    assert order[-1] == ("words", 66) and sum(each.elements for each in order) == table.parameters
+    assert named(table)["words"].gradients == (66,)
+    assert len(named(table)["twice"].gradients) == 2 and named(table)["twice.2"].gradients == ()
 
 
 @pytest.mark.parametrize(("name", "shape"), [("convolutions", (3, 16, 16)), ("normed", (3, 8, 8)), ("Attention", (5, 32))])
@@ -74,10 +74,10 @@ def counted(name: str, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
 def test_flop_are_those_of_torchs_counter(net: Net, name: str, shape: tuple[int, ...], backward_too: bool) -> None:
     """Oracle: FlopCounterMode, independent of ours; its backward counts every group of a grouped convolution in full."""
     forward, backward = counted(name, 1, shape) if name != "normed" else tuple(flop // 2 for flop in counted(name, 2, shape))
-    found = extract(net(name), ["x".join(map(str, shape))], name)
-    assert sum(layer.forward for layer in found.layers) == forward
+    table = extract(net(name), ["x".join(map(str, shape))], name)
+    assert sum(layer.forward for layer in table.layers) == forward
     if backward_too:
-        assert sum(layer.backward for layer in found.layers) == backward
+        assert sum(layer.backward for layer in table.layers) == backward
 
 
 def test_fused_attention_is_one_kernel_that_keeps_no_scores(net: Net) -> None:
@@ -127,17 +127,17 @@ def test_saved_activations_by_hand(net: Net) -> None:
 
 
 def test_frozen_parameters_get_no_gradient(net: Net) -> None:
-    found = extract(net("Frozen"), ["7"], "frozen")
-    assert (found.parameters, listed(found)) == (56 + 24, [("above", 3), ("above", 21)])
-    assert named(found)["below"].backward == 0
+    table = extract(net("Frozen"), ["7"], "frozen")
+    assert (table.parameters, listed(table)) == (56 + 24, [("above", 3), ("above", 21)])
+    assert named(table)["below"].backward == 0
 
 
 def test_model_totals(net: Net) -> None:
     """Buffers of batch norm: mean and variance of 4 channels as float32, one 8-byte counter."""
-    found = extract(net("normed"), ["3x8x8"], "normed", command="a command")
-    assert (found.parameters, found.input, found.buffers) == (108 + 8 + 325, 768, 40)
-    assert found.command == "a command"
-    assert str(found.source).startswith("traced on the meta device of PyTorch ")
+    table = extract(net("normed"), ["3x8x8"], "normed", command="a command")
+    assert (table.parameters, table.input, table.buffers) == (108 + 8 + 325, 768, 40)
+    assert table.command == "a command"
+    assert str(table.source).startswith("traced on the meta device of PyTorch ")
 
 
 def test_a_model_that_returns_its_loss_is_trained_on_it(net: Net) -> None:
@@ -165,15 +165,15 @@ def test_types_of_gradients_are_those_of_a_real_backward(net: Net) -> None:
     model = built("Narrow")
     model(torch.zeros(2, 6)).float().sum().backward()
     names = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-    due = sorted((each.numel(), names[each.grad.dtype]) for each in model.parameters() if each.grad is not None)
+    expected = sorted((each.numel(), names[each.grad.dtype]) for each in model.parameters() if each.grad is not None)
     layers = named(extract(net("Narrow"), ["6"], "narrow"))
     kinds = {"fp32": 4.0, "bf16": 2.0}
-    found = [pair for layer in layers.values() for pair in zip(layer.gradients, layer.widths(4.0), strict=False)]
-    assert sorted(found) == [(elements, kinds[dtype]) for elements, dtype in due]
+    traced = [pair for layer in layers.values() for pair in zip(layer.gradients, layer.widths(4.0), strict=False)]
+    assert sorted(traced) == [(elements, kinds[dtype]) for elements, dtype in expected]
     assert (layers["narrow"].dtypes, layers["wide"].dtypes, layers["frozen"].dtypes) == (("bf16",), (), ("bf16",))
     assert (layers["frozen"].gradients, layers["frozen"].frozen, layers["frozen"].frozen_bytes(4.0)) == ((), (36,), 72.0)
 
 
 def test_what_no_gradient_reaches_is_unused(net: Net) -> None:
-    found = extract(net("partly_used"), ["5"], "net")
-    assert (found.parameters, found.unused) == (60, 30)
+    table = extract(net("partly_used"), ["5"], "net")
+    assert (table.parameters, table.unused) == (60, 30)

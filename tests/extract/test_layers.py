@@ -68,14 +68,14 @@ def test_what_does_not_grow_with_the_batch_is_no_part_of_a_sample(read: int, wri
 def test_elementwise_neighbours_of_one_call_are_one_layer_and_classes_of_their_own_are_not() -> None:
     add, mul = (Event(name, "block", 1, leaf=False, cost=OperatorCost("elementwise", 0, 4, 2, 1)) for name in ("add", "mul"))
     softmax = Event("_softmax", "block", 1, leaf=False, cost=OperatorCost("softmax", 0, 4, 4, 1))
-    found = made(conv("block.conv", 2), add, mul, softmax, replace(add))
-    assert [(layer.name, layer.op, layer.forward_kernels, layer.read) for layer in found] == [
+    made_layers = made(conv("block.conv", 2), add, mul, softmax, replace(add))
+    assert [(layer.name, layer.op, layer.forward_kernels, layer.read) for layer in made_layers] == [
         ("block.conv", "conv", 1, 8),
         ("block.add", "elementwise", 2, 8),
         ("block.softmax", "softmax", 1, 4),
         ("block.add.2", "elementwise", 1, 4),
     ]
-    assert (found[0].kernel_size, found[0].stride, found[0].channels) == (3, 2, (3, 4))
+    assert (made_layers[0].kernel_size, made_layers[0].stride, made_layers[0].channels) == (3, 2, (3, 4))
 
 
 def test_views_and_kernels_without_traffic_join_what_follows() -> None:
@@ -102,9 +102,9 @@ def test_gradients_keep_the_order_in_which_they_became_ready(owners: list[int]) 
     """Whatever layer a gradient belongs to, reading the layers in reverse gives back the order of readiness."""
     events = [conv(f"layer{index}", index + 1) for index in range(6)]
     ready = tuple(ReadyGradient(owner, 100 + index) for index, owner in enumerate(owners))
-    found = made(*events, ready=ready)
-    assert [elements for layer in reversed(found) for elements in layer.gradients] == [gradient.elements for gradient in ready]
-    for layer, event in zip(found, range(6), strict=True):  # never before its own layer's turn
+    made_layers = made(*events, ready=ready)
+    assert [elements for layer in reversed(made_layers) for elements in layer.gradients] == [gradient.elements for gradient in ready]
+    for layer, event in zip(made_layers, range(6), strict=True):  # never before its own layer's turn
         assert all(owners[elements - 100] >= event for elements in layer.gradients)
 
 

@@ -91,17 +91,17 @@ def predicted(table: Model, name: str, batch: int, precision: str) -> float:
 def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
     table = compared(name)
     for batch in (20, 80) if name in STEP_BY_STEP else (2, 8):
-        due = pytest.approx(allocated(table, batch, precision != "fp32"), rel=0.1)
-        assert predicted(table, name, batch, precision) == due, batch
+        expected = pytest.approx(allocated(table, batch, precision != "fp32"), rel=0.1)
+        assert predicted(table, name, batch, precision) == expected, batch
 
 
 @pytest.mark.parametrize("name", cases(STEP_BY_STEP))
 def test_the_catalogue_has_the_table_of_a_longer_clip(name: str) -> None:
     """Everything of every layer grows by as much with each frame: from 20 and 40 frames to the catalogue's 400, to the last byte."""
-    whole, few, more = load_part(Model, name, "workloads/models"), shortened(load_part(Model, name, "workloads/models"), 20), compared(name)
-    grown = [(few.input, more.input, whole.input), (few.autocast_saved, more.autocast_saved, whole.autocast_saved)]
-    for low, high, due in zip(few.layers, more.layers, whole.layers, strict=True):
-        fields = [(getattr(low, field), getattr(high, field), getattr(due, field)) for field in type(due).model_fields]
+    full, few, more = load_part(Model, name, "workloads/models"), shortened(load_part(Model, name, "workloads/models"), 20), compared(name)
+    grown = [(few.input, more.input, full.input), (few.autocast_saved, more.autocast_saved, full.autocast_saved)]
+    for low, high, full_layer in zip(few.layers, more.layers, full.layers, strict=True):
+        fields = [(getattr(low, field), getattr(high, field), getattr(full_layer, field)) for field in type(full_layer).model_fields]
         grown += [values for values in fields if isinstance(values[2], int | float)]
-        assert all(low == high == due for low, high, due in fields if not isinstance(due, int | float))
-    assert [due for _, _, due in grown] == [low + (high - low) * (400 - 20) / (40 - 20) for low, high, _ in grown]
+        assert all(low == high == full_value for low, high, full_value in fields if not isinstance(full_value, int | float))
+    assert [full_value for _, _, full_value in grown] == [low + (high - low) * (400 - 20) / (40 - 20) for low, high, _ in grown]

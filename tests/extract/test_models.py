@@ -130,5 +130,5 @@ def test_the_largest_model_takes_less_than_4_gb(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) * 1024 < 4e9
-    written, due = (load_part(Model, str(path), "workloads/models") for path in (tmp_path / "it.yaml", MODELS[name]))
-    assert written.layers == due.layers
+    written, expected = (load_part(Model, str(path), "workloads/models") for path in (tmp_path / "it.yaml", MODELS[name]))
+    assert written.layers == expected.layers

@@ -24,10 +24,10 @@ def convolution(weight: Operand, result: Operand, bias: Operand | None = None, g
 
 def test_convolution_multiplies_each_weight_once_per_position() -> None:
     """Hand count: 72 output positions x 16 x 8 x 3 x 3 weights, 2 FLOP each."""
-    found = cost(convolution(floats(16, 8, 3, 3), Y))
-    assert (found.op, found.flop) == ("conv", 2 * 72 * 16 * 8 * 9)
-    assert (found.read, found.write, found.kernels) == (2304 + 4 * 1152, 4608, 1)
-    assert (found.kernel_size, found.stride, found.channels) == (3, 1, (8, 16))
+    operator_cost = cost(convolution(floats(16, 8, 3, 3), Y))
+    assert (operator_cost.op, operator_cost.flop) == ("conv", 2 * 72 * 16 * 8 * 9)
+    assert (operator_cost.read, operator_cost.write, operator_cost.kernels) == (2304 + 4 * 1152, 4608, 1)
+    assert (operator_cost.kernel_size, operator_cost.stride, operator_cost.channels) == (3, 1, (8, 16))
 
 
 def test_bias_of_a_convolution_is_a_second_pass_over_the_output() -> None:
@@ -38,8 +38,8 @@ def test_bias_of_a_convolution_is_a_second_pass_over_the_output() -> None:
 
 def test_depthwise_convolution_is_a_class_of_its_own() -> None:
     """Each of 8 channels has its own 3x3 window: 72 positions x 8 x 9 products."""
-    found = cost(convolution(floats(8, 1, 3, 3), floats(2, 8, 6, 6), groups=8))
-    assert (found.op, found.flop) == ("depthwise_conv", 2 * 72 * 8 * 9)
+    operator_cost = cost(convolution(floats(8, 1, 3, 3), floats(2, 8, 6, 6), groups=8))
+    assert (operator_cost.op, operator_cost.flop) == ("depthwise_conv", 2 * 72 * 8 * 9)
     grouped = cost(convolution(floats(16, 4, 3, 3), Y, groups=2))
     assert (grouped.op, grouped.flop) == ("conv", 2 * 72 * 16 * 4 * 9)
 
@@ -51,9 +51,9 @@ def test_backward_of_a_convolution_is_one_product_per_wanted_gradient(mask: tupl
     call = OperatorCall(
         "convolution_backward", [Y, X, weight, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask], [X, weight, floats(16)]
     )
-    found = cost(call)
-    assert found.flop == products * 2 * 72 * weight.elements
-    assert found.kernels == sum(mask)
+    operator_cost = cost(call)
+    assert operator_cost.flop == products * 2 * 72 * weight.elements
+    assert operator_cost.kernels == sum(mask)
 
 
 def test_matrix_products() -> None:
@@ -100,8 +100,8 @@ def test_attention_flop() -> None:
     ],
 )
 def test_bytes_of_operators_bound_by_memory(name: str, arguments: list[object], results: list[Operand], read: int, write: int) -> None:
-    found = cost(OperatorCall(name, arguments, results, "pointwise" if name in ("relu_", "threshold_backward", "add") else "other"))
-    assert (found.flop, found.read, found.write) == (0, read, write)
+    operator_cost = cost(OperatorCall(name, arguments, results, "pointwise" if name in ("relu_", "threshold_backward", "add") else "other"))
+    assert (operator_cost.flop, operator_cost.read, operator_cost.write) == (0, read, write)
 
 
 def test_views_are_free_and_unknown_operators_are_refused() -> None:

@@ -45,12 +45,12 @@ def test_an_exported_program_needs_a_dynamic_batch(tmp_path: Path) -> None:
         extract(str(exported(tmp_path / "net.pt2", False)), [], "net")
 
 
-@pytest.mark.parametrize(("content", "told"), [(None, "no such file"), (b"text", "is not a program written by torch.export.save")])
-def test_what_is_no_exported_program_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
+@pytest.mark.parametrize(("content", "message"), [(None, "no such file"), (b"text", "is not a program written by torch.export.save")])
+def test_what_is_no_exported_program_is_told(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "net.pt2"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         extract(str(path), [], "net")
 
 

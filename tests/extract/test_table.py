@@ -127,7 +127,7 @@ def test_editing_what_is_said_twice_is_refused_at_its_line(tmp_path: Path) -> No
     """The total, or one gradient tensor of it: the message names the line of the total (or of the table) and the number."""
     kept = (Path(__file__).parents[2] / "workloads/models/resnet18.yaml").read_text()
     line = kept[: kept.index("parameters:")].count("\n") + 1
-    for before, after, due in (
+    for before, after, message in (
         (
             "parameters: 11689512",
             "parameters: 23379024",
@@ -138,5 +138,5 @@ def test_editing_what_is_said_twice_is_refused_at_its_line(tmp_path: Path) -> No
     ):
         (tmp_path / "net.yaml").write_text(kept.replace(before, after))
         (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: mine\nmodel: net.yaml\n")
-        with pytest.raises(SpecError, match=rf"net.yaml:({line}:\d+: model.parameters|5:1: model): .*{due}"):
+        with pytest.raises(SpecError, match=rf"net.yaml:({line}:\d+: model.parameters|5:1: model): .*{message}"):
             prepare(Scenario("p3.2xlarge", str(tmp_path / "mine.yaml")))

@@ -75,10 +75,10 @@ def ours(table: Model) -> tuple[int, list[int], float, float]:
 )
 def test_unusual_nets_are_torchs(name: str, inputs: list[str], arguments: dict[str, Any]) -> None:
     target = f"{UNUSUAL}:{name}"
-    found, due = ours(extract(target, inputs, "net", arguments)), torchs(target, inputs, arguments)
-    assert found[:3] == due[:3]
+    traced, expected = ours(extract(target, inputs, "net", arguments)), torchs(target, inputs, arguments)
+    assert traced[:3] == expected[:3]
     if name != "Scan":  # a grouped convolution
-        assert found[3] == due[3]
+        assert traced[3] == expected[3]
 
 
 @pytest.mark.slow
@@ -86,10 +86,10 @@ def test_unusual_nets_are_torchs(name: str, inputs: list[str], arguments: dict[s
 def test_models_of_timm_are_torchs(name: str) -> None:
     pytest.importorskip("timm", reason="tests models of timm")
     target, inputs, arguments = "timm:create_model", ["3x224x224"], {"model_name": name}
-    found, due = ours(extract(target, inputs, "net", arguments)), torchs(target, inputs, arguments)
-    assert found[:3] == due[:3]
+    traced, expected = ours(extract(target, inputs, "net", arguments)), torchs(target, inputs, arguments)
+    assert traced[:3] == expected[:3]
     if name.startswith("vit"):  # ConvNeXt's convolutions are depthwise
-        assert found[3] == due[3]
+        assert traced[3] == expected[3]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_models_of_transformers_are_torchs(name: str, inputs: list[str], argumen
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "told"),
+    ("name", "inputs", "message"),
     [
         ("Routed", ["16"], "needs the value of a tensor in the forward of the model (Routed, called with 2x16, including the batch)"),
         (
@@ -127,12 +127,12 @@ def test_models_of_transformers_are_torchs(name: str, inputs: list[str], argumen
         ),
     ],
 )
-def test_what_depends_on_values_is_refused(name: str, inputs: list[str], told: str) -> None:
+def test_what_depends_on_values_is_refused(name: str, inputs: list[str], message: str) -> None:
     if name == "detector":
         pytest.importorskip("torchvision", reason="tests a detector of torchvision")
     with pytest.raises(SpecError) as caught:
         extract(f"{UNUSUAL}:{name}", [text.format(unusual=UNUSUAL) for text in inputs], "net")
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_file_may_import_what_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_a_file_may_import_what_stands_beside_it(tmp_path: Path, monkeypatch: py
     with pytest.raises(SpecError, match="relative imports need an"):
         extract(f"{package}/nets.py:net", ["32"], "net")
     (package / "__init__.py").touch()
-    due = extract(f"{UNUSUAL}:LowRank", ["32"], "net").layers
-    assert extract(f"{package}/nets.py:net", ["32"], "net").layers == due
-    assert extract(f"{tmp_path}/plain.py:net", ["32"], "net").layers == due
+    expected = extract(f"{UNUSUAL}:LowRank", ["32"], "net").layers
+    assert extract(f"{package}/nets.py:net", ["32"], "net").layers == expected
+    assert extract(f"{tmp_path}/plain.py:net", ["32"], "net").layers == expected
     monkeypatch.chdir(tmp_path)
-    assert extract("mine.nets:net", ["32"], "net").layers == due
+    assert extract("mine.nets:net", ["32"], "net").layers == expected

@@ -18,8 +18,8 @@ COUNTED = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_parameters_and_tensors_are_cm_dares(name: str) -> None:
     parameters, tensors, flop = COUNTED[name]
-    found = load_part(Model, name, "workloads/models")
-    assert found.parameters == sum(sum(layer.gradients) for layer in found.layers) == parameters
-    assert sum(len(layer.gradients) for layer in found.layers) == tensors
+    model = load_part(Model, name, "workloads/models")
+    assert model.parameters == sum(sum(layer.gradients) for layer in model.layers) == parameters
+    assert sum(len(layer.gradients) for layer in model.layers) == tensors
     # tfprof also counts norms, activations and the optimizer's update
-    assert sum(layer.forward + layer.backward for layer in found.layers) == pytest.approx(flop, rel=0.03)
+    assert sum(layer.forward + layer.backward for layer in model.layers) == pytest.approx(flop, rel=0.03)

@@ -26,19 +26,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first input, to make one again")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; all cores by default")
-    asked = parser.parse_args(arguments)
-    end = asked.first + asked.inputs
-    parts = [range(start, min(start + _PART, end)) for start in range(asked.first, end, _PART)]
+    options = parser.parse_args(arguments)
+    end = options.first + options.inputs
+    parts = [range(start, min(start + _PART, end)) for start in range(options.first, end, _PART)]
     wrong = 0
     # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
-    with get_context("spawn").Pool(asked.jobs, maxtasksperchild=_TASKS) as pool:
-        for part, found in zip(parts, pool.imap(partial(attack, seed=asked.seed), parts), strict=True):
-            wrong += len(found)
-            for finding in found:
+    with get_context("spawn").Pool(options.jobs, maxtasksperchild=_TASKS) as pool:
+        for part, findings in zip(parts, pool.imap(partial(attack, seed=options.seed), parts), strict=True):
+            wrong += len(findings)
+            for finding in findings:
                 print(_shown(finding), flush=True)
             if sys.stderr.isatty() or part.stop == end or part.stop % _SAID == 0:
-                print(f"\r{part.stop - asked.first} of {asked.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
-    print(f"{asked.inputs} inputs, {wrong} ended in neither a result nor a sentence")
+                print(f"\r{part.stop - options.first} of {options.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
+    print(f"{options.inputs} inputs, {wrong} ended in neither a result nor a sentence")
     return int(wrong > 0)
 
 

@@ -46,7 +46,7 @@ def attack(numbers: range, seed: int = 0) -> list[Finding]:
     """Return what went wrong over inputs *numbers*; number and *seed* make each again."""
     kinds = readers()
     names = sorted(kinds)
-    found = []
+    findings = []
     with tempfile.TemporaryDirectory() as place, _limits(), _inside(Path(place)) as folder:
         for number in numbers:
             random = Random(f"{seed} {number}")
@@ -62,8 +62,8 @@ def attack(numbers: range, seed: int = 0) -> list[Finding]:
                 content, step = repr(bad[:2000]), lambda path=path, reader=reader: reader.read(path)
             message = _ends(step)
             if message:
-                found.append(Finding(kind, number, message, content))
-    return found
+                findings.append(Finding(kind, number, message, content))
+    return findings
 
 
 def _ends(step: object) -> str:
@@ -86,10 +86,10 @@ def _ends(step: object) -> str:
 
 
 def _typed(words: list[str]) -> None:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
+    stderr = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         code = main(words)
-    said = told.getvalue()
+    said = stderr.getvalue()
     assert code in (0, 1, 2), (code, said)
     assert "internal error" not in said and "Traceback" not in said, said
     assert code != 2 or said.strip(), "an exit code of 2 without a word"

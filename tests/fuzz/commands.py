@@ -50,10 +50,10 @@ ODD_VALUES = (
 @cache
 def _keys() -> Sequence[str]:
     """Return the dotted key of every value of two machines and two workloads, defaults included."""
-    found = set()
+    keys = set()
     for loaded in (load_hardware("p3.8xlarge"), load_hardware("dgx-a100"), load_workload("alexnet"), load_workload("gpt2")):
-        found |= {spell_key(key, loaded.document.implied) for key in _leaves(loaded.spec.model_dump()) if "source" not in key}
-    return sorted(found)
+        keys |= {spell_key(key, loaded.document.implied) for key in _leaves(loaded.spec.model_dump()) if "source" not in key}
+    return sorted(keys)
 
 
 def _leaves(value: Any, key: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

@@ -87,11 +87,11 @@ def _written(value: Any) -> bytes:
 
 def _holders(value: Any) -> list[Any]:
     """Return every list and object inside *value* that holds something."""
-    found, level = [], [value]
+    holders, level = [], [value]
     while level:
         one = level.pop()
         inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
         if inner:
-            found.append(one)
+            holders.append(one)
         level += [held for held in inner if isinstance(held, dict | list)]
-    return found
+    return holders

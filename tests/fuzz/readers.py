@@ -134,10 +134,10 @@ def _workload(path: Path) -> None:
 
 
 def _imported(path: Path) -> None:
-    found = import_traces([path])
-    row = trace_record(found)
-    json.dumps(trace_document(found, row), allow_nan=False)
-    trace_table(found)
+    job = import_traces([path])
+    row = trace_record(job)
+    json.dumps(trace_document(job, row), allow_nan=False)
+    trace_table(job)
 
 
 def _fitted(path: Path) -> None:
@@ -160,10 +160,10 @@ def _kept(path: Path) -> None:
 def _compared(path: Path) -> None:
     before = read_document(path)
     for old, new in ((before, _PLAIN), (_PLAIN, before)):
-        found = difference(old, new)
-        json.dumps(found, allow_nan=False)
-        difference_text(found, old, new)
-        difference_page(found, old, new)
+        changes = difference(old, new)
+        json.dumps(changes, allow_nan=False)
+        difference_text(changes, old, new)
+        difference_page(changes, old, new)
 
 
 _CONFIGURATION: Mapping[str, Any] = {

@@ -35,8 +35,8 @@ def test_every_reader_takes_its_own_file(tmp_path: Path) -> None:
 
 
 def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:
-    found = attack(range(1, 400))
-    assert not found, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in found)
+    findings = attack(range(1, 400))
+    assert not findings, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in findings)
 
 
 @pytest.mark.nightly
@@ -62,10 +62,10 @@ WORDS = st.sampled_from(OPTIONS) | st.sampled_from([value for value in VALUES if
 
 @examples(15, 40, st.sampled_from([words[0] for words in COMMANDS if words]), st.lists(WORDS, max_size=3))
 def test_any_words_after_a_command(command: str, words: list[str]) -> None:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
+    stderr = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         code = main([command, "--help", *words])
-    assert code in (0, 2) and "internal error" not in told.getvalue()
+    assert code in (0, 2) and "internal error" not in stderr.getvalue()
 
 
 @given(
@@ -81,11 +81,11 @@ def test_any_range(text: str) -> None:
 def test_strict_json_agrees_with_json(text: str) -> None:
     """Oracle: Python's json, where it accepts; what is not finite or not JSON is a sentence."""
     try:
-        found = parse_json(text, "f")
+        parsed = parse_json(text, "f")
     except SpecError as error:
         assert str(error).startswith("f")
     else:
-        assert found == json.loads(text)
+        assert parsed == json.loads(text)
 
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))

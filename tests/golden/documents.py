@@ -33,8 +33,8 @@ def golden(scenario: Scenario) -> Any:
 def _document(scenario: Scenario) -> dict[str, Any]:
     if has_layout(scenario):
         return layout_document(layout_answer(scenario))
-    found = answer(scenario)
-    return run_document(found.run, found.inputs, market=found.market)
+    answered = answer(scenario)
+    return run_document(answered.run, answered.inputs, market=answered.market)
 
 
 def write() -> None:

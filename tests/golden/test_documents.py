@@ -9,15 +9,15 @@ from tests.golden.scenarios import scenarios
 
 
 def test_runs_say_what_they_said() -> None:
-    wanted, told = scenarios(), []
+    wanted, problems = scenarios(), []
     for name, scenario in wanted.items():
         path = FOLDER / f"{name}.json"
         if not path.exists():
-            told.append(f"{name}: no document of {scenario}")
+            problems.append(f"{name}: no document of {scenario}")
             continue
-        told += [f"{name}: {line}" for line in differences(json.loads(path.read_text(encoding="utf-8")), golden(scenario))[:5]]
-    told += [f"{path.stem}: no scenario" for path in FOLDER.glob("*.json") if path.stem not in wanted]
-    assert not told, "\n".join(["if the figures are meant to move, run `make golden` and read the diff", *told])
+        problems += [f"{name}: {line}" for line in differences(json.loads(path.read_text(encoding="utf-8")), golden(scenario))[:5]]
+    problems += [f"{path.stem}: no scenario" for path in FOLDER.glob("*.json") if path.stem not in wanted]
+    assert not problems, "\n".join(["if the figures are meant to move, run `make golden` and read the diff", *problems])
 
 
 def test_a_figure_that_moves_is_told() -> None:

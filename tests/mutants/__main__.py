@@ -48,13 +48,13 @@ OPTIONS = ["-x", "-q", "-n0", "--benchmark-disable", "-p", "no:cacheprovider", "
 
 def function_of(module: ModuleType, name: str) -> FunctionType:
     """Return the function *name* of *module*, out of whatever wraps it."""
-    found: Any = module
+    member: Any = module
     for part in name.split("."):
-        found = inspect.getattr_static(found, part)
+        member = inspect.getattr_static(member, part)
     for wrapper, inside in ((functools.cached_property, "func"), (property, "fget"), (staticmethod, "__func__"), (classmethod, "__func__")):
-        if isinstance(found, wrapper):
-            found = getattr(found, inside)
-    return inspect.unwrap(found)
+        if isinstance(member, wrapper):
+            member = getattr(member, inside)
+    return inspect.unwrap(member)
 
 
 def noticed(function: FunctionType, code: CodeType, tests: Sequence[str], seconds: int = resource.RLIM_INFINITY) -> bool:
@@ -97,7 +97,7 @@ def tried(name: str, tests: Sequence[str]) -> dict[str, Any]:
         "tests": list(tests),
         "possible": len(possible),
         "tried": len(drawn),
-        "unnoticed": [{"function": found.function, "before": found.before, "after": found.after} for found in missed],
+        "unnoticed": [{"function": mistake.function, "before": mistake.before, "after": mistake.after} for mistake in missed],
     }
 
 
@@ -106,16 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", default=list(MODULES), help="modules to try (default: all)")
     parser.add_argument("--write", action="store_true", help=f"write {BASELINE.name}")
-    asked = parser.parse_args(arguments)
-    known = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
+    options = parser.parse_args(arguments)
+    baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
     new = 0
-    for name in asked.modules:
-        found = tried(name, MODULES[name])
-        new += sum(mistake not in known.get(name, {}).get("unnoticed", []) for mistake in found["unnoticed"])
-        known[name] = found
-        if asked.write:
-            BASELINE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return int(new > 0 and not asked.write)
+    for name in options.modules:
+        outcome = tried(name, MODULES[name])
+        new += sum(mistake not in baseline.get(name, {}).get("unnoticed", []) for mistake in outcome["unnoticed"])
+        baseline[name] = outcome
+        if options.write:
+            BASELINE.write_text(json.dumps(baseline, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return int(new > 0 and not options.write)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def mistakes(source: str) -> Iterator[Mistake]:
         places = [node for statement in function.body for node in _places(statement)]
         for place in range(len(places)):
             mistaken = copy.deepcopy(tree)
-            inside = next(found for known, found in _functions(mistaken, "") if known == name)
+            inside = next(other for other_name, other in _functions(mistaken, "") if other_name == name)
             node = [node for statement in inside.body for node in _places(statement)][place]
             statement = _statement(inside, node)
             before = _first_line(statement)
@@ -88,7 +88,7 @@ def _mistake(node: ast.AST) -> None:
 
 def _statement(function: ast.FunctionDef, node: ast.AST) -> ast.stmt:
     """Return the innermost statement of *function* that *node* stands in."""
-    holders = [found for found in ast.walk(function) if isinstance(found, ast.stmt) and any(inner is node for inner in ast.walk(found))]
+    holders = [each for each in ast.walk(function) if isinstance(each, ast.stmt) and any(inner is node for inner in ast.walk(each))]
     return holders[-1]  # walked from the outside
 
 
@@ -98,7 +98,7 @@ def _first_line(statement: ast.stmt) -> str:
 
 def _code(code: CodeType, name: str) -> CodeType:
     """Return the code of the function *name* in that of its module."""
-    inner = [found for found in code.co_consts if isinstance(found, CodeType)]
-    return next((found for found in inner if found.co_qualname == name), None) or next(
-        _code(found, name) for found in inner if name.startswith(f"{found.co_qualname}.")
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return next((candidate for candidate in inner if candidate.co_qualname == name), None) or next(
+        _code(candidate, name) for candidate in inner if name.startswith(f"{candidate.co_qualname}.")
     )

@@ -39,8 +39,8 @@ def throughput(row: tuple[int, int, int, float], *overrides: str) -> tuple[float
     """Return images/s, seconds per step, and the GPU's part of them."""
     nodes, gpus, workers, _ = row
     options = ("training.stack=torch-1.6-ddp", f"input.num_workers={-(-workers // gpus)}", *overrides)
-    found = answer(Scenario("dlperf", "resnet50", options, nodes=nodes, placement="+".join([str(gpus)] * nodes), batch=BATCH)).run.jobs[0]
-    return found.throughput, found.warm.step_time, found.warm.stalls[Cause.COMPUTE]
+    job = answer(Scenario("dlperf", "resnet50", options, nodes=nodes, placement="+".join([str(gpus)] * nodes), batch=BATCH)).run.jobs[0]
+    return job.throughput, job.warm.step_time, job.warm.stalls[Cause.COMPUTE]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,6 @@ def test_predicted_rows(errors: dict[tuple[int, int, int, float], float]) -> Non
 
 def test_starved_rows_are_blamed_on_prep() -> None:
     """8 workers for 8 GPUs: the source calls it GPU-starved; the stall must be prep, and most of the step."""
-    found = answer(Scenario("dlperf", "resnet50", ("input.num_workers=1",), nodes=1, batch=BATCH)).run.jobs[0].warm
-    assert found.stalls[Cause.PREP] > 0.5 * found.step_time
-    assert found.stalls[Cause.FETCH] == 0
+    warm = answer(Scenario("dlperf", "resnet50", ("input.num_workers=1",), nodes=1, batch=BATCH)).run.jobs[0].warm
+    assert warm.stalls[Cause.PREP] > 0.5 * warm.step_time
+    assert warm.stalls[Cause.FETCH] == 0

@@ -16,7 +16,7 @@ SCENES = [
 
 @pytest.mark.parametrize(("hardware", "workload", "overrides", "nodes"), SCENES)
 def test_folded_equals_unfolded(hardware: str, workload: str, overrides: tuple[str, ...], nodes: int | None) -> None:
-    folded, whole = (answer(Scenario(hardware, workload, overrides, nodes=nodes, fold=fold)).run.jobs[0] for fold in (True, False))
-    for one, other in ((folded.first, whole.first), (folded.warm, whole.warm)):
+    folded, unfolded = (answer(Scenario(hardware, workload, overrides, nodes=nodes, fold=fold)).run.jobs[0] for fold in (True, False))
+    for one, other in ((folded.first, unfolded.first), (folded.warm, unfolded.warm)):
         assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
         assert dict(one.stalls) == pytest.approx(dict(other.stalls), abs=1e-9 * other.step_time)

@@ -20,9 +20,9 @@ tensors: Any = Late("torch.distributed.tensor")
 
 
 def stack_named(name: str) -> Stack:
-    found = load_part(Stack, name, "workloads/stacks")
-    assert isinstance(found, Stack)
-    return found
+    stack = load_part(Stack, name, "workloads/stacks")
+    assert isinstance(stack, Stack)
+    return stack
 
 
 def held(context: Any, work: Callable[[], None]) -> float:

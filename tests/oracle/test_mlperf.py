@@ -24,8 +24,8 @@ def test_bert_large_without_padding() -> None:
     The bounds are what is reached, 3.9% in the median and 16.0% at most.
     """
     records = [row for row in read_records(COMMITTED_RUNS).records]
-    asked = [question(row) for row in records if row.source == "mlperf" and row.workload == "bert-large-seq512"]
-    errors = [predict(found).step / found.step_time - 1 for found in asked]
+    questions = [question(row) for row in records if row.source == "mlperf" and row.workload == "bert-large-seq512"]
+    errors = [predict(run_question).step / run_question.step_time - 1 for run_question in questions]
     assert len(errors) >= 15
     assert median(map(abs, errors)) < 0.05 and max(map(abs, errors)) < 0.165
 
@@ -36,7 +36,7 @@ def test_ranks_with_sequences_of_their_own_wait_in_v0_7_alone() -> None:
     one_node = [
         row for row in records if row.source == "mlperf" and row.workload.startswith("bert") and row.nodes == 1 and row.gpus_per_node == 8
     ]
-    waits = {row.software: (found := predict(question(row))).exposed / found.step for row in one_node}
+    waits = {row.software: (predicted := predict(question(row))).exposed / predicted.step for row in one_node}
     assert waits["PyTorch v0.7"] > 0.12 and waits["PyTorch v2.0"] < 0.06
 
 
@@ -50,19 +50,19 @@ def sharded() -> list[tuple[RunQuestion, LayoutRun]]:
     runs = []
     for row in read_records(COMMITTED_RUNS).records:
         if row.source == "mlperf" and row.stack == "mlperf-pytorch-bert":
-            asked = question(row)
-            training = asked.workload.training
+            run_question = question(row)
+            training = run_question.workload.training
             own = stack.model_copy(update={"elementwise_traffic": training.stack.elementwise_traffic})
-            layout = {"stack": own, "parallel": Parallel(shard="optimizer", replicate=asked.nodes)}
-            workload = asked.workload.model_copy(update={"training": training.model_copy(update=layout)})
-            runs.append((asked, run_layout(asked.hardware, workload, len(asked.job.placement[0].gpus))))
+            layout = {"stack": own, "parallel": Parallel(shard="optimizer", replicate=run_question.nodes)}
+            workload = run_question.workload.model_copy(update={"training": training.model_copy(update=layout)})
+            runs.append((run_question, run_layout(run_question.hardware, workload, len(run_question.job.placement[0].gpus))))
     return runs
 
 
 def test_a_sharded_optimizer_is_predicted_as_well_as_the_scalars_that_stood_for_it(sharded: list[tuple[RunQuestion, LayoutRun]]) -> None:
     """Oracle: measured steps; 2.7% in the median and 11.6% at most, where the scalars are 3.7% and 11.8% off. Nothing is fitted."""
-    errors = [run.step_time / asked.step_time - 1 for asked, run in sharded]
-    scalars = [predict(asked).step / asked.step_time - 1 for asked, _ in sharded]
+    errors = [run.step_time / run_question.step_time - 1 for run_question, run in sharded]
+    scalars = [predict(run_question).step / run_question.step_time - 1 for run_question, _ in sharded]
     assert len(errors) == 13
     assert median(map(abs, errors)) < 0.03 and max(map(abs, errors)) < 0.12
     assert median(map(abs, errors)) < median(map(abs, scalars)) and max(map(abs, errors)) < max(map(abs, scalars))
@@ -70,9 +70,9 @@ def test_a_sharded_optimizer_is_predicted_as_well_as_the_scalars_that_stood_for_
 
 def test_what_a_distributed_lamb_sends(sharded: list[tuple[RunQuestion, LayoutRun]]) -> None:
     """Oracle: apex's _pipeline_step with and without full_ar, FP16 gradients and weights, each as many as the model has parameters."""
-    for asked, run in sharded:
-        nbytes = 2.0 * sum(sum(layer.gradients) for layer in asked.workload.model.layers)
-        several = asked.nodes > 1
+    for run_question, run in sharded:
+        nbytes = 2.0 * sum(sum(layer.gradients) for layer in run_question.workload.model.layers)
+        several = run_question.nodes > 1
         done = program(run.layout, 0)
         sent = [(each.op, each.axis, each.nbytes) for each in done if isinstance(each, Start) and each.axis != "everyone"]
         reduced = ("all_reduce", "pool", nbytes) if several else ("reduce_scatter", "shard", nbytes)
@@ -83,8 +83,8 @@ def test_what_a_distributed_lamb_sends(sharded: list[tuple[RunQuestion, LayoutRu
 
 def test_a_layout_without_padding_computes_what_data_parallelism_does(sharded: list[tuple[RunQuestion, LayoutRun]]) -> None:
     """Oracle: the same layers in data parallelism, one by one."""
-    asked, run = sharded[0]
-    times, factor = layer_times(asked.workload, asked.gpu), asked.workload.training.compute_factor
-    units = layout_scene(asked.hardware, run.workload, run.layout).times[0]
+    run_question, run = sharded[0]
+    times, factor = layer_times(run_question.workload, run_question.gpu), run_question.workload.training.compute_factor
+    units = layout_scene(run_question.hardware, run.workload, run.layout).times[0]
     for part, alone in (("F", times.forward), ("B", times.backward)):
         assert sum(units(unit, part).compute for unit in range(len(run.layout.units))) == pytest.approx(factor * sum(alone), rel=1e-9)

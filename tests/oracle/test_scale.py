@@ -27,8 +27,10 @@ ENDING = ("dataset.files=per_sample", "node.storage.volume.size=33 GiB", "node.s
 )
 def test_an_epoch_of_imagenet_is_fast_forwarded(workload: str, overrides: tuple[str, ...]) -> None:
     """Oracle: every step of a fiftieth of ImageNet on p2.xlarge, cold and warm; in the last case burst credits run out on the way."""
-    short, whole = (answer(Scenario("p2.xlarge", workload, (FIFTIETH, *overrides), exact=exact)).run.jobs[0] for exact in (False, True))
-    for one, other in ((short.first, whole.first), (short.warm, whole.warm)):
+    short, every_step = (
+        answer(Scenario("p2.xlarge", workload, (FIFTIETH, *overrides), exact=exact)).run.jobs[0] for exact in (False, True)
+    )
+    for one, other in ((short.first, every_step.first), (short.warm, every_step.warm)):
         assert one.exact
         assert one.time == pytest.approx(other.time, rel=1e-3)
         assert one.step_time == pytest.approx(other.step_time, rel=1e-3)
@@ -39,9 +41,9 @@ def test_an_epoch_of_imagenet_is_fast_forwarded(workload: str, overrides: tuple[
 def work_of(nodes: int) -> tuple[int, ...]:
     """How much one run of ten steps writes down."""
     overrides = (f"dataset.samples={10 * 80 * 8 * nodes}", "training.stack.nccl_algo=Tree")
-    found = answer(Scenario("p4d.24xlarge", "resnet50", overrides, nodes=nodes, exact=True)).run
-    log = found.log
-    return len(log.ranks), len(log.waits), len(log.steps[0]), len(found.cluster), len({work.stream for work in log.work})
+    run = answer(Scenario("p4d.24xlarge", "resnet50", overrides, nodes=nodes, exact=True)).run
+    log = run.log
+    return len(log.ranks), len(log.waits), len(log.steps[0]), len(run.cluster), len({work.stream for work in log.work})
 
 
 def test_a_homogeneous_run_does_as_much_work_on_16384_gpus_as_on_16() -> None:
@@ -64,19 +66,19 @@ def drawn(gpus: int, nodes: int, persistent: float, jitter: float, draw: bool, f
 def test_waiting_for_the_slowest_of_a_thousand_ranks_is_a_stall_of_its_own() -> None:
     """Closed form: the expected maximum of 1 000 normal variables, 3.24 deviations, of 1 s of compute; two classes stand for all."""
     mean = drawn(8, 125, 0.0, 0.02, draw=False)
-    due = expected_maximum(1000) * 0.02
-    assert due == pytest.approx(0.0648, abs=1e-4)
-    assert mean.jobs[0].warm.stalls[Cause.STRAGGLER] == pytest.approx(due, rel=1e-6)
+    expected = expected_maximum(1000) * 0.02
+    assert expected == pytest.approx(0.0648, abs=1e-4)
+    assert mean.jobs[0].warm.stalls[Cause.STRAGGLER] == pytest.approx(expected, rel=1e-6)
     assert {blame.resource for blame in mean.stalls if blame.cause is Cause.STRAGGLER} == {"slowest rank"}
     assert [rank.size for rank in mean.log.ranks] == [125, 875]  # on each node one is next to the NIC
     drawn_steps = drawn(8, 125, 0.0, 0.02, draw=True)
-    assert drawn_steps.jobs[0].warm.stalls[Cause.STRAGGLER] == pytest.approx(due, rel=0.05)  # 200 draws of deviation 0.35 of 3.24
+    assert drawn_steps.jobs[0].warm.stalls[Cause.STRAGGLER] == pytest.approx(expected, rel=0.05)  # 200 draws of deviation 0.35 of 3.24
     assert len(drawn_steps.log.ranks) == 2
 
 
 def test_a_thousand_distinct_ranks_agree_with_the_class_that_stands_for_them() -> None:
     """1 024 ranks that differ, each simulated by itself: the step is that of one draw of the maximum, within the noise of three steps."""
-    whole = drawn(8, 128, 0.02, 0.02, draw=True, fold=False, steps=3)
-    assert len(whole.log.ranks) == 1024
-    due = 1 + expected_maximum(1024) * 0.02 * 2**0.5
-    assert whole.jobs[0].warm.step_time == pytest.approx(due, abs=4 * 0.35 * 0.03)
+    distinct = drawn(8, 128, 0.02, 0.02, draw=True, fold=False, steps=3)
+    assert len(distinct.log.ranks) == 1024
+    expected = 1 + expected_maximum(1024) * 0.02 * 2**0.5
+    assert distinct.jobs[0].warm.step_time == pytest.approx(expected, abs=4 * 0.35 * 0.03)

@@ -23,10 +23,10 @@ PYTHON = "/usr/bin/python3"  # Debian's python3-simgrid is built for Debian's in
 @pytest.fixture(scope="module", autouse=True)
 def _simgrid():
     try:
-        found = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60).returncode == 0
+        available = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60).returncode == 0
     except OSError:
-        found = False
-    if not found:
+        available = False
+    if not available:
         pytest.skip(f"SimGrid is not there: {PYTHON} cannot import simgrid (Debian: apt install python3-simgrid)")
 
 
@@ -87,9 +87,9 @@ def test_worked_cases():
         {"capacity": {"a": 9e6, "cap0": 1e6}, "flows": [flow("a", "cap0", volume=3_000_000), flow("a", volume=8_000_000, start=1.0)]},
     ]
     by_hand = [[1.25, 5.0, 5.0], [1.0, 1.0 + 3 / 4.5], [3.0, 2.0]]
-    for ours, theirs, due in zip(map(our_times, cases), their_times(cases), by_hand, strict=True):
-        assert ours == pytest.approx(due, rel=1e-12)
-        assert theirs == pytest.approx(due, rel=1e-6)
+    for ours, theirs, expected in zip(map(our_times, cases), their_times(cases), by_hand, strict=True):
+        assert ours == pytest.approx(expected, rel=1e-12)
+        assert theirs == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("count", "most_links", "most_flows"), [(300, 6, 10), (10, 20, 60)], ids=["small", "large"])

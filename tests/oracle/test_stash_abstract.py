@@ -27,8 +27,8 @@ def step_time(hardware: str, model: str, batch: int) -> float:
     return answer(Scenario(hardware, model, STASH, batch=batch, precision="amp_fp16")).run.jobs[0].warm.step_time
 
 
-def interconnect_share(single: str, whole: str, model: str, batch: int) -> float:
-    alone, together = step_time(single, model, batch), step_time(whole, model, batch)
+def interconnect_share(single: str, several: str, model: str, batch: int) -> float:
+    alone, together = step_time(single, model, batch), step_time(several, model, batch)
     return (together - alone) / together
 
 
@@ -40,9 +40,9 @@ def network_slowdown(model: str, batch: int) -> float:
 def largest_interconnect_share() -> tuple[float, str, str]:
     """Return the largest share, and the instance and model that have it, at Stash's fewest samples: more only add compute."""
     return max(
-        (interconnect_share(single, whole, model, batch), whole, model)
+        (interconnect_share(single, several, model, batch), several, model)
         for single, wholes in (("p2.xlarge", P2), ("p3.2xlarge", P3))
-        for whole in wholes
+        for several in wholes
         for model, batch in FEWEST.items()
         if single == "p3.2xlarge" or model in SMALL
     )
@@ -61,10 +61,10 @@ def test_a1_interconnect_overhead_can_be_most_of_the_step() -> None:
     assert (instance, model) == ("p3.8xlarge-two-islands", "alexnet")
 
 
-@pytest.mark.parametrize(("single", "whole"), [("p2.xlarge", "p2.16xlarge"), ("p3.2xlarge", "p3.8xlarge-two-islands")])
-def test_a1_more_samples_shrink_the_overhead(single: str, whole: str) -> None:
+@pytest.mark.parametrize(("single", "several"), [("p2.xlarge", "p2.16xlarge"), ("p3.2xlarge", "p3.8xlarge-two-islands")])
+def test_a1_more_samples_shrink_the_overhead(single: str, several: str) -> None:
     """AlexNet at Stash's batches: compute grows with the batch, gradients do not."""
-    shares = [interconnect_share(single, whole, "alexnet", batch) for batch in (32, 64, 128)]
+    shares = [interconnect_share(single, several, "alexnet", batch) for batch in (32, 64, 128)]
     assert shares == sorted(shares, reverse=True)
 
 
@@ -88,8 +88,8 @@ def test_a3_a_dearer_instance_is_not_always_faster_per_dollar() -> None:
 def test_a4_a_bad_slice_stalls_more_than_the_whole_quad() -> None:
     """A4: "AWS can sub-optimally allocate hardware interconnect resources"."""
     for model in ("alexnet", "vgg11"):
-        whole, mixed, islands = (
+        quad, mixed, islands = (
             interconnect_share("p3.2xlarge", name, model, 32) for name in ("p3.8xlarge", "p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
         )
-        assert islands > whole + 0.1
-        assert mixed >= whole - 1e-9
+        assert islands > quad + 0.1
+        assert mixed >= quad - 1e-9

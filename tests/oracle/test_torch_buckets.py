@@ -47,7 +47,7 @@ def test_buckets_of_mixed_types_are_torchs(tensors, limits):
     stack = {"first_bucket_cap": f"{limits[0]} B", "bucket_cap": f"{limits[-1]} B", "strategy": "ddp"}
     layers = [layer(0.1, 0.1, count, dtypes=[dtype]) for count, dtype in reversed(tensors)]
     workload = toy_workload(layers, stack=stack)
-    found = plan_exchange(workload, range(1, len(tensors) + 1), 2).buckets
-    assert sorted(bucket.last for bucket in found) == sorted(bucket[-1] for bucket in theirs)
+    buckets = plan_exchange(workload, range(1, len(tensors) + 1), 2).buckets
+    assert sorted(bucket.last for bucket in buckets) == sorted(bucket[-1] for bucket in theirs)
     nbytes = sorted(sum(made[index].nbytes for index in bucket) for bucket in theirs)
-    assert sorted(sum(message.nbytes for message in bucket.start.messages) for bucket in found) == nbytes
+    assert sorted(sum(message.nbytes for message in bucket.start.messages) for bucket in buckets) == nbytes

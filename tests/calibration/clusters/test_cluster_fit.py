@@ -236,8 +236,8 @@ def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
     )
 
 
-def _measured(asked: RunQuestion, step: float) -> RunQuestion:
-    return replace(asked, record=replace(asked.record, step_time=step))
+def _measured(run_question: RunQuestion, step: float) -> RunQuestion:
+    return replace(run_question, record=replace(run_question.record, step_time=step))
 
 
 def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:

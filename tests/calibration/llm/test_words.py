@@ -355,8 +355,8 @@ def test_models_are_known_without_how_they_were_tuned(name: str, layers: int, tm
 def test_an_unknown_framework_is_noted(tmp_path: Path) -> None:
     assert "framework 'banana' is unknown; predicted as megatron-core" in one(tmp_path, framework="banana").assumptions
     assert "framework megatron-core" in one(tmp_path, framework="").assumptions
-    for known in ("NeMo/Megatron-Core", "Megatron-LM", "DeepSpeed"):
-        assert not any(note.startswith("framework") for note in one(tmp_path, framework=known).assumptions)
+    for framework in ("NeMo/Megatron-Core", "Megatron-LM", "DeepSpeed"):
+        assert not any(note.startswith("framework") for note in one(tmp_path, framework=framework).assumptions)
 
 
 def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.calibration.machine_records import TRUTH, cpu_record, gpu_record
 SEEDS = 300
 
 
-def found(folder: Path, *records: object) -> dict:
+def fit_records(folder: Path, *records: object) -> dict:
     paths = [folder / f"{number}.json" for number in range(len(records))]
     for path, record in zip(paths, records, strict=True):
         write_record(path, record)
@@ -26,7 +26,7 @@ def found(folder: Path, *records: object) -> dict:
 
 @pytest.mark.parametrize("record", [cpu_record(), gpu_record()])
 def test_without_noise_the_constants_come_out(tmp_path: Path, record: object) -> None:
-    for subject, fit in found(tmp_path, record).items():
+    for subject, fit in fit_records(tmp_path, record).items():
         for estimate in fit.posterior.estimates:
             truth = TRUTH.get(subject, {}).get(estimate.name)
             if truth is not None and (subject, record.machine["device"]) != ("memory", "cuda"):
@@ -39,7 +39,7 @@ def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
     inside: Counter = Counter()
     total: Counter = Counter()
     for seed in range(SEEDS):
-        for subject, fit in found(tmp_path, cpu_record(0.06, seed)).items():
+        for subject, fit in fit_records(tmp_path, cpu_record(0.06, seed)).items():
             for estimate in fit.posterior.estimates:
                 truth = TRUTH.get(subject, {}).get(estimate.name)
                 if truth is not None and estimate.identified:
@@ -51,13 +51,13 @@ def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
 
 
 def test_records_of_one_machine_are_one_sample(tmp_path: Path) -> None:
-    one, both = found(tmp_path, cpu_record(0.1, 1)), found(tmp_path, cpu_record(0.1, 1), cpu_record(0.1, 2))
+    one, both = fit_records(tmp_path, cpu_record(0.1, 1)), fit_records(tmp_path, cpu_record(0.1, 1), cpu_record(0.1, 2))
     assert len(both["gemm fp32"].times) == 2 * len(one["gemm fp32"].times)
     with pytest.raises(SpecError, match=r"vcpus 8, but .* has 4; fit each machine separately"):
-        found(tmp_path, cpu_record(), cpu_record(vcpus=8))
+        fit_records(tmp_path, cpu_record(), cpu_record(vcpus=8))
 
 
 def test_odd_points_do_not_decide(tmp_path: Path) -> None:
     record = cpu_record(0.02)
     record.rows("gemm")[6]["times_s"] = [20 * time for time in record.rows("gemm")[6]["times_s"]]
-    assert found(tmp_path, record)["gemm fp32"]["time per unit"].value == pytest.approx(1 / 80e9, rel=0.1)
+    assert fit_records(tmp_path, record)["gemm fp32"]["time per unit"].value == pytest.approx(1 / 80e9, rel=0.1)

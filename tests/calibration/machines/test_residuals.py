@@ -15,7 +15,7 @@ from sim.spec.yaml import SpecError
 from tests.calibration.machine_records import cpu_record, gpu_record
 
 
-def found(folder: Path, record: MachineRecord) -> dict[str, Fit]:
+def fit_record(folder: Path, record: MachineRecord) -> dict[str, Fit]:
     write_record(folder / "record.json", record)
     measured = merge_records([folder / "record.json"])
     return fits(measured) | collective_fits(measured)
@@ -27,7 +27,7 @@ def texts(svg: bytes) -> list[str | None]:
 
 @pytest.mark.parametrize(("record", "panels"), [(cpu_record(0.05), {"gemm", "all_reduce"}), (gpu_record(1, 0.05), {"memory", "host_copy"})])
 def test_every_subject_of_several_points_is_drawn(tmp_path: Path, record: MachineRecord, panels: set[str]) -> None:
-    subjects = found(tmp_path, record)
+    subjects = fit_record(tmp_path, record)
     shown = set(texts(residual_picture(subjects).svg))
     assert {fit.subject for fit in subjects.values() if len(fit.times) > 1} | panels | {"one number each"} <= shown
 
@@ -39,6 +39,6 @@ def test_no_points_are_no_picture() -> None:
 
 def test_close_fits_have_ticks_on_both_sides_of_one(tmp_path: Path) -> None:
     """Products that lie within 1% of their fit, alone."""
-    gemm = {name: fit for name, fit in found(tmp_path, cpu_record(0.001)).items() if fit.probe == "gemm"}
+    gemm = {name: fit for name, fit in fit_record(tmp_path, cpu_record(0.001)).items() if fit.probe == "gemm"}
     numbers = [float(text) for text in texts(residual_picture(gemm).svg) if text and text.replace(".", "").isdigit()]
     assert min(numbers) < 1.0 < max(numbers) and len(numbers) >= 3

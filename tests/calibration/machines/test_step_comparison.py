@@ -26,7 +26,7 @@ from sim.spec.stack import Stack
 from tests.calibration.machine_records import cpu_record, gpu_record
 
 pytestmark = pytest.mark.needs("torch")
-ASKED = {"model": "calibration.measure.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
+NETWORK = {"model": "calibration.measure.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
 
 
 def layers_of(folder: Path, factor: float) -> dict:
@@ -44,10 +44,10 @@ def layers_of(folder: Path, factor: float) -> dict:
                 for way in ("forward", "backward")
             },
         }
-        for layer in trace_model(ASKED["model"], ("3x32x32",), ()).layers
+        for layer in trace_model(NETWORK["model"], ("3x32x32",), ()).layers
     ]
-    row = ASKED | {"whole_s": [1.0], "layers": rows}
-    assert layer_ratios(row, trace_model(ASKED["model"], ("3x32x32",), ()), gpu) == (pytest.approx(factor), pytest.approx(factor))
+    row = NETWORK | {"whole_s": [1.0], "layers": rows}
+    assert layer_ratios(row, trace_model(NETWORK["model"], ("3x32x32",), ()), gpu) == (pytest.approx(factor), pytest.approx(factor))
     return row
 
 
@@ -55,7 +55,7 @@ def with_steps(folder: Path, factor: float) -> MachineRecord:
     record = cpu_record()
     record.probes["layers"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=[layers_of(folder, factor)])
     steps = [
-        ASKED | {"exchange": exchange, "ranks": 2, "times_by_rank_s": [[0.1, 0.2, 0.3], [0.2, 0.1, 0.5]]} for exchange in (True, False)
+        NETWORK | {"exchange": exchange, "ranks": 2, "times_by_rank_s": [[0.1, 0.2, 0.3], [0.2, 0.1, 0.5]]} for exchange in (True, False)
     ]
     record.probes["steps"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=steps)
     return record

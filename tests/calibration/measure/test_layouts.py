@@ -98,7 +98,7 @@ def test_every_layout_runs_over_gloo(tmp_path: Path) -> None:
         assert all(0 < time < 60 for times in row["times_by_rank_s"] for time in times)
 
 
-def asked(layout: Division) -> AnswerRow:
+def layout_row(layout: Division) -> AnswerRow:
     named = {"model": "calibration.measure.decoder:decoder", "inputs": ["64:int64"], "batch": 8, "ranks": 2}
     return named | {"arguments": ["width=256", "depth=4", "vocabulary=2048"], "layout": layout.model_dump()}
 
@@ -109,8 +109,8 @@ def test_a_fit_sets_them_beside_what_it_predicts(tmp_path: Path) -> None:
     fitted = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     rows = []
     for factor, layout in zip((1.0, 2.0, 1.0, 2.0), divisions(2), strict=True):
-        seconds = factor * predicted_layout(asked(layout), fitted.files)
-        rows.append(asked(layout) | {"cpu_s": [0.1, 0.1], "times_by_rank_s": [[seconds] * 3, [seconds / 2] * 3]})
+        seconds = factor * predicted_layout(layout_row(layout), fitted.files)
+        rows.append(layout_row(layout) | {"cpu_s": [0.1, 0.1], "times_by_rank_s": [[seconds] * 3, [seconds / 2] * 3]})
     record = cpu_record()
     record.probes["layouts"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows)
     write_record(tmp_path / "r.json", record)
@@ -125,7 +125,7 @@ def test_what_ranks_compute_and_send_is_what_is_predicted(tmp_path: Path) -> Non
     """A step takes longer than its share of the products; a pipeline's bubble, and messages that tensor ranks wait for, come on top."""
     write_record(tmp_path / "r.json", cpu_record())
     written = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml").files
-    sharded, split, sequence, staged = (predicted_layout(asked(layout), written) for layout in divisions(2))
+    sharded, split, sequence, staged = (predicted_layout(layout_row(layout), written) for layout in divisions(2))
     elements = 256 * 2048 * 2 + 4 * (12 * 256 * 256)
     products = 6 * 8 * 64 * (elements - 256 * 2048) / 80e9  # the record's GFLOP/s
     assert sharded > products

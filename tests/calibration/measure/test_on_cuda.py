@@ -130,8 +130,8 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     """Of ten sizes the three largest find no memory: seven answers, the probe done, and the reason why."""
     install(monkeypatch, FakeCuda())
 
-    def answer(here: Bench, asked: AnswerRow) -> AnswerRow:
-        if asked["bytes"] >= 4**12:
+    def answer(here: Bench, question: AnswerRow) -> AnswerRow:
+        if question["bytes"] >= 4**12:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB")
         return {"times_s": [1e-3]}
 
@@ -144,7 +144,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     probe_record = record.probes["host_copy"]
     assert (probe_record.state, len(probe_record.rows), record.state) == ("done", 7, "complete")
     assert probe_record.reason == "3 did not fit into memory: 16777216; 67108864; 268435456"
-    failing = replace(probe, answer=lambda here, asked: answer(here, {"bytes": 4**14}))
+    failing = replace(probe, answer=lambda here, question: answer(here, {"bytes": 4**14}))
     fresh = MachineRecord("box", {"vcpus": 8}, {})
     [problem] = measure(MeasuringPlan(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), ProfileProgress())
     assert problem == "host_copy: no case fits into memory, not even 268435456"

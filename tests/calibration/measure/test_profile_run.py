@@ -65,8 +65,8 @@ def test_products_and_launches_are_measured(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bench: Bench, asked: AnswerRow) -> AnswerRow:
-        if asked["way"] == "random":
+    def interrupted(bench: Bench, question: AnswerRow) -> AnswerRow:
+        if question["way"] == "random":
             raise KeyboardInterrupt
         return {"times_s": [1.0]}
 
@@ -81,8 +81,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
 def test_a_signal_keeps_what_was_measured_and_says_so(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals
 ) -> None:
-    def ended(bench: Bench, asked: AnswerRow) -> AnswerRow:
-        if asked["way"] == "random":
+    def ended(bench: Bench, question: AnswerRow) -> AnswerRow:
+        if question["way"] == "random":
             signal.raise_signal(stop)
         return {"times_s": [1.0]}
 

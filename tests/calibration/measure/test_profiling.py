@@ -29,9 +29,9 @@ class Counted:
         self.fails = fails
         self.probe = Probe(name, "", lambda bench: [{"size": size} for size in range(4)], self.answer, needs_torch=False)
 
-    def answer(self, bench: Bench, asked: AnswerRow) -> AnswerRow:
-        self.asked.append(asked["size"])
-        if self.fails and asked["size"] == self.fails[0]:
+    def answer(self, bench: Bench, question: AnswerRow) -> AnswerRow:
+        self.asked.append(question["size"])
+        if self.fails and question["size"] == self.fails[0]:
             raise self.fails[1]
         return {"times_s": [0.5]}
 
@@ -80,7 +80,7 @@ def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path
     """Whatever ends the run, a power cut included."""
     path = tmp_path / "r.json"
 
-    def look(bench: Bench, asked: AnswerRow) -> AnswerRow:
+    def look(bench: Bench, question: AnswerRow) -> AnswerRow:
         states.append(read_record(path).state)
         return {}
 
@@ -91,7 +91,7 @@ def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path
 
 def test_a_probe_that_does_not_apply_is_skipped_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, asked: {}, skip_reason=lambda bench: "no GPU")
+    probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, question: {}, skip_reason=lambda bench: "no GPU")
     assert measure(MeasuringPlan(path, [probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
     machine_record = read_record(path)
     assert machine_record.state == "complete" and (machine_record.probes["gpu"].state, machine_record.probes["gpu"].reason) == (

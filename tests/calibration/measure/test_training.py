@@ -21,8 +21,8 @@ def test_layers_of_a_small_network(tmp_path: Path) -> None:
     assert [layer["type"] for layer in wide["layers"]] == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear"]
     assert sum(layer["type"] == "Conv2d" for layer in deep["layers"]) == 7
     for row in (wide, deep):
-        for turn, whole in enumerate(row["whole_s"]):
-            assert sum(layer[way][turn] for layer in row["layers"] for way in ("forward_s", "backward_s")) < whole
+        for turn, whole_pass in enumerate(row["whole_s"]):
+            assert sum(layer[way][turn] for layer in row["layers"] for way in ("forward_s", "backward_s")) < whole_pass
         assert all(time > 0 for layer in row["layers"] if layer["type"] in ("Linear", "Conv2d") for time in layer["backward_s"])
 
 

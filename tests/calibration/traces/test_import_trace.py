@@ -92,14 +92,14 @@ def milliseconds(files: Sequence[Path]) -> dict[str, float]:
     return {cause.value: pytest.approx(1e3 * seconds, abs=1e-3) for cause, seconds in import_traces(files).stalls.items() if seconds > 1e-7}
 
 
-KNOWN = {"compute": 65, "prep": 10, "copy": 4, "interconnect": 19, "launch": 2}
+EXPECTED_MS = {"compute": 65, "prep": 10, "copy": 4, "interconnect": 19, "launch": 2}
 """Milliseconds of `step` by cause."""
 
 
 def test_one_rank_by_itself(tmp_path: Path) -> None:
     job = import_traces([profile(tmp_path)])
     assert job.step_time == pytest.approx(0.1)
-    assert milliseconds([profile(tmp_path)]) == KNOWN
+    assert milliseconds([profile(tmp_path)]) == EXPECTED_MS
 
 
 def test_a_late_rank_makes_the_others_wait(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_overlapped_exchange_and_copies_are_no_stall(tmp_path: Path) -> None:
             ),
         ]
     ]
-    assert milliseconds([profile(tmp_path, events=hidden)]) == KNOWN
+    assert milliseconds([profile(tmp_path, events=hidden)]) == EXPECTED_MS
 
 
 def test_a_host_that_runs_ahead_does_not_shorten_the_step(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_host_blocked_on_the_gpu_launches_nothing(tmp_path: Path) -> None:
             *gpu(100 * number + 5, (number * STEP + 95_000,) * 2, (number * STEP + 95_000, number * STEP + 100_000), "adam", 7),
         ]
     ]
-    assert milliseconds([profile(tmp_path, events=blocked)]) == KNOWN
+    assert milliseconds([profile(tmp_path, events=blocked)]) == EXPECTED_MS
 
 
 def test_kernels_are_counted_per_step(tmp_path: Path) -> None:
@@ -296,13 +296,13 @@ def test_a_field_of_another_type_is_named(case: str, tmp_path: Path, capsys: pyt
 
 def test_no_arguments_are_as_null(tmp_path: Path) -> None:
     document = _document(tmp_path)
-    whole = import_traces([profile(tmp_path)]).step_time
+    step_time = import_traces([profile(tmp_path)]).step_time
     for trace_event in document["traceEvents"]:
         if trace_event.get("cat") == "user_annotation":
             trace_event["args"] = None
     path = tmp_path / "null.json"
     path.write_text(json.dumps(document))
-    assert import_traces([path]).step_time == whole
+    assert import_traces([path]).step_time == step_time
 
 
 def test_what_would_take_all_memory_is_refused(tmp_path: Path) -> None:

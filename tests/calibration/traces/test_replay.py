@@ -179,10 +179,10 @@ def refused(files: Sequence[Path], tmp_path: Path, *more: str) -> str:
 
 
 def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    whole = [torch_profile(tmp_path)]
-    assert "add --hardware with the machine that was profiled" in refused(whole, tmp_path)
-    assert "V1000 is not in the catalog" in refused(whole, tmp_path, "V1000")
-    assert "does not contain the samples per GPU; add --batch" in refused(whole, tmp_path, "a2-highgpu-1g", "", "no batch")
+    profiles = [torch_profile(tmp_path)]
+    assert "add --hardware with the machine that was profiled" in refused(profiles, tmp_path)
+    assert "V1000 is not in the catalog" in refused(profiles, tmp_path, "V1000")
+    assert "does not contain the samples per GPU; add --batch" in refused(profiles, tmp_path, "a2-highgpu-1g", "", "no batch")
     bare = [torch_profile(tmp_path, shapes=False)]
     assert "profile with record_shapes=True, or add --workload" in refused(bare, tmp_path, "a2-highgpu-1g")
     assert "keeps 0 gradients in 0 backward passes" in refused([profile(tmp_path)], tmp_path, "a2-highgpu-1g")

@@ -82,12 +82,12 @@ def test_steps_in_milliseconds_are_suspected_once(
         writer.writerow([*COLUMNS[:6], column, "role"])
         writer.writerows([*(row[name] for name in COLUMNS[:6]), factor * float(row["step_time_s"]), row["role"]] for row in rows)
     assert main(["validate", str(path), "-j", "1"]) == 0
-    told = (
+    warning = (
         "2 of 2 measured steps are over 100 times as long as the machine's description predicts; step_time_s is in seconds: if these are "
         "milliseconds, name the column step_time_ms"
     )
     shown = capsys.readouterr()
-    assert (shown.err + shown.out).count(told) == suspected
+    assert (shown.err + shown.out).count(warning) == suspected
 
 
 def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,18 +148,18 @@ def test_the_answer_does_not_depend_on_the_number_of_processes(runs: Path, capsy
 def test_no_file_means_the_committed_records_which_take_a_while(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = []
+    starts = []
 
     def started(files: list[Path], *_: object) -> None:
-        told.append((files, capsys.readouterr().err))
+        starts.append((files, capsys.readouterr().err))
         raise SpecError("enough")
 
     monkeypatch.setattr("calibration.validate.validation.validate", started)
     for given, files in (([], [COMMITTED_RUNS]), (["runs.csv"], [Path("runs.csv")])):
         assert main(["validate", *given]) == 2
-        assert told[-1][0] == files
-    assert "no FILE.csv: validating all committed records, which takes 5 to 10 minutes on two cores" in told[0][1]
-    assert "no FILE.csv" not in told[1][1]
+        assert starts[-1][0] == files
+    assert "no FILE.csv: validating all committed records, which takes 5 to 10 minutes on two cores" in starts[0][1]
+    assert "no FILE.csv" not in starts[1][1]
 
 
 def test_unknown_names_of_all_rows_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

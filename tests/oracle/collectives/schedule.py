@@ -57,14 +57,14 @@ def _happened_before(transfers: Sequence[Transfer]) -> list[int]:
     before: list[int] = []
     last: dict[tuple[int, int, int], int] = {}
     for number, transfer in enumerate(transfers):
-        known = 0
+        arrived = 0
         stream = (transfer.src, transfer.dst, transfer.channel)
         earlier = last.get(stream)
         for needed in transfer.after if earlier is None else (*transfer.after, earlier):
             if not 0 <= needed < number:
                 raise ScheduleError(f"transfer {number} waits for transfer {needed}, which does not come before it")
-            known |= before[needed] | 1 << needed
-        before.append(known)
+            arrived |= before[needed] | 1 << needed
+        before.append(arrived)
         last[stream] = number
     return before
 

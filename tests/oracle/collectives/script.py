@@ -67,13 +67,13 @@ def _hierarchical(layout: JobLayout, op: str, nbytes: float, *racks: int) -> lis
     """Return one script per ring of the node; its ranks stand in the order of the ring. *racks* are the nodes of one, where they count."""
     local = layout.most_local
     rings = [ring_channels(part.slot.graph, part.gpus).channels for part in layout.every_node]
-    count = min(len(found) for found in rings)
-    found = []
+    count = min(len(node_rings) for node_rings in rings)
+    scripts = []
     for channel in range(count):
         transfers = hierarchical_all_reduce(range(layout.ranks), nbytes / count, local, *racks)
         gpus = [gpu for ring in rings for gpu in ring[channel].gpus]
-        found.append(Script(transfers, [numbered_edge(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
-    return found
+        scripts.append(Script(transfers, [numbered_edge(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
+    return scripts
 
 
 WRITERS.update(

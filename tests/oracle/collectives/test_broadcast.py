@@ -46,7 +46,7 @@ def test_one_rank_has_it_already():
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         ((0, 8, 1, 0), "at least one rank"),
         ((2, 0, 1, 0), "more than 0 bytes"),
@@ -56,6 +56,6 @@ def test_one_rank_has_it_already():
         ((2, 8, 1, 0, 0), "at least one piece"),
     ],
 )
-def test_no_time_for_nonsense(asked, words):
+def test_no_time_for_nonsense(arguments, words):
     with pytest.raises(ValueError, match=words):
-        broadcast_time(*asked)
+        broadcast_time(*arguments)

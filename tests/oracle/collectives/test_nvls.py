@@ -48,8 +48,8 @@ def test_the_schedule_attains_the_closed_form(n, nbytes, pieces, bandwidth, late
     stores = [transfer._replace(after=()) for transfer in transfers if transfer.channel == 1]
 
     def beside(transfer):
-        whole = transfer.channel == (0 if transfer.dst == SWITCH else 1)
-        return bandwidth * (n if whole else 1) / (n + 1)
+        full_share = transfer.channel == (0 if transfer.dst == SWITCH else 1)
+        return bandwidth * (n if full_share else 1) / (n + 1)
 
     for together, rate in ((transfers, beside), (loads, lambda _: bandwidth), (stores, lambda _: bandwidth)):
         assert all(load <= bandwidth * (1 + 1e-9) for (end, _), load in port_loads(together, rate).items() if end != SWITCH)
@@ -84,13 +84,13 @@ def test_one_rank_sends_nothing():
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (([0, SWITCH], 8), "is the switch"),
         (([0, 1], 0), "more than 0 bytes"),
         (([0, 1], 8, 0), "at least one piece"),
     ],
 )
-def test_what_the_switch_cannot_do(asked, words):
+def test_what_the_switch_cannot_do(arguments, words):
     with pytest.raises(ValueError, match=words):
-        nvls_all_reduce(*asked)
+        nvls_all_reduce(*arguments)

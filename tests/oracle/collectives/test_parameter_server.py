@@ -103,8 +103,8 @@ def test_phubs_bounds_are_the_busiest_hosts_bytes(placement, bound, n):
 
 def test_central_servers_grow_with_the_workers_and_sharded_ones_do_not():
     """PHub on AlexNet (88 Gbps for the model in one compute time), 8 workers: 176 / 1408 / 1232 / 308 Gbps."""
-    found = [bandwidth_bound(placement, 8, 88e9 / 8, 1.0) * 8 / 1e9 for placement in ("NCS", "NCC", "CC", "CS")]
-    assert found == pytest.approx([176, 1408, 1232, 308])
+    gbps = [bandwidth_bound(placement, 8, 88e9 / 8, 1.0) * 8 / 1e9 for placement in ("NCS", "NCC", "CC", "CS")]
+    assert gbps == pytest.approx([176, 1408, 1232, 308])
 
 
 def test_one_worker_with_its_own_server_sends_nothing():

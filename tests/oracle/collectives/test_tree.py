@@ -69,9 +69,9 @@ def test_trees_complement_each_other(n):
     """Whoever has two children in one tree has none in the other, so that no port serves more than four streams."""
     first, second = double_binary_tree(n)
     children = [Counter(tree.values()) for tree in (first, second)]
-    assert all(0 in counts or max(counts) <= 2 for counts in ([found[place] for place in range(n)] for found in children))
+    assert all(0 in counts or max(counts) <= 2 for counts in ([counter[place] for place in range(n)] for counter in children))
     assert all(min(children[0][place], children[1][place]) == 0 for place in range(n) if children[0][place] + children[1][place] > 2)
-    streams = [sum((place in tree) + found[place] for tree, found in zip((first, second), children, strict=True)) for place in range(n)]
+    streams = [sum((place in tree) + counter[place] for tree, counter in zip((first, second), children, strict=True)) for place in range(n)]
     assert max(streams) == (min(n, 4) if n > 1 else 0)
 
 
@@ -191,7 +191,7 @@ def test_one_rank_sends_nothing():
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (([0, 1, 2], 8, 1, 2), "3 ranks do not fill nodes of 2"),
         (([0, 1], 8, 1, 0), "do not fill nodes of 0"),
@@ -200,9 +200,9 @@ def test_one_rank_sends_nothing():
         (([0, 0], 8), "each of its ranks once"),
     ],
 )
-def test_what_no_tree_can_do(asked, words):
+def test_what_no_tree_can_do(arguments, words):
     with pytest.raises(ValueError, match=words):
-        tree_all_reduce(*asked)
+        tree_all_reduce(*arguments)
 
 
 def test_parents_that_make_no_tree():
