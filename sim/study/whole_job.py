@@ -12,7 +12,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, evaluation_share, whole_job
 from sim.cluster import page_cache
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
@@ -104,7 +104,7 @@ def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workloa
     return MachinePace(
         first,
         warm,
-        document["stalls_s"]["compute"] / document["step_time_s"],
+        evaluation_share(document["step_time_s"], document["stalls_s"]["compute"], document["stalls_s"]["prep"]),
         checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,

@@ -86,3 +86,13 @@ def test_a_job_on_spot_machines_reads_what_no_cache_holds_yet(capsys: Capture) -
     beyond = spot["on_demand"]["time_s"] - training - spot["checkpoint"]["write_s"]
     assert 65.0 < beyond < 80.0  # to start machines on demand: cake-lab/CM-DARE
     assert spot["spot"]["time_s"]["mean"] > training
+
+
+def test_evaluating_all_samples_takes_as_long_as_loaders_take_to_deliver_them(capsys: Capture) -> None:
+    """Closed form: alexnet on a p3.8xlarge waits for its loaders, so passing over the data set once more takes another epoch."""
+    epochs = ["--epochs", "3", "--evaluation", "1", "--fast"]
+    waiting = asked(capsys, "run", "p3.8xlarge", "alexnet", *epochs)
+    assert waiting["whole_job"]["parts_s"]["evaluation"] == pytest.approx(3 * waiting["epoch_time_s"])
+    computing = asked(capsys, "run", "p3.8xlarge", "vgg16", *epochs)
+    share = computing["stalls_s"]["compute"] / computing["step_time_s"]
+    assert computing["whole_job"]["parts_s"]["evaluation"] == pytest.approx(share * computing["epoch_time_s"])
