@@ -127,9 +127,15 @@ def _evaluation(plan: JobPlan, pace: MachinePace) -> float:
     return plan.evaluation * pace.evaluation * pace.warm_epoch
 
 
-def evaluation_share(step_time: float, compute: float, prep: float) -> float:
-    """Return the time to evaluate a sample relative to a training step of *step_time* with *compute* and waits for *prep* (all s)."""
-    return 1.0 if prep > _WAITS * step_time else FORWARD_SHARE * compute / step_time
+def evaluation_share(step_time: float, compute: float, prep: float, ahead: bool = True) -> float:
+    """Return the time to evaluate a sample relative to a training step of *step_time* with *compute* and waits for *prep* (all s).
+
+    *ahead*: whether loaders prepare batches while others are trained on; if not, each batch waits for its own preparation.
+    """
+    forward = FORWARD_SHARE * compute
+    if not ahead:
+        return (forward + prep) / step_time
+    return 1.0 if prep > _WAITS * step_time else forward / step_time
 
 
 def _checkpoint(plan: JobPlan, pace: MachinePace) -> float:

@@ -97,14 +97,14 @@ def course(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, worklo
 
 
 def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> MachinePace:
-    end, parts = document.get("burst_credits_end"), document.get("pretraining")
+    end, parts, stalls = document.get("burst_credits_end"), document.get("pretraining"), document["stalls_s"]
     first, warm = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"]
     if parts and plan.epochs:  # of steps that change during the job
         first = warm = parts["time_s"] / plan.epochs
     return MachinePace(
         first,
         warm,
-        evaluation_share(document["step_time_s"], document["stalls_s"]["compute"], document["stalls_s"]["prep"]),
+        evaluation_share(document["step_time_s"], stalls["compute"], stalls["prep"], workload.input.ahead),
         checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,

@@ -23,6 +23,7 @@ def test_evaluation_is_no_faster_than_its_loaders() -> None:
     """By hand: of a step of 0.6 s, a third of 0.3 s of compute; all of it if it waits for prepared samples, as then they set its pace."""
     assert evaluation_share(0.6, 0.3, 0.0) == pytest.approx(0.1 / 0.6)
     assert evaluation_share(0.6, 0.3, 0.3) == 1.0
+    assert evaluation_share(0.6, 0.3, 0.3, ahead=False) == pytest.approx(0.4 / 0.6)
 
 
 @pytest.mark.parametrize(("epochs", "saves"), [(0.0005, 1), (0.5, 1), (1, 1), (0.1 * 30, 3), (3.0005, 4)])

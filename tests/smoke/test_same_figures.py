@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,19 @@ def test_evaluating_all_samples_takes_as_long_as_loaders_take_to_deliver_them(ca
     epochs = ["--epochs", "3", "--evaluation", "1", "--fast"]
     waiting = asked(capsys, "run", "p3.8xlarge", "alexnet", *epochs)
     assert waiting["whole_job"]["parts_s"]["evaluation"] == pytest.approx(3 * waiting["epoch_time_s"])
+    alone = asked(capsys, "run", "p3.8xlarge", "alexnet", *epochs, "--set", "input.num_workers=0")  # the training process prepares
+    per_step = alone["stalls_s"]["prep"] + alone["stalls_s"]["compute"] / 3
+    evaluated = 3 * alone["epoch_time_s"] * per_step / alone["step_time_s"]
+    assert alone["whole_job"]["parts_s"]["evaluation"] == pytest.approx(evaluated)
     computing = asked(capsys, "run", "p3.8xlarge", "vgg16", *epochs)
     share = computing["stalls_s"]["compute"] / computing["step_time_s"]
     assert computing["whole_job"]["parts_s"]["evaluation"] == pytest.approx(share * computing["epoch_time_s"])
+
+
+def test_equal_nodes_in_two_groups_are_one_kind_under_a_power_limit(capsys: Capture, tmp_path: Path) -> None:
+    """Oracle: the same two nodes in one group."""
+    (tmp_path / "pair.yaml").write_text("name: pair\ngroups:\n  - {node: p3.8xlarge, count: 1}\n  - {node: p3.8xlarge, count: 1}\n")
+    job = ["resnet50", "--power-cap", "200 W", "--fast"]
+    two, one = (asked(capsys, "run", machine, *job) for machine in (str(tmp_path / "pair.yaml"), "2x-p3.8xlarge"))
+    assert two["step_time_s"] == pytest.approx(one["step_time_s"])
+    assert two["energy"]["power_cap"] == pytest.approx(one["energy"]["power_cap"])
