@@ -119,7 +119,7 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
     its share of cache misses, but at least as long as a warm one.
     """
     first, warm, nodes = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"], document["nodes"]
-    node, size = machine.groups[0].node, workload.dataset.samples * workload.dataset.sample
+    node, size = machine.first_workers.node, workload.dataset.samples * workload.dataset.sample
     if first <= warm or nodes == 1 or not size:
         return ()
     held = page_cache.cached_fraction(page_cache.capacity(node.host.memory, node.page_cache), size)
@@ -139,5 +139,5 @@ def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> 
 
     With a layout, each node writes its part; otherwise the first node writes everything.
     """
-    storage = machine.groups[0].node.storage
+    storage = machine.first_workers.node.storage
     return checkpoint_bytes(workload) / (writers * most_bandwidth(storage)) if storage else 0.0

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import sim
 from sim.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -110,3 +112,18 @@ def test_equal_nodes_in_two_groups_are_one_kind_under_a_power_limit(capsys: Capt
     two, one = (asked(capsys, "run", machine, *job) for machine in (str(tmp_path / "pair.yaml"), "2x-p3.8xlarge"))
     assert two["step_time_s"] == pytest.approx(one["step_time_s"])
     assert two["energy"]["power_cap"] == pytest.approx(one["energy"]["power_cap"])
+
+
+def test_the_order_of_groups_changes_no_figure(capsys: Capture, tmp_path: Path) -> None:
+    """Oracle: the same cluster with its workers first; its servers have no disk, other memory and no GPU."""
+    described = yaml.safe_load((Path(sim.__file__).parents[1] / "hardware" / "cm-dare-k80.yaml").read_text(encoding="utf-8"))
+    printed = []
+    for name, groups in (("workers-first.yaml", described["groups"]), ("servers-first.yaml", described["groups"][::-1])):
+        (tmp_path / name).write_text(yaml.safe_dump(described | {"name": "ordered", "groups": groups}), encoding="utf-8")
+        machine, job = str(tmp_path / name), ["--epochs", "40"]
+        of_run = asked(capsys, "run", machine, "resnet15-cifar", *job, "--fast")
+        faster = asked(capsys, "whatif", machine, "resnet15-cifar")["faster_machines"]
+        renting = [*job, "--nodes", "4", "--budget-usd", "100", "--jobs", "1"]
+        candidates = asked(capsys, "recommend", "resnet15-cifar", machine, *renting)["candidates"]
+        printed.append([of_run["whole_job"], of_run["price"], faster, candidates])
+    assert printed[0] == printed[1] and printed[0][0]["parts_s"]["checkpoints"] > 0 and printed[0][2]
