@@ -110,7 +110,7 @@ class Documents:
         return self._added(layout_document(answer), answer.run, answer.run.workload, answer.plan)
 
     def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload, job: JobPlan | None) -> dict[str, Any]:
-        has_lifetime = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
+        has_lifetime = self.mean_lifetime is not None or lifetimes_of(run.hardware.first_workers.node.gpu) is not None
         weeks: dict[str, Any] = {}
         uncapped, slower = described, slower_runs(run)
         if self.power_cap is not None:

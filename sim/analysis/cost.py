@@ -68,5 +68,5 @@ def job_price(
 def servers_price(hardware: Hardware, servers: int, market: Market = "on_demand") -> float | None:
     """Return the price (USD/s) of the first *servers* hosts of role ``server`` together, or None if one is unknown."""
     hosts = [node_price(group, market) for group in hardware.groups if group.role == "server" for _ in range(group.count)][:servers]
-    known = [price for price in hosts if price is not None]
-    return sum(known) if len(known) == len(hosts) else None
+    specified = [price for price in hosts if price is not None]
+    return sum(specified) if len(specified) == len(hosts) else None

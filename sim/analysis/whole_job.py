@@ -2,9 +2,10 @@
 
 ``time = start-up + first epoch + (epochs - 1) * warm epoch + epochs * evaluation + checkpoints``, cost = rate * time. While the page
 caches of several nodes fill, epochs after the first take longer than warm ones. If a disk's burst credits run out, later epochs take as
-long as an epoch without credits. Evaluation is a forward pass over a share of the training samples; it takes about a third of the compute
-of a step (backward is twice forward). A checkpoint contains weights and optimizer state and is written after each epoch and at the end of
-the job, while training waits. A job may have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
+long as an epoch without credits. Evaluation is a forward pass over a share of the training samples. It takes about a third of the compute
+of a step (backward is twice forward), or the whole step if that waits for prepared samples, because loaders deliver no faster. A
+checkpoint contains weights and optimizer state and is written after each epoch and at the end of the job, while training waits. A job may
+have a time limit instead of a number of epochs: `epochs_in` inverts the sum.
 
 Limits: a fixed start-up; evaluation reads from the page cache; checkpoints do not overlap training; part of an epoch has its share of
 evaluation.
@@ -17,6 +18,8 @@ from typing import NamedTuple
 
 FORWARD_SHARE = 1.0 / 3.0
 """Share of the forward pass in the compute of a step: backward does two matrix products for each one of forward."""
+_WAITS = 0.05
+"""Share of a step that waits for preparation above which loaders set its pace, not only the variation among batches (estimate)."""
 START_UP = 75.0
 """Time (s) until a rented machine runs the job: cake-lab/CM-DARE measured 69 to 76 s for on-demand virtual machines on GCE."""
 
@@ -40,8 +43,8 @@ class MachinePace(NamedTuple):
 
     first_epoch: float
     warm_epoch: float
-    compute_share: float
-    """Share of compute in the warm epoch."""
+    evaluation: float
+    """Time to evaluate a sample, relative to the time to train on it in the warm epoch."""
     checkpoint: float
     throttled_from: float = inf
     """Number of the first epoch without the disk's burst credits."""
@@ -121,7 +124,18 @@ def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
 
 
 def _evaluation(plan: JobPlan, pace: MachinePace) -> float:
-    return plan.evaluation * FORWARD_SHARE * pace.compute_share * pace.warm_epoch
+    return plan.evaluation * pace.evaluation * pace.warm_epoch
+
+
+def evaluation_share(step_time: float, compute: float, prep: float, ahead: bool = True) -> float:
+    """Return the time to evaluate a sample relative to a training step of *step_time* with *compute* and waits for *prep* (all s).
+
+    *ahead*: whether loaders prepare batches while others are trained on; if not, each batch waits for its own preparation.
+    """
+    forward = FORWARD_SHARE * compute
+    if not ahead:
+        return (forward + prep) / step_time
+    return 1.0 if prep > _WAITS * step_time else forward / step_time
 
 
 def _checkpoint(plan: JobPlan, pace: MachinePace) -> float:

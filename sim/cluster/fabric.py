@@ -250,7 +250,7 @@ def job_fabric(hardware: Hardware, placements: Sequence[Sequence[int]], job: int
     fabric, nodes = hardware.fabric, placements[job]
     if len(nodes) < 2:
         return UNLIMITED_FABRIC
-    nic = next(group.node.nic for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
+    nic = hardware.first_workers.node.nic
     if fabric.switches is not None:
         return _leaf_spine(fabric, fabric.switches, nic, placements, job, fold)
     if fabric.dragonfly is not None:

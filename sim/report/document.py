@@ -136,7 +136,7 @@ def freed_figures(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[
 
 def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
     """Return the price a job pays per hour, with its market, date, region and source."""
-    prices = next((group.price for group in run.hardware.groups if group.price is not None), None)
+    prices = run.hardware.first_workers.price
     return {
         "market": market,
         "usd_per_h": None if price is None else 3600 * price,

@@ -36,7 +36,7 @@ def with_energy(
     are assumed to divide a step among activities in the same proportions. The CO2 is that of the grid in the region of the price, or of
     the world's mean.
     """
-    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
+    group = machine.first_workers
     if used is None:
         used = dict.fromkeys(range(document["nodes"]), max(1, round(document["gpus"] / document["nodes"])))
     grid = grid_of(group.price.region if group.price else None, machine.provider)

@@ -329,7 +329,7 @@ def _sizes_left_out(plan: LayoutPlan) -> list[str]:
 
 def _grid(run: LayoutRun) -> GridIntensity:
     """Return the carbon intensity of the grid in the region of the price of *run*."""
-    own = run.hardware.groups[0].price
+    own = run.hardware.first_workers.price
     return grid_of(own.region if own else None, run.hardware.provider)
 
 

@@ -476,3 +476,8 @@ class Hardware(Spec):
     """Its nodes, one group for each kind; a single machine is one group of one node."""
     fabric: Fabric = Fabric()
     """The network between nodes."""
+
+    @property
+    def first_workers(self) -> Group:
+        """The first group of workers with GPUs; the first group if there is none."""
+        return next((group for group in self.groups if group.role == "worker" and group.node.gpu_count), self.groups[0])

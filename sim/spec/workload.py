@@ -273,6 +273,11 @@ class Input(Spec):
     )
 
     @property
+    def ahead(self) -> bool:
+        """Whether batches are prepared while others are trained on: not in the training process, nor on the GPU that trains."""
+        return self.num_workers > 0 if self.loader == "pytorch" else self.loader != "dali_gpu"
+
+    @property
     def jitter(self) -> float:
         """Return the coefficient of variation of compute time that the loader causes."""
         return self.compute_cv if self.loader == "pytorch" else 0.0

@@ -37,12 +37,12 @@ class FasterMachine(NamedTuple):
 
 def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
     """Return up to `SHOWN` machines with faster GPUs on which the only job of *scenario* has shorter steps than in *run*; fastest first."""
-    own = run.hardware.groups[0].node
+    own = run.hardware.first_workers.node
     rows = [row for row in hardware_rows()[0] if row["nodes"] == 1 and row["gpus"] == own.gpu_count and row["price"] is not None]
     faster: list[tuple[bool, float, str, str]] = []
     for row in rows:
         machine = load_hardware(str(row["name"])).spec
-        gpu, rate = machine.groups[0].node.gpu, price(machine)
+        gpu, rate = machine.first_workers.node.gpu, price(machine)
         if rate is not None and gpu.dense_16bit > own.gpu.dense_16bit:
             faster.append((machine.provider != run.hardware.provider, rate / gpu.dense_16bit, gpu.name, machine.name))
     tried: dict[str, str] = {}
@@ -61,7 +61,7 @@ def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
         if rate is not None and spent is not None and job.warm.step_time < run.jobs[0].warm.step_time:
             quicker.append(
                 FasterMachine(
-                    name, other.hardware.groups[0].node.gpu.name, job.job.ranks, job.warm.step_time, job.warm.time, 3600 * rate, spent
+                    name, other.hardware.first_workers.node.gpu.name, job.job.ranks, job.warm.step_time, job.warm.time, 3600 * rate, spent
                 )
             )
     return sorted(quicker, key=lambda machine: machine.step_time)

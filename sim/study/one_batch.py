@@ -65,8 +65,13 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
     Raise SpecError if there are too many GPUs for that, or if its descriptions cannot be read.
     """
     for_hardware, for_workload = sorted_overrides(scenario)
-    groups = load_hardware(scenario.hardware, for_hardware).spec.groups
-    gpus = groups[0].node.gpu_count * scenario.nodes if scenario.nodes else sum(group.count * group.node.gpu_count for group in groups)
+    machine = load_hardware(scenario.hardware, for_hardware).spec
+    groups = machine.groups
+    gpus = (
+        machine.first_workers.node.gpu_count * scenario.nodes
+        if scenario.nodes
+        else sum(group.count * group.node.gpu_count for group in groups)
+    )
     if not gpus:
         raise SpecError(f"{scenario.hardware}: has no GPU")
     workload = load_workload(scenario.workload, for_workload).spec

@@ -215,7 +215,7 @@ def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
 
 def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
     """Return *markets* without the spot market if *machine* has a price there, but its lifetime is unknown."""
-    if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.groups[0].node.gpu) is not None:
+    if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.first_workers.node.gpu) is not None:
         return markets
     return [market for market in markets if market != "spot"]
 

@@ -238,7 +238,7 @@ def expected_outcome(
     time; if the job does not *save*, they go back to the beginning. Lifetimes are drawn with *mean_lifetime* (s) if given, else from
     measured ones. Return None if there are no data on them, and infinite values if the job would not end.
     """
-    measured = lifetimes_of(machine.groups[0].node.gpu)
+    measured = lifetimes_of(machine.first_workers.node.gpu)
     if mean_lifetime is not None:
         lives: Lives = ExponentialLives(mean_lifetime)
     elif measured is not None:

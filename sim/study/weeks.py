@@ -152,7 +152,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
-        [(group.node, count) for group, count in used[1:]], parts,
+        [(group.node, count) for group, count in used[1:] if group.node != first.node], parts,
         1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold, servers or 0.0,
     )  # fmt: skip
 

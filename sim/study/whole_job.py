@@ -12,7 +12,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, evaluation_share, whole_job
 from sim.cluster import page_cache
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
@@ -97,14 +97,14 @@ def course(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, worklo
 
 
 def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> MachinePace:
-    end, parts = document.get("burst_credits_end"), document.get("pretraining")
+    end, parts, stalls = document.get("burst_credits_end"), document.get("pretraining"), document["stalls_s"]
     first, warm = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"]
     if parts and plan.epochs:  # of steps that change during the job
         first = warm = parts["time_s"] / plan.epochs
     return MachinePace(
         first,
         warm,
-        document["stalls_s"]["compute"] / document["step_time_s"],
+        evaluation_share(document["step_time_s"], stalls["compute"], stalls["prep"], workload.input.ahead),
         checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
@@ -119,7 +119,7 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
     its share of cache misses, but at least as long as a warm one.
     """
     first, warm, nodes = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"], document["nodes"]
-    node, size = machine.groups[0].node, workload.dataset.samples * workload.dataset.sample
+    node, size = machine.first_workers.node, workload.dataset.samples * workload.dataset.sample
     if first <= warm or nodes == 1 or not size:
         return ()
     held = page_cache.cached_fraction(page_cache.capacity(node.host.memory, node.page_cache), size)
@@ -139,5 +139,5 @@ def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> 
 
     With a layout, each node writes its part; otherwise the first node writes everything.
     """
-    storage = machine.groups[0].node.storage
+    storage = machine.first_workers.node.storage
     return checkpoint_bytes(workload) / (writers * most_bandwidth(storage)) if storage else 0.0

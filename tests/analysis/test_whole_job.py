@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, evaluation_share, whole_job
 
-PACE = MachinePace(first_epoch=200.0, warm_epoch=100.0, compute_share=0.5, checkpoint=2.0)
+PACE = MachinePace(first_epoch=200.0, warm_epoch=100.0, evaluation=0.5 / 3, checkpoint=2.0)
 TIRED = PACE._replace(throttled_from=4, throttled_epoch=160.0)
 times = st.floats(1.0, 1e4)
 
@@ -17,6 +17,13 @@ def test_parts_sum_to_the_whole() -> None:
     job = whole_job(JobPlan(epochs=10, evaluation=0.06, start_up=75.0), PACE)
     assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0, 0.0, 0.0)
     assert job.total == pytest.approx(75 + 200 + 900 + 10.0 + 20.0)
+
+
+def test_evaluation_is_no_faster_than_its_loaders() -> None:
+    """By hand: of a step of 0.6 s, a third of 0.3 s of compute; all of it if it waits for prepared samples, as then they set its pace."""
+    assert evaluation_share(0.6, 0.3, 0.0) == pytest.approx(0.1 / 0.6)
+    assert evaluation_share(0.6, 0.3, 0.3) == 1.0
+    assert evaluation_share(0.6, 0.3, 0.3, ahead=False) == pytest.approx(0.4 / 0.6)
 
 
 @pytest.mark.parametrize(("epochs", "saves"), [(0.0005, 1), (0.5, 1), (1, 1), (0.1 * 30, 3), (3.0005, 4)])
@@ -57,7 +64,7 @@ def test_epochs_in_which_page_caches_fill_take_what_they_take(epochs: float, tir
 def test_a_job_of_a_given_time_takes_it(
     first: float, warm: float, tired: float, tired_from: int, checkpoint: float, evaluation: float, saves: bool, time: float
 ) -> None:
-    pace = MachinePace(first, warm, 0.5, checkpoint, tired_from, tired)
+    pace = MachinePace(first, warm, 0.5 / 3, checkpoint, tired_from, tired)
     plan = JobPlan(None, evaluation, saves, time=time)
     job, epochs = whole_job(plan, pace), epochs_in(plan, pace)
     idle = time - job.total  # less than a checkpoint, if no more work could be saved

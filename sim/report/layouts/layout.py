@@ -109,7 +109,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
 
 def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
     """Return *price* (USD/s of all nodes) with its market, date, region and source."""
-    own = answer.run.hardware.groups[0].price
+    own = answer.run.hardware.first_workers.price
     return {
         "market": answer.market,
         "usd_per_h": None if price is None else 3600 * price,

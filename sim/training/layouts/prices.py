@@ -99,7 +99,7 @@ class LayoutPrices:
     @cached_property
     def slot(self) -> Slot:
         """Return the node type of all ranks, as a slot of one node."""
-        group = next(group for group in self.hardware.groups if group.role == "worker" and group.node.gpu_count)
+        group = self.hardware.first_workers
         return Slot("node", group.node, 1, ())
 
     @cached_property
