@@ -20,6 +20,8 @@ from sim.spec.workload import Model
 
 LLM_RECORDS: Final = COMMITTED / "llm"
 _MODELS: Final = "workloads/models"
+MOST: Final = {"layers": 1_000, "hidden": 1_000_000, "heads": 10_000, "ffn": 10_000_000, "vocab": 10_000_000, "experts": 100_000}
+"""Sizes beyond which a cell is a mistake: estimate (the deepest decoder published has 1,000 layers: DeepNet, arXiv 2203.00555)."""
 _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
 """Endings of a model's name that mean that it was trained further."""
 
@@ -67,6 +69,12 @@ def _catalogued(model: str) -> dict[str, Any]:
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
+_OTHER_MODELS: Final = {
+    r"mamba|rwkv|retnet|nemotron.?(h\b|3.?(super|nano|ultra))": "state-space layers (Mamba)",
+    r"(?<![a-z])(flan[-_ ]?)?(m|by)?t5(?![a-z])|(?<![a-z])(ul2|bart|whisper|nllb)(?![a-z])|encoder.?decoder": "encoders with decoders (T5)",
+    r"(?<![a-z])(vit|dit|swin|unet|sdxl|stable.?diffusion|diffusion)(?![a-z])": "models of images (ViT, diffusion)",
+}
+"""Reasons for which a model is none of the decoders that a table of transformer runs describes, by a pattern in its class or name."""
 _SHAPE_COLUMNS: Final = {
     "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
     "experts": "experts", "topk": "experts_per_token",
@@ -75,14 +83,16 @@ _SHAPE_COLUMNS: Final = {
 
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     """Return the family and the shape of the model of *row*; assumptions go into *assumed*. Raise CannotDescribe if a size is missing."""
-    if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
-        raise CannotDescribe("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
+    _refuse_other_models(row)
+    if re.search(r"\b(ro)?bert\b|\bbert[-_ ]", row.text["model"], re.IGNORECASE):
+        assumed.append("a decoder: an encoder's attention has no mask")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
     if unreadable := [row.problem(name) for name in missing if name in row.non_numeric]:
         raise CannotDescribe("; ".join(unreadable))
     if missing:
         raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
+    _refuse_mistakes(values)
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
         values["max_seq"] = max(positions, length)
@@ -97,6 +107,21 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     if values.get("experts") and "expert_ffn" not in values and "ffn" in values:
         values["expert_ffn"] = values["ffn"]
     return family, Transformer(**values)
+
+
+def _refuse_other_models(row: LlmRow) -> None:
+    """Raise CannotDescribe if the model of *row* is not a decoder."""
+    for pattern, reason in _OTHER_MODELS.items():
+        if re.search(pattern, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
+            raise CannotDescribe(f"{reason} are not supported; only decoders of attention and feed-forward blocks are")
+
+
+def _refuse_mistakes(values: Mapping[str, Any]) -> None:
+    """Raise CannotDescribe if a size of a model is larger than any."""
+    if beyond := [f"{name} {values[name]:,}" for name, most in MOST.items() if int(values.get(name) or 0) > most]:
+        raise CannotDescribe(
+            f"{', '.join(beyond)}: larger than any model ({', '.join(f'{name} up to {most:,}' for name, most in MOST.items())})"
+        )
 
 
 def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
@@ -116,7 +141,11 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
         named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
+    if sizes.get("experts", 2) == 1 or not (sizes.get("experts") or named.get("experts")):  # how some tables write dense models
+        sizes = {key: size for key, size in sizes.items() if key not in ("experts", "experts_per_token")}
     experts = sizes.get("experts") or named.get("experts")
+    if experts and not (sizes.get("experts_per_token") or named.get("experts_per_token")):
+        raise CannotDescribe(f"topk is blank: how many of the {experts} experts a token uses is unknown")
     if experts and "ffn" in sizes and sizes["ffn"] < 4 * sizes.get("hidden", named.get("hidden", 0)) and "mla" not in named:
         sizes["expert_ffn"] = sizes.pop("ffn")
     if "mla" in named:

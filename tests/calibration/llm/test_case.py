@@ -119,6 +119,13 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "no fp8": dict(gpu="A100", precision="fp8"),
         "multiple": dict(kv_heads="7"),
         "seq_len": dict(seq_len="long"),
+        "tp is '1.5', not a whole number": dict(tp="1.5"),
+        "layers 100,000: larger than any model": dict(layers="100000"),
+        "micro-batches of 1 on 8 ranks are no step": dict(global_batch="1048576000"),
+        "topk is blank": dict(experts="8"),
+        "encoders with decoders": dict(model="T5-11B"),
+        "models of images": dict(model="ViT-22B"),
+        "Mamba": dict(model="mamba2-2.7b"),
     }
     wrong = []
     for reason, row in reasons.items():
@@ -126,6 +133,13 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         if not isinstance(outcome, str) or reason not in outcome:
             wrong.append(f"{reason}: {outcome}")
     assert not wrong
+
+
+def test_one_expert_is_a_dense_model_and_an_encoder_is_noted(tmp_path: Path) -> None:
+    dense = one(tmp_path, experts="1", topk="1")
+    assert dense.shape == one(tmp_path).shape == one(tmp_path, topk="1").shape
+    assert "a decoder: an encoder's attention has no mask" in one(tmp_path, model="BERT-Large").assumptions
+    assert not any("encoder" in note for model in ("Bertha 7B", "GPT-3 vitruvian") for note in one(tmp_path, model=model).assumptions)
 
 
 def test_a_missing_column_is_one_sentence(tmp_path: Path) -> None:
