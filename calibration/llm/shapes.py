@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from calibration import RECORDS as COMMITTED
 from calibration.llm.table import LlmRow
-from sim.spec.catalogue import catalogue
+from calibration.run_words import plain_name
+from sim.spec.catalogue import aliases_of, catalogue
 from sim.spec.library import load_part
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
@@ -59,13 +60,22 @@ def _family_entry(model: str) -> dict[str, Any]:
     return {}
 
 
+@lru_cache(maxsize=1)
+def _model_names() -> dict[str, str]:
+    """Return the catalogue's models by their names, and by the aliases of workloads with the same name."""
+    models = catalogue(_MODELS)
+    aliases = {alias: name for name, path in catalogue("workloads").items() if name in models for alias in aliases_of(path)}
+    return {**aliases, **{name: name for name in models}}
+
+
 @lru_cache(maxsize=512)
 def _catalogued(model: str) -> dict[str, Any]:
     """Return the family and shape of the catalogue's decoder *model*, named as on the hub or in words; empty if there is none."""
-    name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    models = {re.sub(_TUNED, "", each): each for each in catalogue(_MODELS)} | {each: each for each in catalogue(_MODELS)}
-    listed = next((models[each] for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
-    shape = load_part(Model, listed, _MODELS).transformer if listed else None
+    name = model.strip().lower().rpartition("/")[2]
+    models = {plain_name(re.sub(_TUNED, "", each)): each for each in _model_names()} | {plain_name(each): each for each in _model_names()}
+    untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
+    listed = next((models[each] for each in (plain_name(name), plain_name(untuned)) if each in models), None)
+    shape = load_part(Model, _model_names()[listed], _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
