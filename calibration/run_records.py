@@ -19,6 +19,7 @@ from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
 from sim.spec.yaml import SpecError
+from sim.study.ranges import MOST
 from sim.units import shorten
 
 Role = Literal["compute", "network", "prediction"]
@@ -184,7 +185,7 @@ def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[st
         stack=row.text("stack") or None,
         software=row.text("software"),
         input=cast(Literal["synthetic", "real"] | None, row.one_of("input", ("synthetic", "real"))),
-        nodes=row.count("nodes"),
+        nodes=row.count("nodes", MOST["--nodes"]),
         gpus_per_node=row.positive("gpus_per_node"),
         placement=row.text("placement") or None,
         batch_per_gpu=row.count("batch_per_gpu"),
@@ -196,7 +197,7 @@ def parse_record(file: str, line: int, header: Sequence[str], cells: Sequence[st
         exposed_sync=row.number("exposed_sync_s"),
         throughput=row.positive("throughput_samples_per_s"),
         note=row.text("note"),
-        total_gpus=row.count("total_gpus"),
+        total_gpus=row.count("total_gpus", MOST["--gpus"]),
         global_batch=row.count("global_batch"),
     )
     _check_times(where, run)
@@ -238,8 +239,9 @@ class _Row:
     def positive(self, column: str) -> float | None:
         return self._read(column, "a number above 0, such as 0.25", lambda value: value > 0)
 
-    def count(self, column: str) -> int | None:
-        value = self._read(column, "a whole number of 1 or more", lambda value: value >= 1 and value == int(value))
+    def count(self, column: str, most: int = 0) -> int | None:
+        wanted = f"a whole number from 1 to {most:,}" if most else "a whole number of 1 or more"
+        value = self._read(column, wanted, lambda value: value >= 1 and value == int(value) and (not most or value <= most))
         return None if value is None else int(value)
 
     def _read(self, column: str, wanted: str, valid: Callable[[float], bool]) -> float | None:

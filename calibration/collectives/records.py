@@ -68,10 +68,11 @@ def read_collectives(path: Path = COLLECTIVE_TIMES) -> list[CollectiveRecord]:
     if missing or strange:
         wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is not a valid column, or appears twice"
         raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}; {wrong}")
-    return [_record(path, number, header, cells) for number, cells in rows[1:]]
+    return [record_of(path, number, header, cells) for number, cells in rows[1:]]
 
 
-def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
+def record_of(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
+    """Return the record in the *cells* of one row under *header*. Raise SpecError, with *path* and *line*, if they are invalid."""
     if len(cells) != len(header):
         raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put values that contain a comma in quotes")
     row = OPTIONAL_COLUMNS | dict(zip(header, cells, strict=True))

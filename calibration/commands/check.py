@@ -13,6 +13,7 @@ from sim.commands.options import JsonOption
 from sim.report.files import csv_due
 from sim.spec.yaml import SpecError
 from sim.terminal import messages, print_json, show_text
+from sim.units import pluralized
 
 
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
@@ -22,18 +23,25 @@ def collectives(
     as_json: JsonOption = False,
 ) -> None:
     """Predict measured collectives, each system with constants fitted without it, and show the errors."""
-    from calibration.collectives.records import read_collectives
     from calibration.collectives.scores import error_rows, error_text, leave_systems_out, publish, score_all
+    from calibration.collectives.table import read_table
+    from calibration.run_records import SkippedRun
+    from calibration.validate.validation import reason_lines
 
     if write and file:
         raise SpecError(f"--write {file}: writes only the errors of the committed records; leave the file out")
-    rows = (
-        publish()
-        if write
-        else error_rows(score_all(leave_systems_out(read_collectives(file) if file else None), messages.counter("systems")))
-    )
+    table = read_table(file) if file else None
+    skipped = [SkippedRun(*one) for one in table.skipped] if table else []
+    if table and not table.records:
+        raise SpecError("\n".join(["no row can be predicted:", *reason_lines(skipped)]))
+    for note in table.notes if table else ():
+        messages(note)
+    systems = leave_systems_out(table.records if table else None)
+    rows = publish() if write else error_rows(score_all(systems, messages.counter("systems")))
     messages.progress("")
-    print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
+    document = {"schema": 1, "rows": rows, **({"not_described": [vars(one) for one in skipped]} if file else {})}
+    listed = ["", f"{pluralized(len(skipped), 'row')} that cannot be predicted:", *reason_lines(skipped)] if skipped else []
+    print_json(document) if as_json else show_text("\n".join([error_text(rows), *listed]))
 
 
 @app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")

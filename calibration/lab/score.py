@@ -18,6 +18,7 @@ from calibration.questions import Folders
 from calibration.validate.baselines import RunCompute, closed_form
 from calibration.validate.scores import ScoredRow, weighted_quantile
 from calibration.validate.validation import Validation, validate
+from sim.spec.yaml import SpecError
 
 COMMITTED_ROWS: Final = RECORDS / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
@@ -30,7 +31,18 @@ _HEAD: Final = (
 
 def score(path: Path) -> Validation:
     """Return the comparison of predictions with the measured rows of *path*. Raise SpecError with all problems."""
-    return validate([path], Folders(None, WORKLOADS), 1)
+    return _comparable(path, validate([path], Folders(None, WORKLOADS), 1))
+
+
+def _comparable(path: Path, validation: Validation) -> Validation:
+    """Return *validation*. Raise SpecError if it has no scored rows, or rows that no calibrating row can be copied to."""
+    rows = validation.scored_rows
+    if not rows or any("copy_row" not in row.predictions for row in rows):
+        raise SpecError(
+            f"{path}: has no rows of role {'network' if rows else 'prediction'} on these machines; pass a table written by "
+            "'python -m calibration lab', or score other tables with 'python -m calibration validate'"
+        )
+    return validation
 
 
 def informed_closed_form(row: ScoredRow, fitted: Sequence[ScoredRow]) -> float:

@@ -35,6 +35,8 @@ MEASURED_MESSAGE: Final = 256e6
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
+MOST_MICRO_BATCHES: Final = 100_000
+"""Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
 RACK: Final = 72
 """Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
@@ -316,6 +318,8 @@ def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]
 
 def _refuse_unsupported(row: LlmRow) -> None:
     """Raise CannotDescribe if a rank keeps something outside its GPU, or has weights in fewer bits than a layout can have."""
+    if row.unassigned:
+        raise CannotDescribe(f"{row.unassigned} more values than columns; put values that contain a comma in quotes")
     if offloads(row.text["offload"]):
         raise CannotDescribe(f"offload {row.text['offload']!r} is not supported; only none, with all data on the GPU, is")
     if "qlora" in _trained(row):
@@ -407,6 +411,10 @@ def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
         assumed.append(f"micro_batch {of_rank}, as global_batch {batch:g} over dp {data} leaves it: the row says {micro}")
         micro = of_rank
     micro_batches = max(1, round(batch / (data * micro)))
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise CannotDescribe(
+            f"global_batch {batch:g}: {micro_batches:,} micro-batches of {micro} on {data} ranks are no step (up to 100,000)"
+        )
     if (taken := micro_batches * micro * data) != batch:
         assumed.append(f"global_batch {taken}, a multiple of dp {data} x micro_batch {micro}: the row says {batch:g}")
     return micro, micro_batches

@@ -36,6 +36,11 @@ def model_flop(case: Case, attention: bool) -> float:
     return each * tokens
 
 
+def ideal_time(case: Case) -> float:
+    """Return the seconds of a step of *case* at the GPUs' peak rate, without attention."""
+    return model_flop(case, attention=False) / (case.gpus * case.chip.peak[case.precision])
+
+
 def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
     """Return the rules' efficiencies on *cases*, one vote per source, by ``mfu:GPU:precision``, ``mfu:precision`` and ``six_pd``."""
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from calibration import RECORDS as COMMITTED
 from calibration.llm.table import LlmRow
-from sim.spec.catalogue import catalogue
+from calibration.run_words import plain_name
+from sim.spec.catalogue import aliases_of, catalogue
 from sim.spec.library import load_part
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
 
 LLM_RECORDS: Final = COMMITTED / "llm"
 _MODELS: Final = "workloads/models"
+MOST: Final = {"layers": 1_000, "hidden": 1_000_000, "heads": 10_000, "ffn": 10_000_000, "vocab": 10_000_000, "experts": 100_000}
+"""Sizes beyond which a cell is a mistake: estimate (the deepest decoder published has 1,000 layers: DeepNet, arXiv 2203.00555)."""
 _TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
 """Endings of a model's name that mean that it was trained further."""
 
@@ -57,16 +60,31 @@ def _family_entry(model: str) -> dict[str, Any]:
     return {}
 
 
+@lru_cache(maxsize=1)
+def _model_names() -> dict[str, str]:
+    """Return the catalogue's models by their names, and by the aliases of workloads with the same name."""
+    models = catalogue(_MODELS)
+    aliases = {alias: name for name, path in catalogue("workloads").items() if name in models for alias in aliases_of(path)}
+    return {**aliases, **{name: name for name in models}}
+
+
 @lru_cache(maxsize=512)
 def _catalogued(model: str) -> dict[str, Any]:
     """Return the family and shape of the catalogue's decoder *model*, named as on the hub or in words; empty if there is none."""
-    name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    models = {re.sub(_TUNED, "", each): each for each in catalogue(_MODELS)} | {each: each for each in catalogue(_MODELS)}
-    listed = next((models[each] for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
-    shape = load_part(Model, listed, _MODELS).transformer if listed else None
+    name = model.strip().lower().rpartition("/")[2]
+    models = {plain_name(re.sub(_TUNED, "", each)): each for each in _model_names()} | {plain_name(each): each for each in _model_names()}
+    untuned = re.sub(_TUNED, "", re.sub(r"[\s_]+", "-", name))
+    listed = next((models[each] for each in (plain_name(name), plain_name(untuned)) if each in models), None)
+    shape = load_part(Model, _model_names()[listed], _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
+_OTHER_MODELS: Final = {
+    r"mamba|rwkv|retnet|nemotron.?(h\b|3.?(super|nano|ultra))": "state-space layers (Mamba)",
+    r"(?<![a-z])(flan[-_ ]?)?(m|by)?t5(?![a-z])|(?<![a-z])(ul2|bart|whisper|nllb)(?![a-z])|encoder.?decoder": "encoders with decoders (T5)",
+    r"(?<![a-z])(vit|dit|swin|unet|sdxl|stable.?diffusion|diffusion)(?![a-z])": "models of images (ViT, diffusion)",
+}
+"""Reasons for which a model is none of the decoders that a table of transformer runs describes, by a pattern in its class or name."""
 _SHAPE_COLUMNS: Final = {
     "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
     "experts": "experts", "topk": "experts_per_token",
@@ -75,14 +93,16 @@ _SHAPE_COLUMNS: Final = {
 
 def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     """Return the family and the shape of the model of *row*; assumptions go into *assumed*. Raise CannotDescribe if a size is missing."""
-    if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
-        raise CannotDescribe("state-space layers (Mamba) are not supported; only decoders of attention and feed-forward blocks are")
+    _refuse_other_models(row)
+    if re.search(r"\b(ro)?bert\b|\bbert[-_ ]", row.text["model"], re.IGNORECASE):
+        assumed.append("a decoder: an encoder's attention has no mask")
     family, values = _sizes(row, assumed)
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
     if unreadable := [row.problem(name) for name in missing if name in row.non_numeric]:
         raise CannotDescribe("; ".join(unreadable))
     if missing:
         raise CannotDescribe(f"{row.text['model']!r}: {', '.join(missing)} missing in the row, and unknown for this model name")
+    _refuse_mistakes(values)
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
         values["max_seq"] = max(positions, length)
@@ -97,6 +117,21 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     if values.get("experts") and "expert_ffn" not in values and "ffn" in values:
         values["expert_ffn"] = values["ffn"]
     return family, Transformer(**values)
+
+
+def _refuse_other_models(row: LlmRow) -> None:
+    """Raise CannotDescribe if the model of *row* is not a decoder."""
+    for pattern, reason in _OTHER_MODELS.items():
+        if re.search(pattern, f"{row.text['class']} {row.text['model']}", re.IGNORECASE):
+            raise CannotDescribe(f"{reason} are not supported; only decoders of attention and feed-forward blocks are")
+
+
+def _refuse_mistakes(values: Mapping[str, Any]) -> None:
+    """Raise CannotDescribe if a size of a model is larger than any."""
+    if beyond := [f"{name} {values[name]:,}" for name, most in MOST.items() if int(values.get(name) or 0) > most]:
+        raise CannotDescribe(
+            f"{', '.join(beyond)}: larger than any model ({', '.join(f'{name} up to {most:,}' for name, most in MOST.items())})"
+        )
 
 
 def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
@@ -116,7 +151,11 @@ def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
         named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
+    if sizes.get("experts", 2) == 1 or not (sizes.get("experts") or named.get("experts")):  # how some tables write dense models
+        sizes = {key: size for key, size in sizes.items() if key not in ("experts", "experts_per_token")}
     experts = sizes.get("experts") or named.get("experts")
+    if experts and not (sizes.get("experts_per_token") or named.get("experts_per_token")):
+        raise CannotDescribe(f"topk is blank: how many of the {experts} experts a token uses is unknown")
     if experts and "ffn" in sizes and sizes["ffn"] < 4 * sizes.get("hidden", named.get("hidden", 0)) and "mla" not in named:
         sizes["expert_ffn"] = sizes.pop("ffn")
     if "mla" in named:

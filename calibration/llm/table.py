@@ -10,10 +10,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calibration.cells import read_cell
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import SpecError, read_error_text
 
 NUMBER_COLUMNS: Final = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "experts", "topk", "seq_len", "nodes", "gpus", "dp", "tp",
@@ -24,6 +24,8 @@ TEXT_COLUMNS: Final = (
     "source", "set", "model", "gpu", "node_type", "network", "framework", "framework_version", "precision", "sp", "fsdp_mode",
     "activation_checkpointing", "flash_attention", "offload", "compile", "status", "class", "notes",
 )  # fmt: skip
+MEASURED_COLUMNS: Final = ("params", "global_batch", "step_time_s", "tokens_per_s_per_gpu", "memory_peak_GiB_reported")
+"""Columns of numbers that need not be whole."""
 LARGEST_STAGE: Final = 3
 """Largest stage of ZeRO."""
 REQUIRED_COLUMNS: Final = (
@@ -50,6 +52,8 @@ class LlmRow:
     number: Mapping[str, float]
     non_numeric: Mapping[str, str] = field(default_factory=dict)
     """Cells of numeric columns that hold something else."""
+    unassigned: int = 0
+    """Cells beyond the last column."""
     readings: tuple[str, ...] = ()
     """How cells with a unit or a remark were read, in words."""
 
@@ -64,7 +68,8 @@ class LlmRow:
 
     def problem(self, name: str) -> str:
         """Return what is wrong with the cell in column *name* of `non_numeric`."""
-        return f"{name} is {self.non_numeric[name]!r}, not a number {'from 0 to 3' if name == 'zero_stage' else 'above 0'}"
+        kind = "number" if name in MEASURED_COLUMNS else "whole number"
+        return f"{name} is {self.non_numeric[name]!r}, not a {kind} {'from 0 to 3' if name == 'zero_stage' else 'above 0'}"
 
     @property
     def status(self) -> str:
@@ -106,12 +111,18 @@ def read_table(path: Path) -> list[LlmRow]:
     """Return the rows of *path*. Raise SpecError, in one sentence, if a column needed for scoring is missing or the file is unreadable."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: is not UTF-8 text; save the table as CSV in UTF-8") from None
+    except OSError as error:
+        raise SpecError(f"{path}: {read_error_text(error)}") from None
     lines = text.splitlines()
     skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), 0)
-    reader = csv.DictReader(lines[skipped:])
-    missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
+    reader = csv.DictReader(lines[skipped:], restkey=BEYOND)
+    header = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = header
+    if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
+        raise SpecError(f"{path}:{skipped + 1}: column {', '.join(twice)} appears twice")
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
     if missing:
         raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
     return [_row(reader.line_num + skipped, cells) for cells in reader]
@@ -129,7 +140,11 @@ DASH_MEANS_NONE: Final = ("activation_checkpointing", "flash_attention", "offloa
 """Text columns in which a dash says that something was not used."""
 
 
-def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
+BEYOND: Final = "cells beyond the last column"
+"""Key under which the reader keeps the cells beyond the last column."""
+
+
+def _row(line: int, cells: Mapping[str, Any]) -> LlmRow:
     texts = {name: _text(cells, name) for name in TEXT_COLUMNS}
     numbers: dict[str, float] = {}
     non_numeric: dict[str, str] = {}
@@ -139,15 +154,22 @@ def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
         if not cell:
             continue
         reading = read_cell(name, cell, numbers.get("seq_len", 0.0))
-        if reading is None or (name == "zero_stage" and reading.value > LARGEST_STAGE):
+        if reading is None or not _belongs(name, reading.value):
             non_numeric[name] = cell
         else:
             numbers[name] = reading.value
             readings += [reading.words] if reading.words and name != "params" else []
-    return LlmRow(line, texts, numbers, non_numeric, tuple(readings))
+    return LlmRow(line, texts, numbers, non_numeric, len(cells.get(BEYOND) or ()), tuple(readings))
 
 
-def _text(cells: Mapping[str, str | None], name: str) -> str:
+def _belongs(name: str, value: float) -> bool:
+    """Return whether column *name* can have the value *value*."""
+    if name == "zero_stage" and value > LARGEST_STAGE:
+        return False
+    return name in MEASURED_COLUMNS or value == int(value)
+
+
+def _text(cells: Mapping[str, Any], name: str) -> str:
     """Return the text in column *name*; empty if it is not stated."""
     cell = _cell(cells, name, UNKNOWN_WORDS)
     if cell.lower() not in BLANK_WORDS:
@@ -155,7 +177,7 @@ def _text(cells: Mapping[str, str | None], name: str) -> str:
     return "none" if name in DASH_MEANS_NONE and not cell[0].isalpha() else ""
 
 
-def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:
+def _cell(cells: Mapping[str, Any], name: str, blank: Sequence[str]) -> str:
     """Return the text in column *name*; empty if it is one of the words *blank*."""
     cell = (cells.get(name) or "").strip()
     return "" if cell.lower() in blank else cell

@@ -16,7 +16,7 @@ from calibration.llm.case import Case, describe
 from calibration.llm.constants import FittedConstants, fitted_constants
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
-from calibration.llm.rules import rule_times
+from calibration.llm.rules import ideal_time, rule_times
 from calibration.llm.score import (
     PREDICTIONS,
     ScoredRun,
@@ -34,7 +34,7 @@ from calibration.llm.score import (
 )
 from calibration.llm.table import LlmRow, read_table
 from calibration.run_records import SkippedRun
-from calibration.validate.validation import reason_lines
+from calibration.validate.validation import IMPOSSIBLE, reason_lines
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
@@ -90,6 +90,7 @@ def validate_tables(
     described: list[Case] = []
     skipped: list[SkippedRow] = []
     non_numeric: list[str] = []
+    failed_rows = read_table(memory) if memory is not None else []
     count = 0
     for path in files:
         rows = read_table(path)
@@ -106,9 +107,8 @@ def validate_tables(
         SkippedRow(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in unscored_cases
     ]
     failed: list[Case] = []
-    if memory is not None:
-        for row in read_table(memory):
-            _describe(memory, row, failed, skipped, non_numeric)
+    for row in failed_rows:
+        _describe(memory or files[0], row, failed, skipped, non_numeric)
     constants_of |= {source: fitted_constants(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
     refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, skipped, processes=processes)
     if not predicted and not refused:
@@ -224,8 +224,33 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
         "not_described": [vars(one) for one in validation.not_described],
         "not_scored": [vars(one) for one in validation.not_scored],
+        "notes": odd_times(rows),
         "unread": list(validation.non_numeric),
     }
+
+
+def odd_times(rows: Sequence[ScoredRun]) -> list[str]:
+    """Return notes on *rows* whose measured step no slow machine explains, or is shorter than the GPUs' peak rate allows."""
+    slow = [row.case.row.line for row in rows if row.measured > IMPOSSIBLE * row.step_times["predicted"]]
+    fast = [row.case.row.line for row in rows if row.measured < ideal_time(row.case)]
+    notes = []
+    if slow:
+        notes.append(
+            f"{_lines_text(slow)} over {IMPOSSIBLE:g} times as long as predicted: step_time_s is in seconds; milliseconds need 'ms' after "
+            "them"
+        )
+    if fast:
+        notes.append(
+            f"{_lines_text(fast)} shorter than the GPUs' peak rate allows: check gpus, global_batch, seq_len, precision and the time"
+        )
+    return notes
+
+
+def _lines_text(lines: Sequence[int], most: int = 5) -> str:
+    """Return the beginning of a note on the measured steps of *lines*."""
+    named = ", ".join(str(line) for line in sorted(lines)[:most])
+    more = f" and {len(lines) - most} more" if len(lines) > most else ""
+    return f"line{'s' * (len(lines) > 1)} {named}{more}: measured step{'s are' if len(lines) > 1 else ' is'}"
 
 
 def _skill(rows: Sequence[ScoredRun]) -> float | None:
@@ -266,6 +291,7 @@ def llm_table(validation: LlmValidation) -> str:
             for one in parts
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
+    lines += ["", *document["notes"]] if document["notes"] else []
     lines += ["", *_LEGEND]
     return "\n".join(lines)
 

@@ -334,7 +334,7 @@ def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
     wanted = name.lower()
     for path in files.values():
         try:
-            if wanted.encode(errors="replace") in path.read_bytes().lower() and wanted in map(str.lower, map(str, _aliases(path))):
+            if wanted.encode(errors="replace") in path.read_bytes().lower() and wanted in map(str.lower, aliases_of(path)):
                 return path
         except (OSError, SpecError):  # a broken file has no aliases; the problem is reported when it is loaded
             continue
@@ -344,10 +344,11 @@ def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
 def all_names(folder: str) -> list[str]:
     """Return all names of the files of *folder*, with their aliases."""
     files = all_files(folder)
-    return [*files, *(str(alias) for path in files.values() for alias in _aliases(path))]
+    return [*files, *(alias for path in files.values() for alias in aliases_of(path))]
 
 
-def _aliases(path: Path) -> list[object]:
+def aliases_of(path: Path) -> list[str]:
+    """Return the other names under which the description in *path* can be found."""
     value = read(path).value
     aliases = value.get("aliases") if isinstance(value, dict) else None
-    return aliases if isinstance(aliases, list) else []
+    return [str(alias) for alias in aliases] if isinstance(aliases, list) else []

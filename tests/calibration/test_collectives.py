@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from calibration.collectives.fit import (
 )
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
 from calibration.collectives.scores import AIMS, ERRORS, error_rows, leave_systems_out, medians, percentile90, score, score_all
+from calibration.collectives.table import nccl_rules, network_meant, read_table
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -231,3 +233,64 @@ def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.Captu
     assert main(["collectives", str(path)]) == 0
     assert "box" in capsys.readouterr().out
     assert all(math.isfinite(value) for values in PRIORS.values() for value in values.values())
+
+
+def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The same four messages in our words and in those of nccl-tests: equal records, and so equal errors."""
+    ours = tmp_path / "ours.csv"
+    header = "system,network,hardware,nodes,gpus_per_node,op,bytes,time_s,nccl"
+    ours.write_text(f"{header}\nbox,infiniband,hgx-h100,4,8,all_reduce,268435456,0.0015,2.30\n")
+    theirs = tmp_path / "theirs.csv"
+    rows = [
+        'box,H100,HGX H100,InfiniBand NDR,4,32,AllReduce,256 MiB,"1,500",2.21.5,340', "box,H100,hgx-h100,smoke,4,32,AllReduce,1 MiB,95,,1",
+        "box,H100,nowhere,IB,4,32,AllReduce,1 MiB,95,,1", "box,H100,hgx-h100,IB,4,30,AllReduce,1 MiB,95,,1",
+        "box,H100,hgx-h100,IB,4,64,AllReduce,1 MiB,95,,1", "box,H100,hgx-h100,IB,4,32,AllGater,1 MiB,95,,1",
+        "box,H100,hgx-h100,IB,4,32,AllReduce,1 MiB,95,,1,2",
+    ]  # fmt: skip
+    theirs.write_text("\n".join(["system,gpu,machine,network,nodes,gpus,operation,size,time_us,nccl_version,busbw", *rows]))
+    assert [record._replace(source="") for record in read_table(theirs).records] == read_collectives(ours)
+    assert main(["collectives", str(ours), "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["rows"]
+    assert main(["collectives", str(theirs), "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["rows"] == expected
+    reasons = [one["reason"] for one in document["not_described"]]
+    parts = (
+        "network 'smoke'",
+        "nowhere is not in the catalog",
+        "30 GPUs do not divide evenly",
+        "but one has 8",
+        "op 'AllGater'",
+        "12 values",
+    )
+    assert len(reasons) == len(parts) and all(part in reason for part, reason in zip(parts, reasons, strict=True))
+    for note in ("column 'time_us' was", "column 'gpu' is not part of a record", "nccl '2.21.5' follows the rules of 2.30"):
+        assert (note in shown.err) is (note != "column 'time_us' was")
+    theirs.write_text("\n".join([theirs.read_text().splitlines()[0], rows[1]]))
+    assert main(["collectives", str(theirs)]) == 2
+    assert capsys.readouterr().err.startswith("no row can be predicted:\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("", "2.30"), ("2.18.5", "2.30"), ("NCCL 22902", "2.30"), ("2.12.12-1", "2.10"), ("2.4.8", "2.4"), ("2.10", "2.10"),
+        ("RCCL 2.20", "2.30"),
+        ("nightly", "nightly"),
+    ],
+)  # fmt: skip
+def test_releases_of_nccl_follow_the_rules_that_the_committed_records_use(text: str, rules: str):
+    assert nccl_rules(text) == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("NVLink4", "nvlink"), ("NVSwitch", "nvlink"), ("IB", "infiniband"), ("HDR200", "infiniband"), ("InfiniBand NDR", "infiniband"),
+        ("RoCE v2", "roce"), ("EFA v2", "efa"), ("Slingshot-11", "slingshot"), ("Ethernet 25G", "tcp"), ("Infinity Fabric", "xgmi"),
+        ("PCIe 4.0 x16", "pcie"), ("tcp", "tcp"), ("ibex", "ibex"),
+    ],
+)  # fmt: skip
+def test_networks_in_words(text: str, kind: str):
+    assert network_meant(text) == kind

@@ -13,6 +13,7 @@ from calibration.lab.score import COMMITTED_ROWS, groups, informed_closed_form, 
 from calibration.questions import Folders, question
 from calibration.run_columns import COLUMNS
 from calibration.run_records import read_records
+from sim.spec.yaml import SpecError
 
 
 def simulated(folder: Path) -> Path:
@@ -49,3 +50,11 @@ def test_the_closed_form_is_told_what_it_needs(tmp_path: Path) -> None:
     (fitted,) = scores.clusters[0].network_rows
     assert informed_closed_form(fitted, [fitted]) == pytest.approx(fitted.question.step_time, rel=1e-6)
     assert len(groups(scores.scored_rows)["all"]) == len(scores.scored_rows)
+
+
+def test_a_table_of_other_machines_is_refused(tmp_path: Path) -> None:
+    """It has nothing that the rules of the laboratory could be calibrated on."""
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,input,nodes,batch_per_gpu,step_time_s,role\np3.16xlarge,resnet50,synthetic,1,64,0.2,prediction\n")
+    with pytest.raises(SpecError, match="has no rows of role network on these machines; pass a table written by"):
+        score(path)

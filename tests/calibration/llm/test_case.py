@@ -31,6 +31,11 @@ def test_published_parameter_totals(tmp_path: Path) -> None:
     published = {
         "Llama 3.1 8B": 8.03e9, "LLAMA3_70B": 70.55e9, "Llama 3.1 405b": 405.85e9, "DeepSeek V3": 671.0e9, "Qwen3_30B_a3B": 30.53e9,
         "Qwen3_235B_a22B": 235.1e9, "GPT OSS 120B": 116.8e9, "Nemotron4 15b": 15.63e9, "Mixtral 8x7B": 46.7e9, "GPT-3 175B": 175e9,
+        "gpt-neox-20b": 20.55e9, "Pythia-12B": 11.85e9, "Pythia 6.9B": 6.86e9, "pythia-1.4b": 1.415e9, "pythia-2.8b": 2.775e9,
+        "EleutherAI/gpt-j-6B": 6.05e9, "tiiuae/falcon-7b": 6.92e9, "Falcon-40B": 41.3e9, "Falcon 180B": 179.5e9, "StarCoder 15.5B": 15.52e9,
+        "LLaMA-65B": 65.29e9, "LLaMA 13B": 13.02e9, "LLaMA-30B": 32.53e9, "Llama 3.3 70B": 70.55e9, "CodeLlama 34B": 33.74e9,
+        "Yi-34B": 34.39e9, "TinyLlama 1.1B": 1.1e9, "OLMo 7B": 6.89e9, "MT-NLG 530B": 530e9, "OPT-30B": 29.97e9, "GPT-2 1.5B": 1.558e9,
+        "BLOOM 176B": 176.2e9, "Qwen 2.5 7B": 7.62e9, "GPT-3 6.7B": 6.7e9, "Megatron GPT 145.6B": 145.6e9, "Megatron GPT 22B": 22e9,
     }  # fmt: skip
     wrong = []
     for model, total in published.items():
@@ -115,10 +120,19 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         "less than one sequence": dict(global_batch="4"),
         "global_batch": dict(global_batch="a lot", grad_accum=""),
         "layout is unknown": dict(dp="", tp="", pp="", cp=""),
+        "'GPT 65B': layers, hidden": dict(model="GPT 65B", layers="", hidden="", heads="", vocab=""),  # was read as 5B
+        "'GPT-15B': layers, hidden": dict(model="GPT-15B", layers="", hidden="", heads="", vocab=""),
         "missing in the row": dict(model="Mystery", layers="", hidden="", heads="", vocab=""),
         "no fp8": dict(gpu="A100", precision="fp8"),
         "multiple": dict(kv_heads="7"),
         "seq_len": dict(seq_len="long"),
+        "tp is '1.5', not a whole number": dict(tp="1.5"),
+        "layers 100,000: larger than any model": dict(layers="100000"),
+        "micro-batches of 1 on 8 ranks are no step": dict(global_batch="1048576000"),
+        "topk is blank": dict(experts="8"),
+        "encoders with decoders": dict(model="T5-11B"),
+        "models of images": dict(model="ViT-22B"),
+        "Mamba": dict(model="mamba2-2.7b"),
     }
     wrong = []
     for reason, row in reasons.items():
@@ -126,6 +140,13 @@ def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         if not isinstance(outcome, str) or reason not in outcome:
             wrong.append(f"{reason}: {outcome}")
     assert not wrong
+
+
+def test_one_expert_is_a_dense_model_and_an_encoder_is_noted(tmp_path: Path) -> None:
+    dense = one(tmp_path, experts="1", topk="1")
+    assert dense.shape == one(tmp_path).shape == one(tmp_path, topk="1").shape
+    assert "a decoder: an encoder's attention has no mask" in one(tmp_path, model="BERT-Large").assumptions
+    assert not any("encoder" in note for model in ("Bertha 7B", "GPT-3 vitruvian") for note in one(tmp_path, model=model).assumptions)
 
 
 def test_a_missing_column_is_one_sentence(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.cli import app, main
+from calibration.llm import closed_form
 from calibration.llm.constants import fitted_constants, fitted_sources
 from calibration.llm.score import quantile, sweeps
-from calibration.llm.validate import llm_document, validate_tables
+from calibration.llm.validate import llm_document, llm_table, validate_tables
+from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 
 SWEEP = [{"tp": str(tp), "dp": str(8 // tp), "step_time_s": str(step)} for tp, step in ((1, 14.0), (2, 15.0), (4, 17.0), (8, 21.0))]
@@ -26,7 +28,7 @@ def test_the_document_has_what_was_agreed(tmp_path: Path) -> None:
         assert key in document
     assert (document["rows"], document["scored"], len(document["not_described"])) == (7, 6, 1)
     assert document["not_described"][0]["line"] == 7
-    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', not a number above 0"]
+    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', not a whole number above 0"]
     assert document["feasibility"]["failed"] == 1
     assert document["feasibility"]["called_does_not_fit"] == 1.0
     assert document["ranking"]["sweeps"] == 1
@@ -75,6 +77,43 @@ def test_a_table_of_which_no_row_can_be_predicted_fails(tmp_path: Path, capsys: 
     shown = capsys.readouterr()
     assert not shown.out and not out.exists()
     assert "no row can be predicted:" in shown.err
-    unknown, negative = "no description of the GPU 'H10O'; did you mean H100", "hidden is '-4096', not a number above 0"
+    unknown, negative = "no description of the GPU 'H10O'; did you mean H100", "hidden is '-4096', not a whole number above 0"
     for reason in (f"runs.csv:2 (Llama 3.1 8B): {unknown}", "kv_heads (7)", f"runs.csv:4 (mine): {negative}"):
         assert reason in shown.err
+
+
+def test_times_that_cannot_be_are_noted(tmp_path: Path) -> None:
+    """Eight H100 do at most 7.9 PFLOP/s: a step of 8 billion parameters and 1,048,576 tokens takes at least 5.7 s."""
+    rows = [{}, {"step_time_s": "14000"}, {"step_time_s": "5"}, {"step_time_s": "7"}]
+    document = llm_document(validation := validate_tables([table(tmp_path, rows)], predictor=closed_form.predict))
+    assert document["notes"] == [
+        "line 3: measured step is over 100 times as long as predicted: step_time_s is in seconds; milliseconds need 'ms' after them",
+        "line 4: measured step is shorter than the GPUs' peak rate allows: check gpus, global_batch, seq_len, precision and the time",
+    ]
+    assert all(note in llm_table(validation) for note in document["notes"])
+
+
+def test_a_missing_file_of_failed_runs_is_known_before_anything_is_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibration.llm.validate._predicted", None)
+    assert main(["validate", str(table(tmp_path, [{}])), "--memory", str(tmp_path / "none.csv")]) == 2
+    assert capsys.readouterr().err == f"{tmp_path / 'none.csv'}: no such file\n"
+
+
+def test_commas_without_quotes_and_columns_twice(tmp_path: Path) -> None:
+    """A cell too many shifts all that follow, even if the last one is blank."""
+    path = table(tmp_path, [{"framework": "NeMo"}])
+    text = path.read_text()
+    path.write_text(text.replace(",NeMo,", ",NeMo, Megatron,"))
+    assert validate_error(path).endswith("1 more values than columns; put values that contain a comma in quotes")
+    path.write_text("\n".join(line + ",," for line in text.splitlines()))  # as spreadsheets write blank columns
+    assert len(validate_tables([path], predictor=closed_form.predict).scored) == 1
+    path.write_text(text.replace("node_type", "gpu", 1))
+    assert validate_error(path) == f"{path}:1: column 'gpu' appears twice"
+
+
+def validate_error(path: Path) -> str:
+    with pytest.raises(SpecError) as error:
+        validate_tables([path], predictor=closed_form.predict)
+    return str(error.value)

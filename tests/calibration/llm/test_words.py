@@ -173,7 +173,7 @@ def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
     blank = one(tmp_path, activation_checkpointing="", zero_stage="", cp="", network="")
     assert (empty.recompute, empty.zero, empty.context, empty.nic) == (blank.recompute, blank.zero, blank.context, blank.nic)
     unsaid = table(tmp_path, [{"tp": "unknown"}])
-    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', not a number above 0"  # one rank is no guess to make
+    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', not a whole number above 0"  # one rank is no guess to make
 
 
 def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
@@ -360,4 +360,4 @@ def test_an_unknown_framework_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:
-    assert describe(read_table(table(tmp_path, [{"seq_len": "-4096"}]))[0]) == "seq_len is '-4096', not a number above 0"
+    assert describe(read_table(table(tmp_path, [{"seq_len": "-4096"}]))[0]) == "seq_len is '-4096', not a whole number above 0"
