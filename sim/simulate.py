@@ -25,8 +25,7 @@ from sim.training.job import EXECUTORS, Job, RankWiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
 
-@dataclass(frozen=True)
-class JobRun:
+class JobRun(NamedTuple):
     """What one job does on the cluster."""
 
     job: Job
