@@ -25,8 +25,7 @@ from sim.training.job import EXECUTORS, Job, RankWiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
 
-@dataclass(frozen=True)
-class JobRun:
+class JobRun(NamedTuple):
     """What one job does on the cluster."""
 
     job: Job
@@ -200,9 +199,8 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     if fabric is not UNLIMITED_FABRIC:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
     slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
-    return memo.get_or_make(
-        (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
-    )
+    crossed = hardware.fabric if sum(slot.count for slot, _ in used) > 1 else None  # a job on one node crosses no fabric
+    return memo.get_or_make((plan_collectives, slot_keys, id(crossed), tuning), lambda: plan_collectives(used, crossed, tuning), crossed)
 
 
 def steps_per_epoch(workload: Workload, samples: int) -> int:

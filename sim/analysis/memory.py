@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -59,8 +58,7 @@ THRASHING = 0.875
 """Share of the memory above which the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """Bytes of GPU memory by use."""
 
     weights: float
@@ -75,11 +73,11 @@ class MemoryUse:
     @property
     def total(self) -> float:
         """Return the sum of all uses."""
-        return math.fsum(vars(self).values())
+        return math.fsum(self)
 
     def by_use(self) -> dict[str, float]:
         """Return the bytes by use, and their ``total``."""
-        return {**vars(self), "total": self.total}
+        return {**self._asdict(), "total": self.total}
 
 
 def gpu_memory(

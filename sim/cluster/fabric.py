@@ -46,8 +46,7 @@ class NodeStreams(NamedTuple):
     wire_load: float
 
 
-@dataclass(frozen=True)
-class TierGroup:
+class TierGroup(NamedTuple):
     """A job's place in one tier: the number of its nodes in this group (*members*), and in all its groups in order (*sizes*)."""
 
     members: int

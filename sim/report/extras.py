@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
@@ -27,8 +26,7 @@ def require_failures(with_failures: bool, reliability: str | None, spares: int |
         with_reliability(Weeks(days=1.0, spares=spares), reliability).check()
 
 
-@dataclass(frozen=True)
-class RunExtras:
+class RunExtras(NamedTuple):
     """The optional parts that are requested; none by default."""
 
     with_failures: bool = False

@@ -97,8 +97,7 @@ class Scenario:
         return " ".join([command, shlex.quote(self.hardware), shlex.quote(self.workload), *options])
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A finished run, and the fingerprints (SHA-256) of its inputs."""
 
     run: Run

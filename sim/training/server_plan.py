@@ -176,8 +176,7 @@ class ServerPlan:
         return causes
 
 
-@dataclass(frozen=True)
-class _Traffic:
+class _Traffic(NamedTuple):
     """The legs between *senders* and one site, for one shard."""
 
     plan: ServerPlan

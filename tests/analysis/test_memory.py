@@ -135,7 +135,7 @@ def test_vgg16_by_hand() -> None:
 def test_total_is_the_sum_of_the_uses() -> None:
     by_use = gpu_memory(workload(), gpu(), ranks=8).by_use()
     assert by_use.pop("total") == pytest.approx(sum(by_use.values()))
-    assert list(by_use) == list(MemoryUse.__dataclass_fields__)
+    assert list(by_use) == list(MemoryUse._fields)
 
 
 def test_what_saves_most_peaks_at_the_end_of_forward() -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sim.spec.yaml import SpecError
 
@@ -24,8 +23,7 @@ GENERATIONS: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
 NO_ROW: ConstantRow = (0, 0, 0)
 
 
-@dataclass(frozen=True)
-class TunerConstants:
+class TunerConstants(NamedTuple):
     """Everything that differs between the tuners of NCCL's versions."""
 
     name: Version
@@ -261,8 +259,8 @@ NCCL_2_10 = TunerConstants(
     speeds_inter=((0, (48, 30, 24, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, *_SLOW)),),
 )
 
-NCCL_2_4 = replace(NCCL_2_10, name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
-NCCL_2_3 = replace(NCCL_2_4, name="2.3", algorithms=("Ring",))
+NCCL_2_4 = NCCL_2_10._replace(name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
+NCCL_2_3 = NCCL_2_4._replace(name="2.3", algorithms=("Ring",))
 
 VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
 

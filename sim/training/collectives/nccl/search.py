@@ -36,8 +36,10 @@ class _Load(NamedTuple):
 
     def at(self, intra: float, inter: float) -> dict[str, float]:
         """Return the bytes/s on each link."""
-        links = {*self.inside, *self.outside}
-        return {link: self.inside.get(link, 0) * intra + self.outside.get(link, 0) * inter for link in links}
+        rates = {link: count * intra for link, count in self.inside.items()}
+        for link, count in self.outside.items():
+            rates[link] = rates.get(link, 0.0) + count * inter
+        return rates
 
 
 def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30") -> ChannelPattern:
@@ -98,21 +100,22 @@ def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[flo
 
 def _rates(graph: NodeGraph, constants: TunerConstants) -> dict[str, float]:
     """Return the bytes/s that NCCL assumes for each link; host memory is not among them."""
-    return {link: _rate(graph, constants, *link.split(">")) for link in graph.links if ">" in link}
+    nvlink = _nvlink(graph, constants)
+    return {link: _rate(graph, constants, nvlink, *link.split(">")) for link in graph.links if ">" in link}
 
 
-def _rate(graph: NodeGraph, constants: TunerConstants, one: str, other: str) -> float:
+def _rate(graph: NodeGraph, constants: TunerConstants, nvlink: float, one: str, other: str) -> float:
     if "net" in (one, other):
         return graph.node.nic.bandwidth
     if "nvswitch" in (one, other):
-        return graph.switch_links * _nvlink(graph, constants)
+        return graph.switch_links * nvlink
     if graph.parents.get(one) == other:
         return _pcie(graph, one, other)
     if graph.parents.get(other) == one:
         return _pcie(graph, other, one)
     if one.startswith("socket"):
         return _socket_link(graph, constants)
-    return graph.nvlinks(*(int(gpu.removeprefix("gpu")) for gpu in (one, other))) * _nvlink(graph, constants)
+    return graph.nvlinks(*(int(gpu.removeprefix("gpu")) for gpu in (one, other))) * nvlink
 
 
 def _pcie(graph: NodeGraph, below: str, above: str) -> float:

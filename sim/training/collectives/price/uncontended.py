@@ -78,9 +78,9 @@ class Room(NamedTuple):
 
 def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
     """Return the bandwidth that one stream gets on *hop*, given the number of streams on each link (*crossings*)."""
-    stages = _stages(graph, hop)
+    stages, links = _stages(graph, hop), graph.links
     room = dict.fromkeys(hop.wires, _in_series(hop, stages, 1.0)) if hop.route.copies else {}
-    fair = {link: min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link] for link in hop.links}
+    fair = {link: min(links[link].capacity, room.get(link, math.inf)) / crossings[link] for link in hop.links}
     most = min(1.0, hop.efficiency(math.inf))
     _, narrowest = min([(rate * most if is_reached(hop, link) else rate, link) for link, rate in fair.items()])
     return Lane(hop, narrowest, _room(hop, fair), stages)
@@ -97,7 +97,8 @@ def staged_bandwidth(graph: NodeGraph, hop: Hop, efficiency: float = 1.0) -> flo
 
 
 def _stages(graph: NodeGraph, hop: Hop) -> tuple[Room, ...]:
-    return tuple(_room(hop, {link: graph.links[link].capacity for link in stage}) for stage in hop.route.stages)
+    links = graph.links
+    return tuple([_room(hop, {link: links[link].capacity for link in stage}) for stage in hop.route.stages])
 
 
 def _room(hop: Hop, rates: Mapping[str, float]) -> Room:
