@@ -12,10 +12,10 @@ from sim.mesh import LayoutRun
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import quantity
+from sim.study.arguments import power_cap_of
 from sim.study.weeks import Steps, steps_of
 from sim.training.layer_times import mix_of
-from sim.units import show
+from sim.units import show_least
 
 
 class LimitedSteps(NamedTuple):
@@ -46,27 +46,34 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     gpu = node.gpu
     if gpu.power is None:
         return 1.0
-    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
+    return min(1.0, power_cap_of(limit) / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
+
+
+def require_measured(node: Node, workload: Workload, limit: str) -> None:
+    """Raise SpecError if the effect of *limit* on a GPU of *node* that trains *workload* is unknown."""
+    gpu, model = node.gpu, power_model()
+    if gpu.power is None:
+        raise SpecError(
+            f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
+        )
+    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix_of(workload, gpu)).compute
+    if power_cap_of(limit) < least:
+        raise SpecError(
+            f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show_least(least, 'power')} or more"
+        )
 
 
 def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
-    cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
+    cap, gpu, model = power_cap_of(limit), steps.node.gpu, power_model()
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
+    require_measured(steps.node, steps.workload, limit)
     mix = mix_of(steps.workload, gpu)
     several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
     after = limit_power(steps.node, model, stalls, cap, several, mix, used)
     before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
-    if after is None or before is None or gpu.power is None:
-        raise SpecError(
-            f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
-        )
-    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix).compute
-    if cap < least:
-        raise SpecError(
-            f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"
-        )
+    assert after is not None and before is not None  # the power of the GPU is specified
     longer = after.step_time - sum(stalls.values())
     slower = steps._replace(step_time=steps.step_time + longer, stalls={**stalls, "compute": stalls.get("compute", 0.0) + longer})
     joules, joules_before = (

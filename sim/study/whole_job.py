@@ -19,6 +19,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.pretraining import tokens_in
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.job_length import MOST_TOKENS, require_length
 
 
 class Course(NamedTuple):
@@ -51,8 +52,7 @@ def plan_due(
     if epochs is not None and hours is not None:
         raise SpecError("--epochs and --hours: write one of the two")
     for option, value in (("--epochs", epochs), ("--hours", hours)):
-        if value is not None and not 0 < value < inf:
-            raise SpecError(f"{option} {value:g}: write more than 0")
+        require_length(option, value)
     if not 0 <= evaluation <= 1:
         raise SpecError(f"--evaluation {evaluation:g}: write a fraction of the training samples from 0 to 1, such as 0.04")
     if hours is not None:
@@ -65,6 +65,8 @@ def token_count(text: str | float) -> float:
     tokens = tokens_in(text) if isinstance(text, str) else tokens_in(f"{text:f}") if type(text) in (int, float) else None
     if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
+    if tokens > MOST_TOKENS:
+        raise SpecError(f"--tokens {text}: write {MOST_TOKENS / 1e12:,.0f}T or less")
     return tokens
 
 
