@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from sim.check.fabric import check_fabric
 from sim.check.ranges import out_of_bounds
 from sim.check.topology import Problem, check_topology
 from sim.spec import memo
 from sim.spec.catalogue import suggestions
+from sim.spec.days import first_day
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
@@ -126,13 +125,13 @@ def _rates(hardware: Hardware) -> Iterator[Problem]:
             )
 
 
-_DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
-
-
 def _dates(hardware: Hardware) -> Iterator[Problem]:
-    for index, group in enumerate(hardware.groups):
-        if group.price and group.price.date and not _DATE.fullmatch(group.price.date):
-            yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
+    for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
+        for name in ("date", "spot_date"):
+            try:
+                first_day(getattr(price, name) or "2026")
+            except SpecError:
+                yield ("groups", index, "price", name), f"'{getattr(price, name)}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
 def _narrow_type(model: Model) -> str:

@@ -12,11 +12,14 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from sim.analysis.saved_state import saved_parts_of, saved_state
 from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, whole_job
 from sim.cluster import page_cache
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
+from sim.spec.library import load_part
 from sim.spec.pretraining import tokens_in
+from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.job_length import MOST_TOKENS, require_length
@@ -107,7 +110,7 @@ def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workloa
         first,
         warm,
         document["stalls_s"]["compute"] / document["step_time_s"],
-        checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
+        checkpoint_time(_as_run(document, workload), machine, document["gpus"], document["nodes"]),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
         filling_times(document, machine, workload),
@@ -131,15 +134,25 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
 
 
 def checkpoint_bytes(workload: Workload) -> float:
-    """Return the bytes of weights and of the optimizer state of those that are trained."""
-    model = workload.model
-    return 4.0 * model.parameters + workload.training.optimizer.state_width(4.0) * model.trained_parameters
+    """Return the bytes of one checkpoint, as `sim.analysis.saved_state` counts them."""
+    return sum(saved_parts_of(workload).values())
 
 
-def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> float:
-    """Return the seconds to write one checkpoint in equal parts to the disks of *writers* nodes; 0 without a disk.
+def checkpoint_time(workload: Workload, machine: Hardware, gpus: int = 1, nodes: int = 1) -> float:
+    """Return the seconds to write one checkpoint to the disks of the nodes of its writers; 0 without a disk.
 
-    With a layout, each node writes its part; otherwise the first node writes everything.
+    With a layout, the nodes of one replica write their parts; otherwise the first node writes everything.
     """
-    storage = machine.groups[0].node.storage
-    return checkpoint_bytes(workload) / (writers * most_bandwidth(storage)) if storage else 0.0
+    storage, saved = machine.groups[0].node.storage, saved_state(workload, gpus, nodes)
+    return saved.nbytes * saved.holders.writers_on_node / saved.writers / most_bandwidth(storage) if storage else 0.0
+
+
+def _as_run(document: Mapping[str, Any], workload: Workload) -> Workload:
+    """Return *workload* with the layout and the software stack of the run of *document*, which may have been planned for its machine."""
+    if "parallel" not in document:
+        return workload
+    training, layout = workload.training, {name: value for name, value in document["parallel"].items() if name != "data"}
+    same = document["stack"] == training.stack.name
+    stack = training.stack if same else load_part(Stack, document["stack"], "workloads/stacks")
+    changed = {"parallel": type(training.parallel).model_validate(layout), "stack": stack}
+    return workload.model_copy(update={"training": training.model_copy(update=changed)})
