@@ -25,6 +25,7 @@ from sim.result import Result
 from sim.spec.catalogue import likely_or_all
 from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
+from sim.study.argument_names import arguments_in, names_arguments
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from sim.spec.workload import Model
 
 
+@names_arguments()
 @keywords(PlainRunOptions)
 def simulate(
     hardware: Name,
@@ -98,6 +100,7 @@ def simulate(
     return Result(scenario, answer(scenario, thorough=thorough), extras)
 
 
+@names_arguments()
 @keywords(PlanOptions)
 def plan(
     hardware: Name,
@@ -163,6 +166,12 @@ def _axis(name: str, value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _with_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* with the arguments of Python instead of options in its ``problem``, if it has one."""
+    return dict(row) | ({"problem": arguments_in(row["problem"])} if row.get("problem") else {})
+
+
+@names_arguments()
 @keywords(CompareOptions)
 def compare(
     workload: Name,
@@ -202,9 +211,10 @@ def compare(
         | {f"whole_job_{key}": value for key, value in (row["whole_job"] or {}).items() if key in ("epochs", "time_s", "cost_usd")}
         for row in document["rows"]
     ]
-    return pandas.DataFrame([*flat, *document["left_out"]])
+    return pandas.DataFrame([*flat, *map(_with_arguments, document["left_out"])])
 
 
+@names_arguments()
 @keywords(SweepOptions)
 def sweep(
     hardware: Name,
@@ -236,9 +246,10 @@ def sweep(
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
     points = points_of(varied, options["sobol"], options["seed"])
-    return pandas.DataFrame([flatten(row) for row in sweep_points(scenario, points, row_of, processes=processes)])
+    return pandas.DataFrame([_with_arguments(flatten(row)) for row in sweep_points(scenario, points, row_of, processes=processes)])
 
 
+@names_arguments()
 @keywords(WhatifOptions)
 def whatif(
     hardware: Name,
@@ -272,6 +283,7 @@ def whatif(
     return table
 
 
+@names_arguments()
 @keywords(RecommendOptions)
 def recommend(
     workload: Name,
@@ -321,6 +333,7 @@ def recommend(
     return table
 
 
+@names_arguments(Weeks)
 @documents_options(Weeks)
 def goodput(
     hardware: Name,
@@ -383,6 +396,7 @@ def goodput(
     return table
 
 
+@names_arguments()
 def extract(
     target: str,
     inputs: Sequence[str],

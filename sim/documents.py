@@ -26,6 +26,7 @@ from sim.spec.elsewhere import read_files
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.arguments import require_power_cap
 from sim.study.compare import ComparedMachine, compare, machines, require_priced
 from sim.study.computing import Computing, question_of
 from sim.study.descriptions import Descriptions, descriptions
@@ -167,8 +168,9 @@ def recommendation(
     """
     plan, counts = scenario.plan, list(renting.nodes)
     require_failures(renting.with_failures, renting.reliability, renting.spares)
+    require_power_cap(renting.power_cap)
     if plan is None:
-        raise SpecError("the length of the job is missing; set epochs, hours or tokens")
+        raise SpecError("the length of the job is missing; write --epochs, --hours or --tokens")
     require_one_budget(plan, renting.budget)
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
@@ -198,7 +200,8 @@ def recommendation(
         else:
             with_batch = replace(without_batch, global_batch=global_batch)
             rows = with_planned_layouts(with_batch, rows, make_document.layout_document, hears, excluded, renting.power_cap, by)
-    chosen = recommend(without_batch, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
+    limited = replace(without_batch, power_cap=renting.power_cap)
+    chosen = recommend(limited, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
@@ -240,6 +243,7 @@ def comparison_rows(
     A *power_cap* limits the GPUs, and applies to all figures.
     """
     require_priced(scenario.prices, names)
+    require_power_cap(power_cap)
     make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
     rows = compare(scenario, names, make_document, nodes=nodes, computing=by, progress=counter("machines"))

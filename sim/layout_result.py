@@ -13,6 +13,7 @@ from sim.report.extras import RunExtras
 from sim.report.layouts.layout import layout_document, layout_text, waits
 from sim.report.trace.layout_trace import write_layout_trace
 from sim.spec.whole_file import write_file
+from sim.study.argument_names import names_arguments
 from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@names_arguments()
 @keywords(RunOptions)
 def simulate_layout(
     hardware: Name,
@@ -74,6 +76,7 @@ class LayoutResult:
         return self.answer.run
 
     @cached_property
+    @names_arguments()
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints."""
         return self.extras.add_to(layout_document(self.answer), self.run, self.answer.plan)

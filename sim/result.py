@@ -16,6 +16,7 @@ from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run
 from sim.spec.whole_file import write_file
+from sim.study.argument_names import names_arguments
 from sim.study.arguments import Name
 from sim.study.scenario import Answer, Scenario, answer
 from sim.units import pluralized, show
@@ -38,6 +39,7 @@ class Result:
         return self.answer.run
 
     @cached_property
+    @names_arguments()
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints; several jobs are listed under ``jobs``."""
         document = run_document(

@@ -208,16 +208,25 @@ def axis_unit(seconds: Sequence[float]) -> tuple[str, float]:
     return next(((name, length) for name, length in (("hours", 3600.0), ("minutes", 60.0)) if middle >= length), ("seconds", 1.0))
 
 
+def _shown_unit(value: float, dimension: str, digits: int) -> tuple[float, str]:
+    """Return size (SI) and name of the unit in which `show` writes *value*."""
+    if value == 0 and dimension == "time":
+        return 1.0, "s"
+    units = _SHOWN[dimension]
+    return next((unit for unit in reversed(units) if abs(value) >= unit[0] * (1 - 0.5 * 10.0**-digits)), units[0])
+
+
 def show(value: float, dimension: str, digits: int = 3) -> str:
     """Return *value* (SI) as text with *digits* significant digits and the largest unit that leaves a number of at least one."""
-    units = _SHOWN[dimension]
-    scale, unit = units[0]
-    for candidate_scale, candidate in units:
-        if abs(value) >= candidate_scale * (1 - 0.5 * 10.0**-digits):
-            scale, unit = candidate_scale, candidate
-    if value == 0 and dimension == "time":
-        scale, unit = 1.0, "s"
+    scale, unit = _shown_unit(value, dimension, digits)
     return f"{rounded(value / scale, digits)}{'' if unit == '%' else ' '}{unit}"
+
+
+def show_least(value: float, dimension: str, digits: int = 3) -> str:
+    """Return *value* as `show` does, but rounded up, so that the text is at least *value*."""
+    scale = _shown_unit(value, dimension, digits)[0]
+    digit = 10.0 ** min(0, math.floor(math.log10(value / scale)) - digits + 1) if value > 0 else 1.0
+    return show(math.ceil(value / scale / digit - 1e-9) * digit * scale, dimension, digits)
 
 
 def rounded(number: float, digits: int = 3) -> str:

@@ -86,7 +86,7 @@ def test_a_run_takes_what_is_asked_beside_it(capsys: pytest.CaptureFixture[str])
     assert json.loads(json.dumps(found)) == printed and printed["with_failures"]["effective_share"] < 1
     laid = stallsim.run("hgx-h100", "gpt2-xl", stack="megatron-core", parallel={"shard": "optimizer"}, **options).document  # type: ignore[call-overload]
     assert {"checkpoint", "with_failures"} <= laid.keys() and laid["energy"]["power_cap"]["gpu_cap_w"] == 500
-    with pytest.raises(stallsim.SpecError, match="--with-failures: set the length of the job"):
+    with pytest.raises(stallsim.SpecError, match="with_failures: set the length of the job"):
         stallsim.run("hgx-h100", "gpt2-xl", with_failures=True)
 
 
@@ -110,11 +110,11 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of strings, such as ['p3.16xlarge']"),
         (lambda: stallsim.compare("vgg16", ["p3.16xlarge"], nodes=[0]), "nodes=[0]: expected whole numbers of 1 or more"),
         (lambda: stallsim.sweep("p3.16xlarge", "vgg16", ["batch"]), "vary=['batch']: expected a mapping"),
-        (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "--budget-hours or --budget-usd: write one of the two"),
+        (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "budget_hours or budget_usd: write one of the two"),
         (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"], budget_usd=-1), "budget_usd=-1: expected a number above 0"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, wait=1), "wait: unknown option; known:"),
-        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "--spares -1: write 0 or more"),
-        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "--trials 1: write 2 or more"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "spares=-1: write 0 or more"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "trials=1: write 2 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days="3"), "days='3': expected a number"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected a string"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, elastic="no"), "elastic='no': expected True or False"),
@@ -122,7 +122,7 @@ def test_dir_shows_the_public_names() -> None:
             lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, failure_rate="1 /d"),
             "failure_rate: write rate, the name of this field of Weeks",
         ),
-        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", tokens=[1]), "--tokens [1]: write a number of tokens above 0"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", tokens=[1]), "tokens=[1]: write a number of tokens above 0"),
     ],
 )
 def test_wrong_arguments_are_told_in_a_sentence(call: Callable[[], object], words: str) -> None:

@@ -259,11 +259,11 @@ def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
     pass does not need the weight.
     """
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
-    bytes_of_casts = []
+    bytes_of_casts, any_trained = [], any(trained)
     for layer, own in zip(model.layers, trained, strict=True):
         other = _fp32_elements(layer) - _fp32_elements(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
-        bytes_of_casts.append(own + width * other if needed and any(trained) else 0.0)
+        bytes_of_casts.append(own + width * other if needed and any_trained else 0.0)
     return bytes_of_casts
 
 

@@ -50,24 +50,28 @@ class SavedState(NamedTuple):
         return held.weights_on_node * self.replicated / held.weights + held.shards_on_node * sharded
 
 
-def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
-    """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
+def saved_parts_of(workload: Workload) -> dict[str, float]:
+    """Return the bytes of one checkpoint of *workload* by kind: weights, master weights, optimizer state."""
     training = workload.training
     options, trained = training.stack.mesh, workload.model.trained_parameters
-    laid_out = not training.parallel.is_trivial
-    if laid_out and options is not None:
+    if not training.parallel.is_trivial and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0
     else:
         weights, of_state, master = (2.0 if training.precision in ("fp16", "bf16") else 4.0), 4.0, 0.0
-    parts = {
+    return {
         "weights": weights * workload.model.parameters,
         "master_weights": master * trained,
         "optimizer_state": training.optimizer.state_width(of_state) * trained,
     }
-    shard, nbytes = training.parallel.shard, sum(parts.values())
+
+
+def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
+    """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
+    parallel, parts = workload.training.parallel, saved_parts_of(workload)
+    shard, nbytes = parallel.shard, sum(parts.values())
     replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
-    return SavedState(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else UNSHARDED)
+    return SavedState(nbytes, parts, replicated, UNSHARDED if parallel.is_trivial else _holders(workload, gpus, nodes))
 
 
 def _holders(workload: Workload, gpus: int, nodes: int) -> Holders:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from sim.check.fabric import check_fabric
 from sim.check.ranges import out_of_bounds
 from sim.check.topology import Problem, check_topology
 from sim.spec import memo
 from sim.spec.catalogue import suggestions
+from sim.spec.days import first_day
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
@@ -31,7 +30,7 @@ def check_hardware(hardware: Hardware, document: Document | None = None) -> list
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
     """Return what is wrong with *workload*, with file, line and column if its *document* is given."""
     idle = [problem for problem in _ineffective_fields(workload) if not _from_stack(problem[0], (), document)]
-    return located_messages([*_single_blocks(workload), *_training(workload), *idle], document)
+    return located_messages(_narrowest([*_single_blocks(workload)], [*_training(workload), *idle]), document)
 
 
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
@@ -41,14 +40,20 @@ def check_part(part: Spec, document: Document | None = None) -> list[str]:
 
 def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
     """Return what is wrong with a file of several jobs, with file, line and column if its *document* is given."""
-    problems = [*out_of_bounds(jobs), *_sources(jobs)]
+    problems: list[Problem] = []
     for number, entry in enumerate(jobs.jobs):
         place = ("jobs", number, "workload")
         problems_of_job = [((*place, *key), text) for key, text in (*_training(entry.workload), *_ineffective_fields(entry.workload))]
         problems += [problem for problem in problems_of_job if not _from_stack(problem[0], place, document)]
         if entry.gpus and entry.placement is not None:
             problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
-    return located_messages(problems, document)
+    return located_messages(_narrowest([*out_of_bounds(jobs), *_sources(jobs)], problems), document)
+
+
+def _narrowest(general: list[Problem], own: list[Problem]) -> list[Problem]:
+    """Return the *general* problems, and the *own* ones of these descriptions; a number with both has the limit of its own, the lower."""
+    keys = {key for key, _ in own}
+    return [*(problem for problem in general if problem[0] not in keys), *own]
 
 
 def require(problems: list[str]) -> None:
@@ -120,13 +125,13 @@ def _rates(hardware: Hardware) -> Iterator[Problem]:
             )
 
 
-_DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
-
-
 def _dates(hardware: Hardware) -> Iterator[Problem]:
-    for index, group in enumerate(hardware.groups):
-        if group.price and group.price.date and not _DATE.fullmatch(group.price.date):
-            yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
+    for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
+        for name in ("date", "spot_date"):
+            try:
+                first_day(getattr(price, name) or "2026")
+            except SpecError:
+                yield ("groups", index, "price", name), f"'{getattr(price, name)}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
 def _narrow_type(model: Model) -> str:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.check.checks import check_hardware, check_jobs, check_part, check_workload
+from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, located_messages
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.prices import copied_prices
+from sim.check.topology import Problem
 from sim.spec import catalogue, library, schema
+from sim.spec.days import is_future, today
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Jobs, Workload
@@ -114,12 +116,22 @@ def _own_estimates(verdict: Verdict) -> Verdict:
 
 def _check_spec(spec: Spec, document: Document) -> list[str]:
     if isinstance(spec, Hardware):
-        return check_hardware(spec, document)
+        return [*check_hardware(spec, document), *located_messages([*_early_prices(spec)], document)]
     if isinstance(spec, Workload):
         return check_workload(spec, document)
     if isinstance(spec, Jobs):
         return check_jobs(spec, document)
     return check_part(spec, document)
+
+
+def _early_prices(hardware: Hardware) -> Iterator[Problem]:
+    """Find prices with a date after today: only here, so that a wrong clock stops no run."""
+    for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
+        for name in ("date", "spot_date"):
+            written = getattr(price, name) or ""
+            with suppress(SpecError):  # `check_hardware` reports what is not a date
+                if is_future(written):
+                    yield ("groups", index, "price", name), f"{written} is after today ({today()}); write the day of the price"
 
 
 def _kind_by_folder(path: Path) -> type[Any] | None:

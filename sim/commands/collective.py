@@ -93,23 +93,25 @@ def collective(
     from sim.study.collective import collective_table, sizes_of
     from sim.study.descriptions import Descriptions
     from sim.study.group_collective import GroupQuestion, group_table
+    from sim.study.nccl_names import nccl_variables_named
     from sim.training.collectives.price.plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: applies only to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
-    if group is not None:
-        if per_process > 1 or shares:
-            raise SpecError("--group: each rank is one process, with equal shares; leave -g and --shares out")
-        question = GroupQuestion(group, layout, stage or 0)
-        table = group_table(
-            hardware, op, sizes_of(sizes), question, nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets
-        )
-    else:
-        table = collective_table(
-            hardware, op or "all_reduce", sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets,
-            per_process=per_process, shares=shares,
-        )  # fmt: skip
+    if group is not None and (per_process > 1 or shares):
+        raise SpecError("--group: each rank is one process, with equal shares; leave -g and --shares out")
+    with nccl_variables_named("--algo", "--proto"):
+        if group is not None:
+            question = GroupQuestion(group, layout, stage or 0)
+            table = group_table(
+                hardware, op, sizes_of(sizes), question, nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets
+            )
+        else:
+            table = collective_table(
+                hardware, op or "all_reduce", sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning,
+                overrides=sets, per_process=per_process, shares=shares,
+            )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
     extra_files: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, descriptions=Descriptions([table.machine] if table.machine else [], []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -79,7 +80,7 @@ def compare(
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     rows = comparison_rows(scenario, names, counts, processes, messages.counter, options["power_cap"])
     messages.progress("")
-    note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
+    note = "" if any(row.document for row in rows) else nearest_that_runs(replace(scenario, power_cap=options["power_cap"]), names)
     document = comparison_document(workload_name(scenario), rows, options["sort"], note)
     text, table = comparison_text(document), figures_csv(document["rows"])
     page = with_inputs(comparison_page, scenario, [row.hardware for row in rows if row.document])

@@ -16,6 +16,7 @@ from sim.report.files import file_due, folder_due, page_due, with_ending
 from sim.spec.own_prices import prices_from_options
 from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
+from sim.study.job_length import require_length
 from sim.study.layout_options import layout_of
 from sim.study.options import DeclaredOption, options_of
 from sim.units import any_of
@@ -178,9 +179,8 @@ TraceOption = Annotated[
 
 
 def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
-    """Return *value* times *factor*, or None for None. Raise SpecError unless it is finite and above 0."""
-    if value is not None and not 0 < value < float("inf"):
-        raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'more than 0'}")
+    """Return *value* times *factor*, or None for None. Raise SpecError as `require_length` does."""
+    require_length(option, value)
     return None if value is None else value * factor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -39,12 +40,12 @@ def prices(
         _refresh(refresh, date, as_json)
         return
     from sim.report.listing import columns_text
-    from sim.spec.days import STALE_DAYS, first_day
+    from sim.spec.days import STALE_DAYS
     from sim.spec.days import today as clock
     from sim.spec.listing import export_row, select, without_match
     from sim.spec.prices import PRICES, named_rows, price_rows
 
-    rows, problems = price_rows(first_day(today) if today else clock())
+    rows, problems = price_rows(_day("--today", today) if today else clock())
     for problem in problems:
         typer.echo(problem, err=True)
     chosen = select(named_rows(rows, machines), where, PRICES)
@@ -54,19 +55,32 @@ def prices(
         print_json({"prices": [export_row(row, PRICES) for row in chosen]})
     else:
         show_text(columns_text(chosen, PRICES))
-        old = sum(bool(row["mark"]) for row in chosen)
-        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old")
+        old, early = (sum(word in str(row["mark"]) for row in chosen) for word in ("old", "in the future"))
+        in_future = f", {early} with a price dated in the future" if early else ""
+        messages(f"{pluralized(len(chosen), 'machine')}, {old} with a price more than {STALE_DAYS} days old{in_future}")
     if where and not chosen:
         raise typer.Exit(1)
 
 
+def _day(option: str, text: str) -> date:
+    from sim.spec.days import first_day
+
+    try:
+        return first_day(text)
+    except SpecError as error:
+        raise SpecError(f"{option} {error}") from None
+
+
 def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     """Show the prices that *folder* would change; if *day* is given, write them as prices of that day."""
+    from sim.spec.days import today
     from sim.spec.price_refresh import HOUR, price_changes, rewrite
 
     def shown(price: float | None) -> str:
         return "-" if price is None else f"{price:.6g}"
 
+    if day and (_day("--date", day) - today()).days > 1:
+        raise SpecError(f"--date {day}: is in the future; write the day of the checkout")
     changed = price_changes(folder)
     texts = [(change.path, rewrite(change, day)) for change in changed] if day else []
     for path, text in texts:

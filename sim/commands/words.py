@@ -39,6 +39,21 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
 }
 """Options of other programs, and how to write the same here."""
 
+_AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
+HERE: Final[Mapping[str, Mapping[str, str]]] = {
+    "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
+    "goodput": {"--hours": "--days N", "--workers": "--nodes N"},
+    "run": {"--days": "--hours N", "--workers": "--nodes N"},
+    "plan": {
+        **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
+        "--micro-batches": "--fix micro_batches=N",
+    },
+    "compare": {"--gpus": "--where gpus=N, machines with N GPUs", "--hardware": "the names of machines, without an option"},
+    "recommend": {"--gpus": "--where gpus=N, machines with N GPUs"},
+    "sweep": {"--gpus": "--vary gpus=N", "--global-batch": "--vary global_batch=N", "--sequence": "--set model.sequence=N"},
+}
+"""For each command, options that other commands have, and what does the same in this one."""
+
 
 _MESSAGES: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
     (r"Input should be a valid integer.*", "write a whole number"),
@@ -72,6 +87,8 @@ def explain_error(error: Any, command: Any, context: Any, typed: Sequence[str] =
     suggestion = EQUIVALENTS.get(name, "")
     if suggestion and own_options & set(suggestion.replace(",", " ").split()):
         return _with_words(error, suggestion if suggestion == _LEFT else f"here, use {suggestion}")
+    if name in HERE.get(command.name or "", {}):
+        return _with_words(error, f"here, use {HERE[command.name][name]}")
     takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"

@@ -76,11 +76,17 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
 
 def interval_text(error: Mapping[str, Any], step: float) -> str:
-    """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`."""
+    """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`.
+
+    If all of it is on one side of the prediction, the text says so.
+    """
     ends = error["measured_over_predicted_95"]
     low, high = ends["low"], ends["high"]
     interval = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
-    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {interval}"
+    side = "longer" if low > 1 else "shorter" if high < 1 else ""
+    outside = f", so expect a {side} step than predicted" if side else ""
+    digits = 3 if side else 2  # 1.02 must not be shown as 1
+    return f"95% of measured steps were {low:.{digits}g} to {high:.{digits}g} times the prediction: here {interval}{outside}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
+from sim.study.arguments import require_power_cap
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
@@ -45,6 +46,7 @@ class RunExtras(NamedTuple):
         for option, value in options.items():
             if value and not one:
                 raise SpecError(f"{option}: write one number of nodes or GPUs")
+        require_power_cap(self.power_cap)
         if self.with_failures and plan is None:
             raise SpecError("--with-failures: set the length of the job with --epochs, --hours or --tokens")
         require_failures(self.with_failures, self.reliability, self.spares)

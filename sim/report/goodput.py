@@ -68,7 +68,16 @@ def goodput_of_run(
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
     weeks.check()
-    return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower)
+    shown = goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower)
+    return shown | {"notes": [*shown["notes"], *_differences(plan)]}
+
+
+def _differences(plan: JobPlan) -> list[str]:
+    """Return what makes the whole job of *plan* without failures longer than these weeks, if anything does."""
+    saves = ["waits for a checkpoint on the node's disk after each epoch"] if plan.checkpoints else []
+    evaluates = ["evaluates after each epoch, which these figures leave out"] if plan.evaluation else []
+    both = " and ".join([*saves, *evaluates])
+    return [f"the whole job without failures {both}, so it can take longer than with them"] if both else []
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def is_stale(written: str) -> bool:
     return bool(written) and (today() - first_day(written)).days > STALE_DAYS
 
 
-def is_future(written: str) -> bool:
-    """Return whether the date *written* is after today, or tomorrow in another time zone; False without a date."""
-    return bool(written) and (first_day(written) - today()).days > 1
+def is_future(written: str, day: date | None = None) -> bool:
+    """Return whether the date *written* is after *day* (today by default) in every time zone; False without a date."""
+    return bool(written) and (first_day(written) - (day or today())).days > 1
 
 
 def first_day(written: str) -> date:

@@ -182,7 +182,7 @@ Share = Annotated[float, *_quantity("fraction", lambda value: 0 < value <= 1, "a
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
 Count = Annotated[int, _whole(1)]
 Whole = Annotated[int, _whole(0)]
-Depth = Annotated[int, _whole(1, 100_000)]
+Depth = Annotated[int, _whole(1, 10_000)]
 """Number of layers of a model; limited because each one is processed individually."""
 Devices = Annotated[int, _whole(0, 4096)]
 """Number of devices in one node; limited because each one is drawn and linked to others."""

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final
 
 from sim.spec.catalogue import suggestions
-from sim.spec.days import STALE_DAYS, first_day
+from sim.spec.days import STALE_DAYS, first_day, is_future
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
 from sim.units import any_of
@@ -30,7 +30,7 @@ _NAMES: Final = ("name", "gpu", "provider")
 def price_rows(today: date) -> tuple[list[Row], list[str]]:
     """Return a row for every machine of the catalogue with a price, and the problems of files that cannot be read.
 
-    Ages are days until *today*; ``mark`` tells which prices are older than `STALE_DAYS` days.
+    Ages are days until *today*; ``mark`` tells which prices are older than `STALE_DAYS` days, and which have a date after *today*.
     """
     rows, problems = hardware_rows()
     return [_row(row, today) for row in rows if row["price"] is not None or row["spot"] is not None], problems
@@ -55,8 +55,11 @@ def _row(row: Row, today: date) -> Row:
     age = _age(row["priced"], today) if row["price"] is not None else None
     spot_age = _age(row["spot_priced"], today)
     old = [name for name, days in (("on demand", age), ("spot", spot_age)) if days is not None and days > STALE_DAYS]
+    dates = (("on demand", row["priced"] if row["price"] is not None else ""), ("spot", row["spot_priced"]))
+    early = [name for name, written in dates if is_future(str(written or ""), today)]
+    marks = [f"{what}: {', '.join(which)}" for what, which in (("old", old), ("in the future", early)) if which]
     per_gpu = price / gpus if isinstance(price, float) and isinstance(gpus, int) and gpus else None
-    return row | {"gpu_price": per_gpu, "age": age, "spot_age": spot_age, "mark": f"old: {', '.join(old)}" if old else ""}
+    return row | {"gpu_price": per_gpu, "age": age, "spot_age": spot_age, "mark": "; ".join(marks)}
 
 
 def _age(written: object, today: date) -> int | None:

@@ -129,6 +129,17 @@ def checkpoint_interval_of(text: str) -> float:
     return quantity(text, "time", "--checkpoint-interval", usual="30 min")
 
 
+def power_cap_of(text: str) -> float:
+    """Return the power limit *text* of a GPU in W. Raise SpecError unless it is a power above 0."""
+    return quantity(text, "power", "--power-cap")
+
+
+def require_power_cap(text: str | None) -> None:
+    """Raise SpecError unless *text* is None or a power limit above 0."""
+    if text is not None:
+        power_cap_of(text)
+
+
 def size_of(size: float | str | None, option: str) -> float | None:
     """Return *size*, a number of bytes or a text such as ``70GiB``, in bytes. Raise SpecError, with *option*, for anything else."""
     if size is None or (isinstance(size, int | float) and not isinstance(size, bool) and size > 0):

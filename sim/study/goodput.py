@@ -45,7 +45,7 @@ from sim.study.weeks import (
     store_of,
 )
 from sim.training.layer_times import mix_of
-from sim.units import pluralized, show
+from sim.units import pluralized, show, show_least
 
 DAY = 86400.0
 _HOPELESS = 1e-6
@@ -190,12 +190,12 @@ def _specified_interval(weeks: Weeks, step: float, blocking: float, persist: flo
     if requested + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} to complete, and the next would begin "
-            f"before that; write {show(persist, 'time')} or more, or a faster --store"
+            f"before that; write {show_least(max(persist, step), 'time')} or more, or a faster --store"
         )
     if requested < step * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a step takes {show(step, 'time')}, and checkpoints are taken between steps; "
-            f"write {show(step, 'time')} or more"
+            f"write {show_least(step, 'time')} or more"
         )
     return max(round(requested / step), math.ceil((persist - blocking) / step)) * step
 
@@ -276,7 +276,7 @@ def _require_finite(run: LongRun, weeks: Weeks) -> None:
         option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
         raise SpecError(
             f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, but at most {MOST:,} "
-            f"can be simulated; write a job of {MOST / rate / DAY:,.0f} days or less"
+            f"can be simulated; write a job of {math.floor(MOST / rate / DAY):,} days or less"
         )
     losing_share = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults that lose checkpoints
     loss_rate = losing_share * run.rate[1]

@@ -21,6 +21,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.nccl_names import nccl_variables_named
 from sim.study.not_validated import not_validated
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
@@ -46,7 +47,8 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     """Load, check and simulate *scenario*. Raise SpecError listing the problems, Infeasible if memory is short."""
     machine, loaded, workload, gpus = _placed(scenario)
     fits = partial(_require_memory, scenario, machine.spec, workload)
-    run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
+    with nccl_variables_named():
+        run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
     return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)

@@ -12,10 +12,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import groupby
 
+from sim.spec.library import load_workload
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
 from sim.study.layout import checked_hardware
 from sim.study.memory_fit import is_shortage
+from sim.study.power_cap import require_measured
 from sim.study.scenario import Scenario, has_layout, prepare
 from sim.units import show
 
@@ -35,6 +37,8 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
             try:
                 moved = replace(scenario, hardware=name)
                 machine = checked_hardware(moved) if with_layout else prepare(moved).hardware
+                if scenario.power_cap is not None:
+                    require_measured(machine.groups[0].node, load_workload(scenario.workload).spec, scenario.power_cap)
             except SpecError as error:
                 problem = error.problems[0]
                 continue

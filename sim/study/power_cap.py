@@ -17,11 +17,11 @@ from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import quantity
+from sim.study.arguments import power_cap_of
 from sim.study.faster import faster
 from sim.study.weeks import Steps, steps_of
 from sim.training.layer_times import mix_of
-from sim.units import show
+from sim.units import show_least
 
 SlowerRuns = Callable[[float], Run]
 """Returns a run again, with GPUs that compute at a share of their speed."""
@@ -70,30 +70,36 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     gpu = node.gpu
     if gpu.power is None:
         return 1.0
-    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
+    return min(1.0, power_cap_of(limit) / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
+
+
+def require_measured(node: Node, workload: Workload, limit: str) -> None:
+    """Raise SpecError if the effect of *limit* on a GPU of *node* that trains *workload* is unknown."""
+    gpu, model = node.gpu, power_model()
+    if gpu.power is None:
+        raise SpecError(
+            f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
+        )
+    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix_of(workload, gpu)).compute
+    if power_cap_of(limit) < least:
+        raise SpecError(
+            f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show_least(least, 'power')} or more"
+        )
 
 
 def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError if the effect is unknown."""
-    cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
+    cap, model = power_cap_of(limit), power_model()
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
-    mix = mix_of(steps.workload, gpu)
+    require_measured(steps.node, steps.workload, limit)
+    mix = mix_of(steps.workload, steps.node.gpu)
     several, used = steps.nodes > 1, round(steps.gpus / steps.nodes)
     before = node_power(steps.node, model, shares_of(steps.stalls), several, used, mix=mix)
-    if before is None or gpu.power is None:
-        raise SpecError(
-            f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
-        )
-    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix).compute
-    if cap < least:
-        raise SpecError(
-            f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"
-        )
     speed = limited_speed(steps.node, model, cap, mix)
     slower = _at_speed(steps, speed)
     after = node_power(steps.node, model, shares_of(slower.stalls), several, used, mix=mix, cap=cap)
-    assert after is not None  # the power is specified
+    assert before is not None and after is not None  # the power of the GPU is specified
     joules, joules_before = (
         steps.nodes * model.pue * power.total * time / steps.samples
         for power, time in ((after, slower.step_time), (before, steps.step_time))

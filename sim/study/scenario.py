@@ -32,6 +32,7 @@ from sim.study.bottleneck import bottlenecks
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import brief_shortage, largest_fitting_batch, memory_problem
+from sim.study.nccl_names import nccl_variables_named
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
 
@@ -181,9 +182,10 @@ def answer_to(
         refuse_parts([job.workload for job in jobs])
     refuse_parts_of_blocks([job.workload for job in jobs])
     with memo.caching_inside():  # many of the runs that are tried turn out to be the same
-        run = simulate(
-            hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log
-        )
+        with nccl_variables_named():
+            run = simulate(
+                hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log
+            )
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()
         sensitive = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]

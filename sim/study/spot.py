@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 from sim.analysis.cost import node_price, servers_price
@@ -197,7 +197,7 @@ def _require_drawable(wanted: SpotRequest, job: SpotJob) -> None:
         option = f"--steps {wanted.steps:g}" if wanted.epochs is None else f"--epochs {wanted.epochs:g}"
         raise SpecError(
             f"{option}: {expected:,.2g} interruptions are expected, but at most {MOST_REVOCATIONS:,} can be simulated; write a job of "
-            f"{MOST_REVOCATIONS / rate / 86400:,.0f} days or less"
+            f"{floor(MOST_REVOCATIONS / rate / 86400):,} days or less"
         )
 
 

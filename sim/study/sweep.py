@@ -20,6 +20,7 @@ from sim.spec.elsewhere import read_files, with_user_paths
 from sim.spec.library import fingerprint
 from sim.spec.memo import caching
 from sim.spec.yaml import SpecError
+from sim.study.arguments import require_power_cap
 from sim.study.computing import Computing, compute, question_of
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
@@ -104,6 +105,7 @@ def sweep_rows(
     gets messages about their problems. Raise SpecError if the first point is bad input, or if another sweep has the *journal* open.
     """
     _check_keys(points)
+    require_power_cap(scenario.power_cap)
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
         prepare(scenario_at(scenario, points[0]))  # a name that is wrong is wrong at every point
     if journal is not None or cluster is not None:
@@ -158,7 +160,10 @@ def _renamed(problem: str, point: Point) -> str:
 def _check_keys(points: Sequence[Point]) -> None:
     """Raise SpecError for a key that looks like a misspelled option, or for a value that its option cannot have."""
     for key, value in dict.fromkeys(pair for point in points for pair in point):
-        if key in OPTIONS:
+        if key == "power_cap":
+            with _as_varied(((key, value),)):
+                require_power_cap(value)
+        elif key in OPTIONS:
             _option(key, value)
         elif "." not in key and key not in FIELDS and (near := suggestions(key, list(OPTIONS), most=1)):
             raise SpecError(f"--vary {key}={value}: unknown key '{key}'; did you mean '{near[0]}'?")

@@ -6,7 +6,8 @@ Rates of a reliability level are per node of 8 GPUs; smaller nodes fail in propo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from sim.analysis.renewal import Uniform
 from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
+from sim.spec.catalogue import UnknownName
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
@@ -32,9 +34,11 @@ from sim.study.arguments import (
     quantity,
     require_flag,
     require_number,
+    require_power_cap,
     require_text,
     require_whole,
 )
+from sim.study.job_length import require_length
 from sim.study.options import OptionTerms, PowerOptions, options_of
 from sim.study.whole_job import filling_times
 
@@ -214,8 +218,7 @@ class Weeks:
         """Raise SpecError for options that are wrong for any run, before one is simulated."""
         self._typed()
         for option, value in (("--days", self.days), ("--epochs", self.epochs)):
-            if value is not None and not 0 < value < math.inf:
-                raise SpecError(f"{option} {value:g}: write more than 0")
+            require_length(option, value)
         given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
@@ -234,8 +237,7 @@ class Weeks:
             checkpoint_interval_of(self.interval)
         if self.mean_lifetime is not None:
             mean_lifetime_of(self.mean_lifetime)
-        if self.power_cap is not None:
-            quantity(self.power_cap, "power", "--power-cap")
+        require_power_cap(self.power_cap)
         if self.region is not None:
             named_grid(self.region)
         failure_law(self.law)
@@ -257,12 +259,23 @@ def with_reliability(weeks: Weeks, level: str | None) -> Weeks:
 
 def reliability_of(level: str) -> Reliability:
     """Return the reliability data named *level*. Raise SpecError for a name that is neither in the catalogue nor a file."""
-    return load_part(Reliability, level, "hardware/parts/reliability")
+    with _named_by("--reliability", level):
+        return load_part(Reliability, level, "hardware/parts/reliability")
 
 
 def store_of(name: str) -> Store | None:
     """Return the store named *name*; None for the nodes' own disks. Raise SpecError if there is no such store."""
-    return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
+    with _named_by("--store", name):
+        return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
+
+
+@contextmanager
+def _named_by(option: str, name: str) -> Iterator[None]:
+    """Name *option* if *name* is unknown; problems in a file name the file."""
+    try:
+        yield
+    except UnknownName as error:
+        raise SpecError(f"{option} {name}: {error}") from None
 
 
 def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:

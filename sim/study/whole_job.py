@@ -12,13 +12,17 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from sim.analysis.saved_state import saved_parts_of, saved_state
 from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, evaluation_share, whole_job
 from sim.cluster import page_cache
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
+from sim.spec.library import load_part
 from sim.spec.pretraining import tokens_in
+from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.job_length import MOST_TOKENS, require_length
 
 
 class Course(NamedTuple):
@@ -51,8 +55,7 @@ def plan_due(
     if epochs is not None and hours is not None:
         raise SpecError("--epochs and --hours: write one of the two")
     for option, value in (("--epochs", epochs), ("--hours", hours)):
-        if value is not None and not 0 < value < inf:
-            raise SpecError(f"{option} {value:g}: write more than 0")
+        require_length(option, value)
     if not 0 <= evaluation <= 1:
         raise SpecError(f"--evaluation {evaluation:g}: write a fraction of the training samples from 0 to 1, such as 0.04")
     if hours is not None:
@@ -65,6 +68,8 @@ def token_count(text: str | float) -> float:
     tokens = tokens_in(text) if isinstance(text, str) else tokens_in(f"{text:f}") if type(text) in (int, float) else None
     if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
+    if tokens > MOST_TOKENS:
+        raise SpecError(f"--tokens {text}: write {MOST_TOKENS / 1e12:,.0f}T or less")
     return tokens
 
 
@@ -105,7 +110,7 @@ def _pace(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workloa
         first,
         warm,
         evaluation_share(document["step_time_s"], stalls["compute"], stalls["prep"], workload.input.ahead),
-        checkpoint_time(workload, machine, document["nodes"] if "parallel" in document else 1),
+        checkpoint_time(_as_run(document, workload), machine, document["gpus"], document["nodes"]),
         end["epoch"] if end else inf,
         end["epoch_time_s"] if end else 0.0,
         filling_times(document, machine, workload),
@@ -129,15 +134,25 @@ def filling_times(document: Mapping[str, Any], machine: Hardware, workload: Work
 
 
 def checkpoint_bytes(workload: Workload) -> float:
-    """Return the bytes of weights and of the optimizer state of those that are trained."""
-    model = workload.model
-    return 4.0 * model.parameters + workload.training.optimizer.state_width(4.0) * model.trained_parameters
+    """Return the bytes of one checkpoint, as `sim.analysis.saved_state` counts them."""
+    return sum(saved_parts_of(workload).values())
 
 
-def checkpoint_time(workload: Workload, machine: Hardware, writers: int = 1) -> float:
-    """Return the seconds to write one checkpoint in equal parts to the disks of *writers* nodes; 0 without a disk.
+def checkpoint_time(workload: Workload, machine: Hardware, gpus: int = 1, nodes: int = 1) -> float:
+    """Return the seconds to write one checkpoint to the disks of the nodes of its writers; 0 without a disk.
 
-    With a layout, each node writes its part; otherwise the first node writes everything.
+    With a layout, the nodes of one replica write their parts; otherwise the first node writes everything.
     """
-    storage = machine.first_workers.node.storage
-    return checkpoint_bytes(workload) / (writers * most_bandwidth(storage)) if storage else 0.0
+    storage, saved = machine.first_workers.node.storage, saved_state(workload, gpus, nodes)
+    return saved.nbytes * saved.holders.writers_on_node / saved.writers / most_bandwidth(storage) if storage else 0.0
+
+
+def _as_run(document: Mapping[str, Any], workload: Workload) -> Workload:
+    """Return *workload* with the layout and the software stack of the run of *document*, which may have been planned for its machine."""
+    if "parallel" not in document:
+        return workload
+    training, layout = workload.training, {name: value for name, value in document["parallel"].items() if name != "data"}
+    same = document["stack"] == training.stack.name
+    stack = training.stack if same else load_part(Stack, document["stack"], "workloads/stacks")
+    changed = {"parallel": type(training.parallel).model_validate(layout), "stack": stack}
+    return workload.model_copy(update={"training": training.model_copy(update=changed)})

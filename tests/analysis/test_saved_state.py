@@ -41,7 +41,7 @@ def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
         "master_weights": 4 * trained,
         "optimizer_state": 8 * trained,
     }
-    assert checkpoint_bytes(workload) == 4 * (full + trained) + 8 * trained
+    assert checkpoint_bytes(workload) == 2 * (full + trained) + 12 * trained
 
 
 def test_sharded_states_are_written_by_all_ranks_of_a_replica() -> None:

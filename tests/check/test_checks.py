@@ -38,6 +38,7 @@ def test_hardware_that_makes_no_sense(override: str) -> None:
 
 
 WORKLOADS = {
+    "training.batch=100000000": "training.batch: 100000000 samples per GPU exceed the 1000 of the data set; write at most that",
     "training.batch=1001": "training.batch: 1001 samples per GPU exceed the 1000 of the data set; write at most that",
     "model.layers=[{name: a, op: gemm, forward: 1 FLOP}]": "model.layers: no layer has gradients, so there is nothing to train; "
     "write the number of elements of each gradient tensor",

@@ -114,3 +114,21 @@ FOLDERS = sorted(
         "hardware/parts/grids",
     }
 )
+
+
+@pytest.mark.parametrize(
+    ("price", "says"),
+    [
+        ("{on_demand: 1 USD/h, date: 2999-01-01}", "price.date: 2999-01-01 is after today (2026-11-01); write the day of the price"),
+        ("{spot: 1 USD/h, spot_date: 2026-12}", "price.spot_date: 2026-12 is after today (2026-11-01)"),
+        ("{spot: 1 USD/h, spot_date: soon}", "price.spot_date: 'soon' is not a date; write for example 2026-07-20 or 2026-07"),
+        ("{on_demand: 1 USD/h, date: 2026-02-30}", "price.date: '2026-02-30' is not a date"),
+        ("{on_demand: 1 USD/h, date: 2026-11-02}", ""),  # tomorrow in another time zone
+    ],
+)
+def test_dates_of_prices(price: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLSIM_TODAY", "2026-11-01")
+    (tmp_path / "mine.yaml").write_text(f"extends: toy\nname: mine\nprice: {price}\n")
+    problems = [problem for verdict in validate([str(tmp_path / "mine.yaml")]) for problem in verdict.problems]
+    assert len(problems) == bool(says) and says in "".join(problems)
+    assert not says or problems[0].startswith(f"{tmp_path / 'mine.yaml'}:3:")

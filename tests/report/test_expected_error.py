@@ -7,12 +7,14 @@ import re
 
 import pytest
 
+from sim.cli import main
 from sim.cluster.build import place
 from sim.report import expected_error
 from sim.report.document import run_document
 from sim.report.expected_error import interval_text, traffic
 from sim.report.layouts import layout_error
 from sim.report.table import run_text
+from sim.report.validated import validated_groups
 from sim.spec.catalogue import locate
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import load, load_part
@@ -133,3 +135,16 @@ def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:
         assert (gpu.tensor_core_factor, gpu.tensor_core_gemm_factor) == (mean.tensor_core_factor, mean.tensor_core_gemm_factor)
     held_back = load_part(Gpu, "rtx6000ada", "hardware/parts/gpus")
     assert held_back.tensor_core_gemm_factor > 1.5 * mean.tensor_core_gemm_factor
+
+
+def test_a_prediction_outside_its_interval_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured steps on these machines all took longer than predicted: the interval lies above the step shown beside it."""
+    both = {"measured_over_predicted_95": {"low": 0.95, "high": 1.2}}
+    above, below = ({"measured_over_predicted_95": {"low": low, "high": high}} for low, high in ((1.0166, 1.2), (0.7, 0.98)))
+    assert "expect" not in interval_text(both, 1.0)
+    assert interval_text(above, 0.5).endswith("were 1.02 to 1.2 times the prediction: here 508 ms to 600 ms, so expect a longer step than predicted")
+    assert interval_text(below, 0.5).endswith("so expect a shorter step than predicted")
+    outside = [name for name, group in validated_groups().items() if not group["low"] <= 1 <= group["high"]]
+    assert outside, "if no group is biased any more, the sentence has no use"
+    assert main(["run", "p2.8xlarge", "alexnet", "--stack", "tensorflow-1.1", "--fast"]) == 0
+    assert "so expect a longer step than predicted;" in capsys.readouterr().out

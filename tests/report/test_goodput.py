@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import stallsim
+
 from sim.cli import main
 
 SMALL = ["goodput", "p3.2xlarge", "resnet50", "--epochs", "1", "--fast", "--trials", "20"]
@@ -30,3 +32,20 @@ def test_a_cost_is_told_with_the_day_of_its_price(command: list[str], capsys: py
     assert main(command) == 0
     said = next(line for line in capsys.readouterr().out.splitlines() if "price: $" in line)
     assert f"${price['usd_per_h']:.2f}/h, on-demand ({price['region']}, {price['date']}" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, ["waits for a checkpoint on the node's disk after each epoch, so it can take longer than with them"]),
+        ({"evaluation": 0.5, "checkpoints": False}, ["evaluates after each epoch, which these figures leave out, so it can take longer"]),
+        ({"checkpoints": False}, []),
+    ],
+)
+def test_a_whole_job_that_is_longer_without_failures_is_explained(options: dict[str, object], says: list[str]) -> None:
+    """Oracle: its own parts, of which the weeks have no checkpoints after epochs and no evaluation."""
+    document = stallsim.run("p3.16xlarge", "vgg16", nodes=2, epochs=90, with_failures=True, **options).document
+    notes = [note for note in document["with_failures"]["notes"] if "the whole job without failures" in note]
+    assert len(notes) == len(says) and all(words in note for words, note in zip(says, notes, strict=True))
+    longer = document["whole_job"]["time_s"] > 86400 * document["with_failures"]["days"]
+    assert longer == bool(says)

@@ -29,6 +29,7 @@ OPTIONS = {
     "placement a word": (["--placement", "one"], "--placement one: write the GPUs of each node"),
     "placement and gpus": (["--placement", "2", "--gpus", "2"], "write one of the two"),
     "batch too large": (["--batch", "512"], "--batch 512: batch 512 per GPU needs"),
+    "batch absurd": (["--batch", "100000000000"], "--batch 100000000000: 100000000000 samples per GPU exceed the 1281167 of the data set"),
     "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: batch 1024 per GPU needs"),
     "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 1000"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import typer
 
 from sim.cli import main
 from sim.commands.app import app
-from sim.commands.words import EQUIVALENTS
+from sim.commands.words import EQUIVALENTS, HERE
 
 GROUP: Any = typer.main.get_command(app)
 CONTEXT = GROUP.context_class(GROUP, info_name="sim")
@@ -38,8 +39,28 @@ def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFix
     answer = said(capsys, "compare", "resnet50", "--with-failures")
     takers = ", ".join(name for name in COMMANDS if "--with-failures" in OPTIONS[name])
     assert answer == f"Error: No such option: --with-failures; {takers} have it"
-    assert said(capsys, "run", "p3.16xlarge", "resnet50", "--days", "3").endswith("--days; goodput has it")
+    assert said(capsys, "run", "p3.16xlarge", "resnet50", "--days", "3").endswith("--days; here, use --hours N")
     assert "--spot; run, compare, goodput have --market spot" in said(capsys, "recommend", "resnet50", "--spot")
+
+
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in HERE.items() for word in words])
+def test_an_option_of_another_command_is_answered_with_what_this_one_has(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``spot --nodes 4``: spot machines are --workers."""
+    assert word not in OPTIONS[name] and (word == "--hardware" or any(word in options for options in OPTIONS.values()))
+    names = ("resnet50", "p3.2xlarge") if name in ("compare", "recommend") else ("p3.2xlarge", "resnet50")
+    answer = said(capsys, name, *names, word, "1")
+    assert answer.endswith(f"{word}; here, use {HERE[name][word]}")
+    assert set(re.findall(r"--[\w-]+", HERE[name][word])) <= OPTIONS[name]
+
+
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name in ("plan", "sweep") for word in HERE[name]])
+def test_the_answer_can_be_typed(name: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    values = {"--shard": "optimizer", "--schedule": "1f1b", "--global-batch": "16", "--gpus": "8", "--sequence": "1024"}
+    value = values.get(word, "1")
+    typed = HERE[name][word].replace("NAME", value).replace("=N", f"={value}").split()
+    rest = ["--vary", "batch=1", "-o", str(tmp_path / "table.csv")] if name == "sweep" and "--vary" not in typed else []
+    rest = rest or (["-o", str(tmp_path / "table.csv")] if name == "sweep" else ["--simulate", "1", "--global-batch", "8"])
+    assert main([name, "hgx-h100", "llama-3.2-1b", *typed, *rest]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

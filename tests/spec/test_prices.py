@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli import app, main
 from sim.documents import document
 from sim.spec import price_refresh
 from sim.spec.days import STALE_DAYS, first_day
@@ -130,3 +131,20 @@ def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
     assert load_hardware("p4d.24xlarge", ["node.gpu.memory=90 GiB"]).spec.groups[0].price is not None
     said = document(Scenario("p4d.24xlarge", "vgg16", ("node.gpu=H100",)))["assumptions"]
     assert "no price for p4d.24xlarge as described, so no cost (--set price.on_demand='10 USD/h')" in said
+
+
+def test_prices_of_days_to_come_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the dates of p3.8xlarge, 2026-07-20 and on the spot market 2022."""
+    for day, mark in (("2020-01-01", "in the future: on demand, spot"), ("2023-01-01", "old: spot; in the future: on demand")):
+        assert main(["prices", "p3.8xlarge", "--today", day, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["prices"][0]["mark"] == mark
+        assert main(["prices", "p3.8xlarge", "--today", day]) == 0
+        assert capsys.readouterr().err.endswith(", 1 with a price dated in the future\n")
+    assert main(["prices", "p3.8xlarge", "--today", "foo"]) == 2
+    assert capsys.readouterr().err.startswith("--today foo is not a date; write YYYY-MM-DD")
+
+
+def test_a_checkout_has_no_date_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for day, says in (("2999-01-01", "--date 2999-01-01: is in the future"), ("foo", "--date foo is not a date")):
+        assert main(["prices", "--refresh", str(tmp_path), "--date", day]) == 2
+        assert capsys.readouterr().err.startswith(says)

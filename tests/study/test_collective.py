@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sim.cli import main
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table, sizes_of
 from sim.training.collectives.price.plan import Tuning
@@ -76,3 +77,22 @@ def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
 def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         collective_table(hardware, op, [2**20], **options)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("collective hgx-h100 --algo foo", "--algo: 'foo' is not known to NCCL 2.30; write any of Tree, Ring, "),
+        ("collective hgx-h100 --nccl 2.4 --algo foo", "--algo: 'foo' is not known to NCCL 2.4; write any of Ring, Tree"),
+        ("collective hgx-h100 --proto foo", "--proto: 'foo' is not known to NCCL 2.30; write any of LL, LL128, Simple"),
+        ("collective hgx-h100 --algo pat", "--algo pat allows no way to run all_reduce: "),
+        ("collective hgx-h100 --group tp --tp 8 --algo foo", "--algo: 'foo' is not known"),
+        ("run hgx-h100 resnet50 --fast --set training.stack.nccl_algo=foo", "training.stack.nccl_algo: 'foo' is not known to NCCL 2.10; "),
+        ("run hgx-h100 llama-3.2-1b --tp 8 --set training.stack.nccl_proto=foo", "training.stack.nccl_proto: 'foo' is not known to NCCL"),
+        ("plan hgx-h100 llama-3.2-1b --set training.stack.nccl_algo=foo", "training.stack.nccl_algo: 'foo' is not known to NCCL"),
+    ],
+)
+def test_errors_about_algorithms_name_the_option_or_the_field(capsys: pytest.CaptureFixture[str], command: str, says: str) -> None:
+    """Nobody set an environment variable."""
+    assert main(command.split()) == 2
+    assert capsys.readouterr().err.startswith(says)

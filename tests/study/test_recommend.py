@@ -399,7 +399,9 @@ def test_the_first_epoch_in_a_verdict_is_the_one_under_the_power_cap(capsys: pyt
         run = _printed([*command, *cap], capsys)
         sentences.append(first_epoch_sentence(run["first_epoch"]["epoch_time_s"], run["epoch_time_s"]))
         assert sentences[-1] and run["verdict"].endswith(sentences[-1])
+        assert run["verdict"].startswith("Without the power limit: ") == bool(cap)  # its shares are of the step without the limit
     assert sentences[0] != sentences[1]
+    assert not _printed([*command, "--power-cap", "900 W"], capsys)["verdict"].startswith("Without")  # which limits nothing
 
 
 def test_steps_in_python_are_those_under_a_power_cap() -> None:

@@ -259,6 +259,6 @@ def test_a_power_cap_may_vary() -> None:
     one = stallsim.sweep("p3.8xlarge", "resnet50", {"batch": [64]}, power_cap="200 W")
     assert one["step_time_s"][0] == table["step_time_s"][0] > table["step_time_s"][1]
     low = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["20 W"]}, batch=64)["problem"]
-    assert low[0].startswith("--vary power_cap=20 W: no measurements cover limits so far below")
+    assert low[0].startswith("vary['power_cap']=20 W: no measurements cover limits so far below")
     laid = stallsim.sweep("hgx-h100", "llama-3.2-1b", {"power_cap": ["400 W", "3000 W"]}, parallel={"shard": "parameters"})
     assert laid["step_time_s"][0] > laid["step_time_s"][1] and laid["energy_per_token_j"][0] < laid["energy_per_token_j"][1]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import sim.simulate
+import stallsim
 from sim.analysis.whole_job import START_UP
 from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
@@ -108,3 +109,30 @@ def test_tokens_are_epochs_of_the_data_set() -> None:
         plan_of(1.0, None, tokens="3B")
     with pytest.raises(SpecError, match="has no token sequences"):
         in_epochs(plan, 8, load_workload("vgg16").spec)
+
+
+@pytest.mark.parametrize(
+    ("layout", "bytes_of_parameter", "writing_nodes"),
+    [
+        ({"tp": 8}, 12, 1),  # four replicas, of which one node writes the whole model
+        ({"tp": 8, "shard": "optimizer"}, 12, 4),
+        ({"pp": 4}, 12, 4),
+        ({"shard": "parameters", "replicate": 2}, 12, 2),
+        ({"tp": 8, "stack": "megatron-core"}, 14, 1),  # weights of 2 bytes, and fp32 master weights
+    ],
+)
+def test_a_whole_job_saves_what_goodput_saves(layout: dict[str, Any], bytes_of_parameter: int, writing_nodes: int) -> None:
+    """Oracle: bytes per parameter and writers counted by hand; the disks of hgx-h100 together write 24 GB/s on each node."""
+    parallel = {name: value for name, value in layout.items() if name != "stack"}
+    run = stallsim.run("hgx-h100", "llama-3.1-8b", nodes=4, parallel=parallel, stack=layout.get("stack"), epochs=1e-4)
+    nbytes = bytes_of_parameter * run.run.workload.model.parameters
+    assert checkpoint_bytes(run.run.workload) == nbytes
+    assert run.document["whole_job"]["parts_s"]["checkpoints"] == pytest.approx(nbytes / writing_nodes / 24e9)
+    weeks = stallsim.goodput("hgx-h100", "llama-3.1-8b", days=1, nodes=4, parallel=parallel, stack=layout.get("stack"), trials=2)
+    assert weeks.attrs["checkpoint"]["bytes"] == nbytes
+
+
+def test_spot_saves_the_types_of_the_run_too() -> None:
+    """Oracle: weights of 2 bytes and Adam's two moments of 4, not 12 bytes per parameter."""
+    workload = load_workload("bert-large-seq384", ["training.precision=bf16"]).spec
+    assert checkpoint_bytes(workload) == 10 * workload.model.parameters

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sim.spec.catalogue import catalogue
 from sim.spec.foreign.hf_defaults import DEFAULTS
-from sim.spec.foreign.hf_families import FAMILIES, NAMES, NEEDED, Shape, shape_of
+from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, Shape, shape_of
 from sim.spec.foreign.hf_keys import Config, listed
 from sim.spec.yaml import SpecError
 
@@ -28,6 +28,8 @@ class DecoderDescription:
 
     shape: Shape
     notes: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Keys of the file by the field of a Transformer that each one sets."""
 
 
 def decoder_of(config: Mapping[str, Any], place: str) -> DecoderDescription:
@@ -68,7 +70,9 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
     towers = [f"only text_config is modeled: the model's {' and '.join(other_configs)}, and image or audio tokens, are left out"]
     unread_note = [f"ignored: {listed(unread)}"] if unread else []
-    return DecoderDescription(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
+    return DecoderDescription(
+        shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note), config.keys_of(MEANT)
+    )
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:

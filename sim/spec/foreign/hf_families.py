@@ -37,6 +37,23 @@ _ACTIVATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("relu2", "relu_squared", "squared_relu"), "relu2"),
 }
 _GATES: Final = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
+MEANT: Final[Mapping[str, tuple[str, ...]]] = {
+    **NAMES,
+    "kv_heads": (*NAMES["kv_heads"], "num_kv_heads"),
+    "ffn": (*NAMES["ffn"], "ffn_hidden_size", "intermediate_size_mlp"),
+    "experts": _EXPERTS,
+    "experts_per_token": ("num_experts_per_tok", "experts_per_token"),
+    "expert_ffn": ("moe_intermediate_size", "intermediate_size"),
+    "shared_experts": ("n_shared_experts",),
+    "shared_expert_ffn": ("shared_expert_intermediate_size",),
+    "first_dense_layers": ("first_k_dense_replace", "mlp_only_layers"),
+    "moe_every": ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"),
+    "window": ("sliding_window", "attention_chunk_size"),
+    "q_rank": ("q_lora_rank",), "kv_rank": ("kv_lora_rank",), "nope_dim": ("qk_nope_head_dim",), "rope_dim": ("qk_rope_head_dim",),
+    "value_dim": ("v_head_dim",), "rope_base": ("rope_theta", "rotary_emb_base"),
+    "rope_share": ("partial_rotary_factor", "rotary_pct"),
+}  # fmt: skip
+"""Keys in configurations that a field of a Transformer may come from, for messages."""
 
 
 Reader = Callable[[Config, Shape], Shape]

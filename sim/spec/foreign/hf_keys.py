@@ -69,6 +69,10 @@ class Config:
             raise SpecError(f"{self.place}: {self.within}{f' or {self.within}'.join(names)} is missing; write it")
         return value
 
+    def keys_of(self, meant: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+        """Return for each field in *meant* the first of its keys that the file has, or would have."""
+        return {field: self.within + next((key for key in keys if key in self.said), keys[0]) for field, keys in meant.items()}
+
     def strange(self) -> dict[str, Any]:
         """Return the keys that were not read and that change the structure of layers."""
         dense = self._dense()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from sim.spec.foreign.launch_megatron_model import LATENT, SIZES, model_shape
+from sim.spec.foreign.launch_megatron_model import LATENT, OPTIONS, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import FP8_RECIPES, unread
@@ -54,8 +54,9 @@ def megatron(text: str, place: str) -> LaunchSettings:
         if option not in options.values:
             raise SpecError(f"{place}: --{option} is missing; the arguments of Megatron-LM are incomplete")
     told = LaunchSettings(
-        shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"), global_batch=options.number("global-batch-size")
-    )
+        shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"),
+        global_batch=options.number("global-batch-size"), keys=OPTIONS,
+    )  # fmt: skip
     told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
     if "sequence-parallel" not in options.values and "tensor" in told.parallel:
         told.parallel["sequence"] = False

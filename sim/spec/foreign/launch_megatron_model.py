@@ -36,6 +36,13 @@ LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "v-head-dim": ("value_dim", 128),
 }
 """Our names of the sizes of latent attention and Megatron-LM's defaults, by option."""
+OPTIONS: Final[Mapping[str, str]] = {
+    **{name: f"--{option}" for option, name in SIZES.items()},
+    **{name: f"--{option}" for option, (name, _) in LATENT.items()},
+    **{"kv_heads": "--num-query-groups", "vocab": "--padded-vocab-size", "window": "--window-size", "rope_base": "--rotary-base"},
+    **{"first_dense_layers": "--moe-layer-freq", "moe_every": "--moe-layer-freq"},
+}
+"""Options by our names, for messages."""
 
 
 def model_shape(given: Arguments) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ class LaunchSettings:
     """Total number over all nodes."""
     notes: list[str] = field(default_factory=list)
     """Notes on settings that the description cannot represent, written as comments into it."""
+    keys: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What the file calls the fields of ``shape``: ``hidden_size`` or ``--hidden-size`` for ``hidden``."""
 
     @property
     def describes_only_a_model(self) -> bool:
@@ -42,7 +45,15 @@ class LaunchSettings:
             other.global_batch or self.global_batch,
             other.gpus or self.gpus,
             self.notes + other.notes,
+            {**self.keys, **other.keys},
         )
+
+    def in_words_of_file(self, sentence: str) -> str:
+        """Return *sentence*, which is about fields of ``shape``, with the names of the file."""
+        names = "|".join(sorted(self.keys, key=len, reverse=True))
+        after = "|".join(f"(?<={word} )" for word in ("write", "need", "needs", "above", "of", "add", "or"))
+        pattern = rf"(?:^|{after})(?:{names})\b|\b(?:{names})(?=:| \()"  # elsewhere "layers" or "heads" is the thing, not the field
+        return re.sub(pattern, lambda match: self.keys[match[0]], sentence) if names else sentence
 
 
 def block_of(config: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:

@@ -151,8 +151,8 @@ def _shape(told: LaunchSettings, origin: str) -> Transformer:
         return Transformer.model_validate(told.shape)
     except ValueError as error:
         errors = error.errors() if hasattr(error, "errors") else []
-        sentences = [": ".join([*map(str, each["loc"]), str(each["msg"]).removeprefix("Value error, ")]) for each in errors] or [str(error)]
-        raise SpecError([f"{origin}: {sentence}" for sentence in sentences]) from None
+        sentences = [": ".join([*map(str, each["loc"][-1:]), str(each["msg"]).removeprefix("Value error, ")]) for each in errors]
+        raise SpecError([f"{origin}: {told.in_words_of_file(sentence)}" for sentence in sentences or [str(error)]]) from None
 
 
 def _whole_steps(told: LaunchSettings, origin: str) -> None:
@@ -258,7 +258,7 @@ def _configuration(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if "zero_optimization" in config or "train_micro_batch_size_per_gpu" in config or "train_batch_size" in config:
         return deepspeed(config, place)
     decoder = decoder_of(config, place)
-    return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes))
+    return LaunchSettings(shape=decoder.shape, notes=list(decoder.notes), keys=decoder.keys)
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:

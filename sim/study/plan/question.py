@@ -23,6 +23,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
+from sim.study.nccl_names import nccl_variables_named
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective
@@ -128,7 +129,7 @@ def plan(
     """
     layout_plan = prepare_plan(question)
     limits = question.limits
-    with Journal(journal) as steps:
+    with Journal(journal) as steps, nccl_variables_named():
         kept = StepCache(steps) if journal is not None else None
         tally = search(layout_plan.layouts, limits, progress, refiner(LocalRefiner(limits.objective, limits.memory, kept), crew))
     layout_plan = replace(layout_plan, tally=tally)

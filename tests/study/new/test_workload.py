@@ -230,7 +230,11 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
             json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
             "or, with transformers installed, trace it: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
         ),
-        ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is not a multiple of kv_heads \(5\)"),
+        (
+            "b.json",
+            json.dumps({**llama, "num_key_value_heads": 5}),
+            r"num_attention_heads \(32\) is not a multiple of num_key_value_heads \(5\)",
+        ),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
         ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is not a whole number"),
         ("e.json", "{", "JSON is truncated or invalid"),
@@ -595,3 +599,48 @@ def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -
         "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
         "optimizer Muon is not modeled: the workload uses adam",
     )
+
+
+MIXTRAL = usual(2, 64, 4, 128, 100, 32, model_type="mixtral", num_key_value_heads=4, num_local_experts=4, num_experts_per_tok=2)
+WRONG_SIZES = {
+    "heads": (usual(2, 65, 4, 128, 100, 32, model_type="llama"), "hidden_size (65) is not a multiple of num_attention_heads (4); write h"),
+    "correction": (usual(2, 65, 4, 128, 100, 32, model_type="llama"), "write head_dim, or hidden_size: 68"),
+    "zero": (usual(2, 64, 4, 128, 100, 32, model_type="llama", hidden_size=0), "hidden_size: 0 is too small"),
+    "key heads": (
+        usual(2, 64, 4, 128, 100, 32, model_type="llama", num_key_value_heads=3),
+        "num_attention_heads (4) is not a multiple of num_key_value_heads (3); write num_key_value_heads: 4",
+    ),
+    "experts": (MIXTRAL | {"num_experts_per_tok": 5}, "num_experts_per_tok (5) is above num_local_experts (4); write 4 or less"),
+    "another family": (
+        {"model_type": "gpt2", "n_embd": 65, "n_head": 4, "n_layer": 2, "vocab_size": 100, "n_positions": 32},
+        "n_embd (65) is not a multiple of n_head (4)",
+    ),
+    "a block": (
+        {"model_type": "llava", "text_config": usual(2, 64, 4, 128, 0, 32, model_type="llama")},
+        "text_config.vocab_size: 0 is too small; write a whole number, 1 or more",
+    ),
+    "latent": (
+        usual(2, 64, 4, 128, 100, 32, model_type="deepseek_v3", moe_intermediate_size=32, num_experts_per_tok=1, n_routed_experts=2)
+        | LATENT | {"kv_lora_rank": -1},
+        "config.json: kv_lora_rank: -1 is too small",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_SIZES)
+def test_a_message_about_a_size_names_the_key_of_the_file(case: str, tmp_path: Path) -> None:
+    config, says = WRONG_SIZES[case]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SpecError) as raised:
+        new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
+    assert says in str(raised.value)
+    ours = set(Transformer.model_fields) - set(config) - set(config.get("text_config", {})) - {"head_dim"}
+    assert not ours & set(re.findall(r"\w+", str(raised.value).partition("config.json: ")[2]))
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_message_about_a_size_names_the_option_of_a_script(tmp_path: Path) -> None:
+    sizes = "--num-layers 2 --hidden-size 65 --num-attention-heads 4 --padded-vocab-size 100 --max-position-embeddings 32 --seq-length 32"
+    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {sizes}\n")
+    with pytest.raises(SpecError, match=r"--hidden-size \(65\) is not a multiple of --num-attention-heads \(4\); write --kv-channels, or"):
+        new_workload([str(tmp_path / "train.sh")], tmp_path / "mine.yaml")

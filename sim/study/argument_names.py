@@ -1,0 +1,78 @@
+"""How do errors name the arguments of Python functions? Problems name the options of commands, and are translated where a call ends.
+
+``--nodes 0: write 1 or more`` becomes ``nodes=0: write 1 or more``, and ``--set a.b='1 s'`` becomes ``overrides={'a.b': '1 s'}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import Final, ParamSpec, TypeVar
+
+from sim.spec.yaml import SpecError
+from sim.study.options import options_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_RENAMED: Final = MappingProxyType({"set": "overrides", "price": "prices", "jobs": "processes"})
+"""Arguments whose options have other names, in all functions."""
+_MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
+"""Arguments that are mappings; their options are written as KEY=VALUE."""
+_AXES: Final = ("tp", "pp", "cp", "ep", "replicate", "shard", "wrap", "schedule")
+"""Options that are keys of ``parallel``."""
+_COMMAND: Final = r"python -m (?:sim|calibration)\b[^';`]*"
+_OPTION: Final = re.compile(
+    rf"(?P<command>{_COMMAND})|(?<![\w-])--(?P<no>no-)?(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
+    r"(?: (?P<key>[\w.]+)=(?P<text>'[^']*'|[^\s:;,]+)| (?P<value>'[^']*'|\d[\d.,]*\d|\d))?"
+)
+_SUBJECT: Final = re.compile(r"^--(?P<name>[a-z][a-z0-9-]*[a-z0-9]) (?P<value>(?!or |and )(?:(?! --)[^:])+): ")
+
+
+def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
+    """Return *problem* with arguments instead of options; *renamed*: arguments by the option without dashes, if the names differ."""
+
+    def argument(option: str) -> str:
+        name = renamed.get(option, option.replace("-", "_"))
+        return f"parallel[{name!r}]" if name in _AXES else name
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["command"]:
+            return match[0]
+        name, key, value = argument(match["name"]), match["key"], match["text"] or match["value"]
+        if match["no"]:
+            return f"{argument(match['name'])}=False" + match[0].removeprefix(f"--no-{match['name']}")
+        if key and name in _MAPPINGS:
+            return f"{name}={{{key!r}: {value if value[0] in chr(39) or value.isdigit() else repr(value)}}}"
+        return f"{name}={value}" if value else name + match[0].removeprefix(f"--{match['name']}")
+
+    def subject(match: re.Match[str]) -> str:
+        name, (key, equals, value) = argument(match["name"]), match["value"].partition("=")
+        return f"{name}[{key!r}]{equals}{value}: " if name in _MAPPINGS else f"{name}={match['value']}: "
+
+    return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))
+
+
+def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator: each SpecError of the function names arguments. The options of *groups* may have other flags than names."""
+    renamed = dict(_RENAMED)
+    for group in groups:
+        for name, each in options_of(group).items():
+            renamed |= {flag.removeprefix("--").removeprefix("no-"): name for flag in each.option.flag.split("/") if flag}
+
+    def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def called(*args: P.args, **given: P.kwargs) -> T:
+            try:
+                return function(*args, **given)
+            except SpecError as error:
+                problems = [arguments_in(problem, renamed) for problem in error.problems]
+                if problems == error.problems:
+                    raise
+                raise SpecError(problems) from error.__cause__
+
+        return called
+
+    return decorated
