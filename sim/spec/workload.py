@@ -366,6 +366,14 @@ class Training(Spec):
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
 
     @property
+    def has_layout(self) -> bool:
+        """Whether ranks run a layout rather than DDP: the model is divided or sharded, or the stack is a framework for layouts.
+
+        Such a framework keeps its own data types for weights, gradients and states in data parallelism as well (``stack.mesh``).
+        """
+        return not self.parallel.is_trivial or self.stack.mesh is not None
+
+    @property
     def effective_recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)

@@ -56,7 +56,7 @@ def _replicas(training: Training, gpus: int) -> int:
 def _most(workload: Workload, gpus: Sequence[Gpu], ranks: int) -> int:
     """Return the maximum samples of a pass: the workload's batch, or what fits every one of *gpus* if each holds the whole model."""
     batch = workload.training.batch
-    return batch if not workload.training.parallel.is_trivial else min(batch, largest_fitting_batch(gpus, workload, ranks))
+    return batch if workload.training.has_layout else min(batch, largest_fitting_batch(gpus, workload, ranks))
 
 
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:

@@ -14,6 +14,7 @@ import pytest
 
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
+from sim.analysis.saved_state import saved_state
 from sim.check import check_workload
 from sim.cli import main
 from sim.commands.options import LAYOUT
@@ -27,7 +28,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import _too_many, layout_answer
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Infeasible, Scenario, answer
+from sim.study.scenario import Infeasible, Scenario, answer, has_layout
 from tests.training.layouts.toys import blocks, free, split_block, workload
 
 LAYOUT_NAMES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
@@ -271,6 +272,25 @@ def test_plain_data_parallelism_takes_what_simulate_says(ahead: bool, within: fl
         if abs(ours / theirs - 1) > within:
             wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("stack", "weights", "gradients", "states"),
+    [  # bytes per parameter, from each stack's mesh: Megatron-LM keeps FP32 gradients, master weights and moments; torchtitan FP32 weights
+        ("megatron-core", 2, 4, 12),
+        ("torchtitan-2.x", 4, 4, 8),
+    ],
+)
+def test_a_framework_for_layouts_keeps_its_data_types_in_data_parallelism(stack: str, weights: int, gradients: int, states: int) -> None:
+    plain = replace(scenario("gpt2-xl", stack=stack), batch=2)
+    assert has_layout(plain) and not has_layout(replace(plain, stack="torch-2.x-ddp"))
+    run = layout_answer(plain).run
+    parameters = run.workload.model.parameters
+    memory = run.memory[0]
+    held = (memory.weights, memory.gradients, memory.optimizer_state)
+    assert held == pytest.approx(tuple(parameters * width for width in (weights, gradients, states)))
+    saved = saved_state(run.workload, gpus=8, nodes=1)
+    assert saved.nbytes == pytest.approx(parameters * (weights + states))
 
 
 def _nodes(count: int):  # type: ignore[no-untyped-def]
