@@ -15,9 +15,11 @@ import pytest
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
 from sim.analysis.saved_state import saved_state
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_workload
 from sim.cli import main
 from sim.commands.options import LAYOUT
+from sim.documents import document
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, worker_node
 from sim.parallel.schedule import Action
@@ -473,3 +475,19 @@ def test_a_layout_that_torch_does_not_train_is_warned_of(schedule: str, more: di
     asked = scenario("llama-3.2-1b", pp=2, shard="parameters", schedule=schedule, micro_batches=4, **more)
     warned = any("torch's runtime loses gradients" in text for text in layout_answer(asked).warnings)
     assert warned is told
+
+
+@pytest.mark.parametrize("parallel", [{"shard": "parameters"}, {"cp": 2, "shard": "parameters"}, {"tp": 2}, None])
+@pytest.mark.parametrize(("padding", "samples"), [("packed", 4), ("unpadded", 1)])
+def test_documents_of_a_quarter_are_short_sequences(padding: str, samples: int, parallel: dict[str, object] | None) -> None:
+    """Documents of 1024 tokens, packed in sequences of 4096, take the time of four samples of 1024 each; unpadded, of one."""
+    lengths = "model.lengths={mean: 0.25, square: 0.0625, source: a test}"
+    given = scenario(LLAMA, **(parallel or {})) if parallel else scenario(LLAMA, stack=None)
+    given = replace(given, plan=JobPlan(None, tokens=10**9))
+    long = document(replace(given, sequence=4096, overrides=(lengths, f"model.padding={padding}")))
+    short = document(replace(given, sequence=1024, batch=samples))
+    for name in ("step_time_s", "tokens_per_s", "model_flops_utilization"):
+        assert long[name] == pytest.approx(short[name], rel=1e-6), name
+    assert long["energy"]["energy_per_token_j"] == pytest.approx(short["energy"]["energy_per_token_j"], rel=1e-6)
+    assert long["epoch_time_s"] == pytest.approx(short["epoch_time_s"], rel=1e-4)
+    assert long["whole_job"]["parts_s"]["first_epoch"] == pytest.approx(short["whole_job"]["parts_s"]["first_epoch"], rel=1e-4)
