@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sim.mesh import LayoutRun
 from sim.spec.pretraining import Pretraining, Regime
 from sim.spec.yaml import SpecError
+from sim.study.one_batch import without_micro_batches
 from sim.study.scenario import Scenario
 
 
@@ -59,7 +60,7 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
             f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,.0f} each; write "
             f"{ramps.least_tokens:g}, or {ramps.least_tokens + one:g} and more"
         )
-    own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
+    own_batch = replace(without_micro_batches(scenario), plan=None, global_batch=run.global_batch)
     own = PretrainingPart(left, run.global_batch, sequence, each, run.step_time)
     before = [_part(own_batch, regime, name, simulate) for name, regime in _named(ramps, run.global_batch)]
     after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(ramps.last)]

@@ -26,11 +26,6 @@ class LaunchSettings:
     notes: list[str] = field(default_factory=list)
     """Notes on settings that the description cannot represent, written as comments into it."""
 
-    @property
-    def describes_only_a_model(self) -> bool:
-        """Return whether a model is all that is specified, as by its configuration."""
-        return bool(self.shape or self.model) and self == LaunchSettings(self.shape, self.model, notes=self.notes)
-
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
         return LaunchSettings(

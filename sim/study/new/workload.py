@@ -74,7 +74,7 @@ def new_workload(
     for source in sources:
         place, more = _read(source)
         places.append(place)
-        if more.describes_only_a_model:
+        if more.shape or more.model:
             configurations.append(place)
         told = told.joined(more)
     if len(configurations) > 1:

@@ -642,3 +642,14 @@ def test_megatron_s_own_width_of_the_feed_forward_block(options: str, inner: int
     sized = f"{SIZES} --seq-length 128 --max-position-embeddings 128 {options}\n"
     shape = told(sized, tmp_path)[0].model.transformer
     assert shape is not None and shape.inner == inner
+
+
+def test_models_in_two_launch_files_are_not_mixed(tmp_path: Path) -> None:
+    """Before, experts of one file joined the sizes of the other."""
+    (tmp_path / "job.sh").write_text(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --num-experts 8\n")
+    (tmp_path / "titan.toml").write_text('[model]\nname = "llama3"\nflavor = "8B"\n')
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    for sources in (("job.sh", "config.json"), ("config.json", "titan.toml"), ("titan.toml", "job.sh")):
+        with pytest.raises(SpecError, match=r"2 model configurations; name one"):
+            new_workload([str(tmp_path / name) for name in sources], tmp_path / "mixed.yaml")
+    assert not (tmp_path / "mixed.yaml").exists()
