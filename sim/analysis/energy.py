@@ -198,7 +198,7 @@ def mean_power(
 
 
 def energy_figures(
-    kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
+    kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: float | None = None
 ) -> dict[str, Any] | None:
     """Return power, energy and carbon of a run as they appear in its document.
 

@@ -161,7 +161,7 @@ def _tokens(layer: Layer) -> float:
 
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
     """Return the seconds of attention's two products as separate kernels, including the masked half of the scores."""
-    groups = shape.heads * batch
+    groups = max(1, round(shape.heads * batch * shape.documents))
     scores = kernels_of.product_time(gpu, peak, shape.queries, shape.keys, shape.head_dim, groups)
     return scores + kernels_of.product_time(gpu, peak, shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups)
 
@@ -170,7 +170,7 @@ def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -
     """Return the bytes that separate kernels for softmax, mask and dropout of attention's scores move in one pass of a layer."""
     if layer.attention is None or not stack.score_passes:
         return 0.0
-    scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * batch
+    scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * layer.attention.documents * batch
     return 0.5 * stack.score_passes * scores * PRECISION_TRAITS[precision].activation
 
 

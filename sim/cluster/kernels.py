@@ -165,6 +165,7 @@ def attention_time(
 
     Raise ValueError if the GPU's kernels are not described for *peak*, or have no attention.
     """
+    batch *= shape.documents
     kernels, rate = kernels_of(gpu, peak), attention_rate(gpu, peak, kernel)
     if kernels is None or rate is None:
         raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")

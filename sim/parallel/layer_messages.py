@@ -93,7 +93,7 @@ def expert_messages(
 def context_messages(attention: Attention, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]) -> None:
     """Add the exchange of keys and values: around a ring that overlaps with attention, or gathered before it."""
     width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
-    local = attention.keys / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
+    local = attention.keys * attention.documents / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
     if parallel.context_exchange == "ring":
         forward.append(LayerMessage("context", "all_gather", local * parallel.context, overlaps=True))  # one ring step per rank
         backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, overlaps=True))

@@ -90,7 +90,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     job = run.jobs[number]
     workload = job.job.workload
     price = price_of_job(run, number, market)
-    sequence = workload.sequence
+    tokens = workload.tokens_per_sample
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -103,7 +103,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "precision": workload.training.precision,
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
-        **({} if sequence is None else {"tokens_per_s": job.throughput * sequence}),
+        **({} if tokens is None else {"tokens_per_s": job.throughput * tokens}),
         **({} if workload.model.transformer is None else {"model_flops_utilization": _utilization(run, number)}),
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,

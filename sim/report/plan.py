@@ -119,7 +119,7 @@ def plan_document(
 
 def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[str, Any]:
     run, candidate = outcome.run, outcome.placed_layout.candidate
-    tokens = None if plan.sequence is None else plan.sequence * run.global_batch
+    tokens = None if plan.tokens_per_sample is None else plan.tokens_per_sample * run.global_batch
     money = cost_of_step(outcome)
     steps = plan.steps
     slower = outcome.step_time / run.step_time
@@ -162,7 +162,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
     }
 
 
-def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
+def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: float | None) -> dict[str, float | None]:
     """Return the energy per step, sample, token and job, and the job's CO2; None if the power of the GPU is not specified."""
     if outcome.run.node.gpu.power is None:
         return dict.fromkeys(("energy_per_step_j", "energy_per_sample_j", "energy_per_token_j", "job_energy_kwh", "job_co2_kg"))
@@ -354,7 +354,7 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     if plan.layouts[0][0].workload.pretraining is not None:
         counted_alike = "; time and cost of --tokens assume that all steps are like this" if plan.tokens is not None else ""
         texts.append(
-            f"planned for the workload's own steps, global batch {plan.global_batch:,} of {plan.sequence or 0:,} tokens each"
+            f"planned for the workload's own steps, global batch {plan.global_batch:,} of {plan.tokens_per_sample or 0:,.0f} tokens each"
             f"{counted_alike}: 'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining separately"
         )
     others = {sentence for outcome in plan.tally.outcomes[1:] for sentence in not_validated(outcome.run)}

@@ -32,7 +32,7 @@ def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) 
                 "changes": list(part.changes),
                 "steps": part.steps,
                 "step_time_s": part.step_time,
-                "tokens_per_s": part.global_batch * part.sequence / part.step_time,
+                "tokens_per_s": part.global_batch * part.tokens_per_sample / part.step_time,
                 "time_s": part.time,
                 "cost_usd": None if price is None else price * part.time,
             }

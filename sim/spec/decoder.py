@@ -41,7 +41,7 @@ _DISPATCH_KERNELS: Final = (6, 2)
 token_dispatcher.py with fused permutation)."""
 
 
-def attended_pairs(sequence: int, window: int = 0) -> float:
+def attended_pairs(sequence: float, window: int = 0) -> float:
     """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes."""
     span = min(window, sequence) if window else sequence
     return span * sequence - span**2 / 2

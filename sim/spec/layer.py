@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
-from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, WorkQuantity
+from sim.spec.fields import Bytes, Count, Dtype, Factor, OperatorClass, Spec, Whole, WorkQuantity
 from sim.spec.measured import MeasuredTimes
 
 TensorShare = Literal["", "colwise", "rowwise", "vocabulary", "heads", "per_head", "sequence", "expert", "replicated"]
@@ -41,6 +41,8 @@ class Attention(Spec):
     """Whether each token attends only to itself and earlier tokens."""
     window: Whole = 0
     """Sliding window: number of tokens that each token can look back; 0: all."""
+    documents: Factor = 1.0
+    """Mean number of sequences of this length in a sample; each attends only to itself (packed documents)."""
     shares: Count = 1
     """Number of context ranks that split the queries of a longer sequence; each has a piece from both ends, so that all see the same number
     of keys."""

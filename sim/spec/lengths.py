@@ -5,6 +5,7 @@ from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
+from sim.spec.decoder import attended_pairs
 from sim.spec.fields import Fraction, Source, Spec
 from sim.spec.layer import Layer
 
@@ -39,9 +40,10 @@ def with_lengths(layers: tuple[Layer, ...], padding: Padding, mean: float, squar
     Unpadded samples contain only their tokens: work is proportional to the mean, work of attention to the square. Packed samples are full,
     and attention stays inside each document: documents of lengths l that fill a sequence have ``E[l^2] / E[l]`` of its square.
     """
+    if padding == "padded":
+        return layers
     tokens = mean if padding == "unpadded" else 1.0
-    pairs = square if padding == "unpadded" else square / mean
-    return tuple(_shorter(layer, tokens, pairs) for layer in layers) if padding != "padded" else layers
+    return tuple(_attending_inside(_shorter(layer, tokens), tokens, square / mean) for layer in layers)
 
 
 @lru_cache(maxsize=64)
@@ -50,14 +52,28 @@ def at_full_length(layers: tuple[Layer, ...], mean: float) -> tuple[Layer, ...]:
 
     The work of attention is scaled only by tokens, not restored to full length: memory does not depend on it.
     """
-    return tuple(_shorter(layer, 1.0 / mean, 1.0 / mean) for layer in layers)
+    return tuple(_shorter(layer, 1.0 / mean) for layer in layers)
 
 
-def _shorter(layer: Layer, tokens: float, pairs: float) -> Layer:
+def _shorter(layer: Layer, tokens: float) -> Layer:
+    """Return *layer* with *tokens* of its tokens; attention of each still reaches as far."""
     update = {name: getattr(layer, name) * tokens for name in _WITH_TOKENS}
     update |= {name: round(getattr(layer, name) * tokens) for name in _WHOLE}
-    if layer.op == "attention":
-        update |= {"forward": layer.forward * pairs, "backward": layer.backward * pairs}
     if layer.tokens:
         update["tokens"] = max(1, round(layer.tokens * tokens))
     return layer.model_copy(update=update)
+
+
+def _attending_inside(layer: Layer, tokens: float, length: float) -> Layer:
+    """Return attention inside documents of a sample that has *tokens* of the full tokens; other layers do not change.
+
+    Documents are as long as the one of a token chosen at random: *length*, relative to the full length. A window excludes less in them.
+    """
+    shape = layer.attention
+    if shape is None:
+        return layer
+    pairs = attended_pairs(shape.keys * length, shape.window) / attended_pairs(shape.keys, shape.window) / length
+    keys = max(1, round(shape.keys * length))
+    window = shape.window if shape.window < keys else 0
+    inside = shape.model_copy(update={"queries": keys, "keys": keys, "window": window, "documents": tokens / length})
+    return layer.model_copy(update={"forward": layer.forward * pairs, "backward": layer.backward * pairs, "attention": inside})

@@ -360,6 +360,14 @@ class Training(Spec):
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
 
     @property
+    def has_layout(self) -> bool:
+        """Whether ranks run a layout rather than DDP: the model is divided or sharded, or the stack is a framework for layouts.
+
+        Such a framework keeps its own data types for weights, gradients and states in data parallelism as well (``stack.mesh``).
+        """
+        return not self.parallel.is_trivial or self.stack.mesh is not None
+
+    @property
     def effective_recipe(self) -> Fp8Recipe | None:
         """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
@@ -423,11 +431,19 @@ class Workload(Spec):
         """Return the tokens of a sample, from the model or else the data set; None for samples that are not text."""
         return self.model.sequence or self.dataset.sequence
 
+    @property
+    def tokens_per_sample(self) -> float | None:
+        """Return the mean number of tokens that a sample trains: those of ``sequence``, or without padding only its own."""
+        unpadded = self.model.lengths if self.model.padding == "unpadded" else None
+        lengths = self.dataset.lengths if self.training.stack.unpadded else unpadded
+        return self.sequence if self.sequence is None or lengths is None else self.sequence * lengths.mean
+
     @model_validator(mode="after")
     def _cut(self) -> Self:
         """Cut a stream of tokens into the model's samples."""
         if self.model.sequence is not None:
-            object.__setattr__(self, "dataset", self.dataset.of_sequence(self.model.sequence))
+            tokens = max(1, round(self.tokens_per_sample or 0))
+            object.__setattr__(self, "dataset", self.dataset.of_sequence(tokens))
         return self
 
     @model_validator(mode="after")

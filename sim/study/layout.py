@@ -23,6 +23,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.nccl_names import nccl_variables_named
 from sim.study.not_validated import not_validated
+from sim.study.one_batch import micro_batches_option
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
@@ -104,6 +105,13 @@ def with_micro_batches(workload: Workload, scenario: Scenario, gpus: int) -> Wor
         raise SpecError(
             f"--global-batch {scenario.global_batch}: is not divisible by {replicas} data-parallel ranks x "
             f"{pluralized(training.batch, 'sample')}; write {near}"
+        )
+    option, written = micro_batches_option(scenario), training.gradient_accumulation_steps
+    if option and written != steps:
+        raise SpecError(
+            f"--global-batch {scenario.global_batch} and {option}: {replicas} data-parallel ranks x "
+            f"{pluralized(training.batch, 'sample')} x {written} micro-batch{'es' * (written != 1)} are "
+            f"{replicas * training.batch * written}; leave one of the two out"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 

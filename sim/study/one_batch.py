@@ -17,12 +17,13 @@ from sim.spec.overrides import Option
 from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
 from sim.study.memory_fit import largest_fitting_batch
-from sim.study.scenario import Scenario, sorted_overrides, split_overrides
+from sim.study.scenario import Scenario, sorted_overrides
 
 GPUS: Final = 8
 """Number of GPUs of the usual global batch, each with the workload's own batch: as in most rented machines."""
 NEAR: Final = 0.05
 """Share by which a global batch may differ if it does not divide evenly."""
+_STEPS: Final = "gradient_accumulation_steps"
 
 
 def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
@@ -38,13 +39,23 @@ def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
 
 def own_batch_option(scenario: Scenario) -> str:
     """Return the option of *scenario* that sets the batch of each machine, so that all do not share one; empty if there is none."""
-    if scenario.batch is not None:
-        return f"--batch {scenario.batch}"
-    steps = "gradient_accumulation_steps"
-    laid = [Option(option, key, value).written for option, key, value in scenario.layout if key == steps]
-    _, written = split_overrides(scenario.overrides)
-    laid += [f"--set {text}" for text in written if text.partition("=")[0].strip() == f"training.{steps}"]
-    return next(iter(laid), "")
+    return f"--batch {scenario.batch}" if scenario.batch is not None else micro_batches_option(scenario)
+
+
+def micro_batches_option(scenario: Scenario) -> str:
+    """Return the option of *scenario* that sets the number of micro-batches; empty if there is none."""
+    laid = [Option(option, key, value).written for option, key, value in scenario.layout if key == _STEPS]
+    return next(iter([*laid, *(f"--set {text}" for text in scenario.overrides if _sets_micro_batches(text))]), "")
+
+
+def without_micro_batches(scenario: Scenario) -> Scenario:
+    """Return *scenario* without options for the number of micro-batches."""
+    laid = tuple(field for field in scenario.layout if field[1] != _STEPS)
+    return replace(scenario, layout=laid, overrides=tuple(text for text in scenario.overrides if not _sets_micro_batches(text)))
+
+
+def _sets_micro_batches(override: str) -> bool:
+    return override.partition("=")[0].strip() in (f"training.{_STEPS}", "training.parallel.micro_batches")
 
 
 def _replicas(training: Training, gpus: int) -> int:
@@ -56,7 +67,7 @@ def _replicas(training: Training, gpus: int) -> int:
 def _most(workload: Workload, gpus: Sequence[Gpu], ranks: int) -> int:
     """Return the maximum samples of a pass: the workload's batch, or what fits every one of *gpus* if each holds the whole model."""
     batch = workload.training.batch
-    return batch if not workload.training.parallel.is_trivial else min(batch, largest_fitting_batch(gpus, workload, ranks))
+    return batch if workload.training.has_layout else min(batch, largest_fitting_batch(gpus, workload, ranks))
 
 
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:
@@ -85,5 +96,5 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
             "another"
         )
     accumulated = f"training.gradient_accumulation_steps={steps}"
-    laid = tuple(field for field in scenario.layout if field[1] != "gradient_accumulation_steps")
+    laid = tuple(field for field in scenario.layout if field[1] != _STEPS)
     return replace(scenario, batch=each, layout=laid, overrides=(*scenario.overrides, accumulated))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sim.mesh import LayoutRun
 from sim.spec.pretraining import Pretraining, Regime
 from sim.spec.yaml import SpecError
+from sim.study.one_batch import without_micro_batches
 from sim.study.scenario import Scenario
 
 
@@ -23,13 +24,15 @@ class PretrainingPart:
     tokens: float
     global_batch: int
     sequence: int
+    tokens_per_sample: float
+    """The mean; without padding below ``sequence``."""
     step_time: float
     changes: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
         """Return the number of whole steps that hold the tokens."""
-        return math.ceil(round(self.tokens / (self.global_batch * self.sequence), 9))
+        return math.ceil(round(self.tokens / (self.global_batch * self.tokens_per_sample), 9))
 
     @property
     def time(self) -> float:
@@ -43,22 +46,22 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
     Return an empty tuple without ramps. Raise SpecError if *tokens* are too few for the parts, or if a part cannot run.
     """
     ramps = run.workload.pretraining
-    sequence = run.workload.model.sequence
-    if ramps is None or sequence is None:
+    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    if ramps is None or sequence is None or each is None:
         return ()
     left = round(tokens - ramps.least_tokens)
     if left < 0:
         raise SpecError(
             f"--tokens {tokens:g}: the parts of pretraining already need {ramps.least_tokens:g}; write at least that many, or shorter parts"
         )
-    one = run.global_batch * sequence
+    one = run.global_batch * each
     if 0 < left < one:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,} each; write "
+            f"--tokens {tokens:g}: the parts of pretraining leave {left:,.0f} for the workload's own steps of {one:,.0f} each; write "
             f"{ramps.least_tokens:g}, or {ramps.least_tokens + one:g} and more"
         )
-    own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
-    own = PretrainingPart(left, run.global_batch, sequence, run.step_time)
+    own_batch = replace(without_micro_batches(scenario), plan=None, global_batch=run.global_batch)
+    own = PretrainingPart(left, run.global_batch, sequence, each, run.step_time)
     before = [_part(own_batch, regime, name, simulate) for name, regime in _named(ramps, run.global_batch)]
     after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(ramps.last)]
     return (*before, *([own] if left else []), *after)
@@ -88,12 +91,12 @@ def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Sce
         run = simulate(changed)
     except SpecError as error:
         raise SpecError([f"pretraining.{name}: {problem}" for problem in error.problems]) from None
-    sequence = run.workload.model.sequence
-    assert sequence is not None
-    one = run.global_batch * sequence
+    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    assert sequence is not None and each is not None
+    one = run.global_batch * each
     if regime.tokens < one:
         raise SpecError(
-            f"pretraining.{name}: {regime.tokens:,.0f} tokens are less than one step of {one:,} ({run.global_batch} samples of "
-            f"{sequence:,}); write at least that many"
+            f"pretraining.{name}: {regime.tokens:,.0f} tokens are less than one step of {one:,.0f} ({run.global_batch} samples of "
+            f"{each:,.0f}); write at least that many"
         )
-    return PretrainingPart(regime.tokens, run.global_batch, sequence, run.step_time, regime.set)
+    return PretrainingPart(regime.tokens, run.global_batch, sequence, each, run.step_time, regime.set)

@@ -111,12 +111,12 @@ class Answer(NamedTuple):
 
 
 def has_layout(scenario: Scenario) -> bool:
-    """Return whether *scenario* uses more than plain data parallelism; False if it cannot be read."""
+    """Return whether *scenario* runs as a layout (`sim.spec.workload.Training.has_layout`); False if it cannot be read."""
     try:
         if jobs_file(scenario.workload) is not None:
             return False
         _, of_workload = sorted_overrides(scenario)
-        return not load_workload(scenario.workload, of_workload).spec.training.parallel.is_trivial
+        return load_workload(scenario.workload, of_workload).spec.training.has_layout
     except SpecError:  # reported, with all other problems, when it is read to be run
         return False
 

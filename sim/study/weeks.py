@@ -132,9 +132,9 @@ class Steps(NamedTuple):
         return samples / self.pace + sum(more * min(1.0, max(0.0, epochs - before)) for before, more in enumerate(self.cold))
 
     @property
-    def tokens(self) -> int | None:
-        """Return the tokens per sample, if the model specifies them."""
-        return self.workload.sequence
+    def tokens(self) -> float | None:
+        """Return the mean tokens per sample, if the model specifies them."""
+        return self.workload.tokens_per_sample
 
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
@@ -164,7 +164,14 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
 def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
     """Return the parts of pre-training in the *document* of a run; empty if it has none."""
     parts = (document.get("pretraining") or {"parts": ()})["parts"]
-    return [StepStretch(part["time_s"] / document["step_time_s"], part["tokens"] / part["sequence"], part["tokens"]) for part in parts]
+    return [
+        StepStretch(
+            part["time_s"] / document["step_time_s"],
+            part["tokens"] * part["global_batch"] / (part["tokens_per_s"] * part["step_time_s"]),
+            part["tokens"],
+        )
+        for part in parts
+    ]
 
 
 @dataclass(frozen=True)

@@ -83,14 +83,15 @@ def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
     """Return *plan* with its tokens as epochs of the data set. Raise SpecError if they are fewer than a step of *samples*."""
     if plan.tokens is None:
         return plan
-    sequence = workload.sequence
-    if sequence is None:
+    tokens = workload.tokens_per_sample
+    if tokens is None:
         raise SpecError(f"--tokens: {workload.model.name} has no token sequences; write --epochs, or use a model with a transformer")
-    if plan.tokens < samples * sequence:
+    if plan.tokens < samples * tokens:
         raise SpecError(
-            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write at least that many"
+            f"--tokens {plan.tokens:g}: one step takes {samples * tokens:,.0f} ({samples} samples of {tokens:,.0f}); write at least that "
+            "many"
         )
-    return plan._replace(epochs=plan.tokens // sequence / workload.dataset.samples)  # whole sequences
+    return plan._replace(epochs=plan.tokens // tokens / workload.dataset.samples)  # whole sequences
 
 
 def course(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:

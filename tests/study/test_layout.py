@@ -14,9 +14,12 @@ import pytest
 
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
+from sim.analysis.saved_state import saved_state
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_workload
 from sim.cli import main
 from sim.commands.options import LAYOUT
+from sim.documents import document
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, worker_node
 from sim.parallel.schedule import Action
@@ -27,7 +30,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import _too_many, layout_answer
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Infeasible, Scenario, answer
+from sim.study.scenario import Infeasible, Scenario, answer, has_layout
 from tests.training.layouts.toys import blocks, free, split_block, workload
 
 LAYOUT_NAMES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
@@ -273,6 +276,25 @@ def test_plain_data_parallelism_takes_what_simulate_says(ahead: bool, within: fl
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    ("stack", "weights", "gradients", "states"),
+    [  # bytes per parameter, from each stack's mesh: Megatron-LM keeps FP32 gradients, master weights and moments; torchtitan FP32 weights
+        ("megatron-core", 2, 4, 12),
+        ("torchtitan-2.x", 4, 4, 8),
+    ],
+)
+def test_a_framework_for_layouts_keeps_its_data_types_in_data_parallelism(stack: str, weights: int, gradients: int, states: int) -> None:
+    plain = replace(scenario("gpt2-xl", stack=stack), batch=2)
+    assert has_layout(plain) and not has_layout(replace(plain, stack="torch-2.x-ddp"))
+    run = layout_answer(plain).run
+    parameters = run.workload.model.parameters
+    memory = run.memory[0]
+    held = (memory.weights, memory.gradients, memory.optimizer_state)
+    assert held == pytest.approx(tuple(parameters * width for width in (weights, gradients, states)))
+    saved = saved_state(run.workload, gpus=8, nodes=1)
+    assert saved.nbytes == pytest.approx(parameters * (weights + states))
+
+
 def _nodes(count: int):  # type: ignore[no-untyped-def]
     from sim.cluster.build import with_nodes
 
@@ -453,3 +475,32 @@ def test_a_layout_that_torch_does_not_train_is_warned_of(schedule: str, more: di
     asked = scenario("llama-3.2-1b", pp=2, shard="parameters", schedule=schedule, micro_batches=4, **more)
     warned = any("torch's runtime loses gradients" in text for text in layout_answer(asked).warnings)
     assert warned is told
+
+
+@pytest.mark.parametrize("parallel", [{"shard": "parameters"}, {"cp": 2, "shard": "parameters"}, {"tp": 2}, None])
+@pytest.mark.parametrize(("padding", "samples"), [("packed", 4), ("unpadded", 1)])
+def test_documents_of_a_quarter_are_short_sequences(padding: str, samples: int, parallel: dict[str, object] | None) -> None:
+    """Documents of 1024 tokens, packed in sequences of 4096, take the time of four samples of 1024 each; unpadded, of one."""
+    lengths = "model.lengths={mean: 0.25, square: 0.0625, source: a test}"
+    given = scenario(LLAMA, **(parallel or {})) if parallel else scenario(LLAMA, stack=None)
+    given = replace(given, plan=JobPlan(None, tokens=10**9))
+    long = document(replace(given, sequence=4096, overrides=(lengths, f"model.padding={padding}")))
+    short = document(replace(given, sequence=1024, batch=samples))
+    for name in ("step_time_s", "tokens_per_s", "model_flops_utilization"):
+        assert long[name] == pytest.approx(short[name], rel=1e-6), name
+    assert long["energy"]["energy_per_token_j"] == pytest.approx(short["energy"]["energy_per_token_j"], rel=1e-6)
+    assert long["epoch_time_s"] == pytest.approx(short["epoch_time_s"], rel=1e-4)
+    assert long["whole_job"]["parts_s"]["first_epoch"] == pytest.approx(short["whole_job"]["parts_s"]["first_epoch"], rel=1e-4)
+
+
+def test_a_global_batch_contradicts_micro_batches_that_are_written() -> None:
+    """By hand: 8 ranks of 1 sample need 4 micro-batches for 32 samples."""
+    given = replace(scenario(LLAMA, shard="parameters"), global_batch=32)
+    asked = replace(given, layout=(*given.layout, ("--micro-batches", "gradient_accumulation_steps", 2)))
+    told = "--global-batch 32 and --micro-batches 2: 8 data-parallel ranks x 1 sample x 2 micro-batches are 16; leave one of the two out"
+    assert refused(asked) == told
+    assert "training.gradient_accumulation_steps=2: 8 data" in refused(
+        replace(given, overrides=("training.gradient_accumulation_steps=2",))
+    )
+    for agreeing in (given, replace(asked, global_batch=16)):
+        assert layout_answer(agreeing).run.global_batch == agreeing.global_batch

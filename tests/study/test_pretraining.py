@@ -60,13 +60,14 @@ def test_each_part_is_a_run_of_its_own(tmp_path: Path) -> None:
 
 
 def test_time_and_money_add_up() -> None:
-    parts = [PretrainingPart(1e9, 4, 1000, 2.0), PretrainingPart(3e9, 16, 1000, 7.0)]
+    parts = [PretrainingPart(1e9, 4, 1000, 1000, 2.0), PretrainingPart(3e9, 16, 1000, 1000, 7.0)]
     document = pretraining_document(parts, price=0.5)
     assert document is not None
     assert document["steps"] == 250_000 + 187_500
     assert document["time_s"] == 250_000 * 2.0 + 187_500 * 7.0
     assert document["cost_usd"] == 0.5 * document["time_s"] == sum(part["cost_usd"] for part in document["parts"])
-    assert PretrainingPart(1e9 + 1, 4, 1000, 2.0).steps == 250_001
+    assert PretrainingPart(1e9 + 1, 4, 1000, 1000, 2.0).steps == 250_001
+    assert PretrainingPart(1e9 + 1, 4, 1000, 250, 2.0).steps == 1_000_001
     assert pretraining_document([], 0.5) is None
 
 

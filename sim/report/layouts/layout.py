@@ -127,8 +127,8 @@ def _layout_values(run: LayoutRun) -> dict[str, Any]:
 
 def _tokens(run: LayoutRun) -> float | None:
     """Return the tokens of one step; None for models without sequences."""
-    sequence = getattr(run.workload.model, "sequence", None)
-    return None if sequence is None else float(sequence) * run.global_batch
+    tokens = None if run.workload.model.sequence is None else run.workload.tokens_per_sample
+    return None if tokens is None else float(tokens) * run.global_batch
 
 
 def _price(run: LayoutRun, market: Market) -> float | None:

@@ -91,10 +91,10 @@ def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
     class_name = _class(said)
     traced = f"; or, with transformers installed, trace it: {_trace_command(class_name, said)}" if class_name else ""
-    if class_name and not class_name.endswith(_DECODERS):
+    if _attends_to_an_encoder(said) or (class_name and not class_name.endswith(_DECODERS)):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalog has {', '.join(ready[:_NAMED])}" if ready else ""
-        return f", and {class_name} is not a decoder{alone}{traced}"
+        return f", and {class_name or 'its architecture'} is not a decoder{alone}{traced}"
     similar = _similar_families(kind, said)
     similar_hint = (
         f"; if its layers are like those of {' or '.join(similar)}, set model_type to that in a copy of the file"
@@ -124,6 +124,11 @@ def _class(said: Mapping[str, Any]) -> str:
     return first if isinstance(first, str) and first.isidentifier() else ""
 
 
+def _attends_to_an_encoder(said: Mapping[str, Any]) -> bool:
+    """Return whether the layers of a model with the keys *said* read the output of an encoder as well."""
+    return bool(said.get("is_encoder_decoder")) or not {"encoder_layers", "decoder_layers", "cross_attention_layers"}.isdisjoint(said)
+
+
 def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
     """Return the command that traces the class *class_name* with the sizes *said*."""
     side = said.get("image_size")
@@ -132,6 +137,9 @@ def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
     else:
         positions = said.get("max_position_embeddings")
         shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
+    if _attends_to_an_encoder(said):
+        frames = f"input_features={said.get('num_mel_bins')}x{2 * said.get('max_source_positions', 1500)}"
+        shape = f"{frames if 'num_mel_bins' in said else shape} --input decoder_input_ids={said.get('max_target_positions', 512)}:int64"
     sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
     arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
     return f"python -m sim extract transformers:{class_name} --input {shape}{arguments}"

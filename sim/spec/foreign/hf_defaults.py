@@ -203,7 +203,31 @@ _CLASSES: Final[Mapping[str, Sizes]] = {
         num_experts_per_tok=4,
         num_experts=60,
     ),
+    "qwen2_vl_text": _sizes(80, 8192, 64, 29568, 152064, 32768, num_key_value_heads=8, sliding_window=4096),
+    "ernie4_5_moe": _sizes(
+        28,
+        2560,
+        20,
+        12288,
+        103424,
+        131072,
+        num_key_value_heads=4,
+        moe_intermediate_size=1536,
+        moe_k=6,
+        moe_num_experts=64,
+        moe_num_shared_experts=2,
+        moe_layer_start_index=1,
+    ),
+    "hunyuan_v1_moe": _sizes(32, 4096, 32, 11008, 290943, 2048, moe_topk=1),
+    "dbrx": _sizes(24, 2048, 16, None, 32000, 2048),
+    "gptj": _sizes(28, 4096, 16, None, 50400, 2048, rotary_dim=64),
+    "gpt_bigcode": _sizes(12, 768, 12, None, 50257, 1024),
     "starcoder2": _sizes(30, 3072, 24, 12288, 49152, 4096, num_key_value_heads=2),
 }
 
-DEFAULTS: Final[Mapping[str, Sizes]] = {**_CLASSES, "kimi_k2": _CLASSES["deepseek_v3"], "qwen2_5_vl": _CLASSES["qwen2_5_vl_text"]}
+DEFAULTS: Final[Mapping[str, Sizes]] = {
+    **_CLASSES,
+    "kimi_k2": _CLASSES["deepseek_v3"],
+    "qwen2_5_vl": _CLASSES["qwen2_5_vl_text"],
+    "qwen2_vl": _CLASSES["qwen2_vl_text"],
+}

@@ -313,6 +313,67 @@ def _stablelm(config: Config, shape: Shape) -> Shape:
     return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
 
 
+def _ernie_experts(config: Config, shape: Shape) -> Shape:
+    config.read.add("moe_capacity")  # so large that no token is dropped
+    layers, interval = shape["layers"], config.size("moe_layer_interval", default=1) or 1
+    start, end = config.size("moe_layer_start_index", default=1) or 0, config.size("moe_layer_end_index", default=-1)
+    if end not in (-1, layers - 1):
+        raise SpecError(
+            f"{config.place}: {config.within}moe_layer_end_index: the layers after layer {end} have no experts; only the first layers may "
+            "be without experts"
+        )
+    return _ernie(config, shape) | {
+        "experts": config.due("moe_num_experts", *_EXPERTS),
+        "experts_per_token": config.due("moe_k", "num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        "shared_experts": config.size("moe_num_shared_experts", default=2),
+        "first_dense_layers": start,
+        "moe_every": interval,
+    }
+
+
+def _hunyuan_experts(config: Config, shape: Shape) -> Shape:
+    config.read |= {"attention_head_dim", "moe_layer_num_skipped", "num_shared_expert"}
+    inner = _single(config, "moe_intermediate_size", shape["ffn"])
+    experts = {"experts": _single(config, "num_experts", None), "experts_per_token": _single(config, "moe_topk", 1), "expert_ffn": inner}
+    shared = {"shared_experts": 1} if config.get("use_mixed_mlp_moe") else {}
+    return _without_ffn(_qwen3(config, shape), experts | shared)
+
+
+def _single(config: Config, name: str, default: int | None) -> int:
+    """Return the number that *name* gives for every layer, as one number or as a list. Raise SpecError if layers differ."""
+    value = config.get(name, default=default)
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or any(type(number) is not int or number != numbers[0] for number in numbers):
+        raise SpecError(f"{config.place}: {config.within}{name}: write one whole number, the same for all layers")
+    return int(numbers[0])
+
+
+def _dbrx(config: Config, shape: Shape) -> Shape:
+    blocks = {name: config.get(name, default={}) for name in ("attn_config", "ffn_config")}
+    for name, block in blocks.items():
+        if not isinstance(block, Mapping):
+            raise SpecError(f"{config.place}: {config.within}{name} is a single value; expected a block of keys")
+    attention, experts = (Config(block, config.place, _DBRX, f"{config.within}{name}.") for name, block in blocks.items())
+    shape = shape | {"kv_heads": attention.size("kv_n_heads"), "norm_bias": False, "rope_base": attention.get("rope_theta")}
+    fields = {"experts": "moe_num_experts", "experts_per_token": "moe_top_k", "expert_ffn": "ffn_hidden_size"}
+    return _without_ffn(shape, {field: experts.due(name) for field, name in fields.items()})
+
+
+_DBRX: Final = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
+"""Defaults of the nested classes of configuration_dbrx.py."""
+
+
+def _gpt_bigcode(config: Config, shape: Shape) -> Shape:
+    return _gpt2(config, shape) | {"kv_heads": 1 if config.get("multi_query", default=True) else shape["heads"]}
+
+
+def _gptj(config: Config, shape: Shape) -> Shape:
+    width = config.size("rotary_dim", default=64)
+    shares = {"rope_share": width * shape["heads"] / shape["hidden"]} if width else {}
+    return shape | {"parallel": True, "norms_per_layer": 1, "bias": "ffn", "head_bias": True} | shares
+
+
 def _unchanged(config: Config, shape: Shape) -> Shape:
     return shape
 
@@ -385,6 +446,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2_5_vl_text": Family(_qwen2),
     "qwen3_vl_text": Family(_qwen3),
     "qwen3_vl_moe_text": Family(_qwen3_moe),
+    "qwen2_vl": Family(_qwen2),
+    "qwen2_vl_text": Family(_qwen2),
+    "ernie4_5_moe": Family(_ernie_experts, tied=True),
+    "hunyuan_v1_moe": Family(_hunyuan_experts),
+    "dbrx": Family(_dbrx, norm="layernorm"),
+    "gptj": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
+    "gpt_bigcode": Family(_gpt_bigcode, gated=False, norm="layernorm", activation="gelu_pytorch_tanh", tied=True, dropout=0.1),
     "starcoder2": Family(_starcoder2, gated=False, norm="layernorm", activation="gelu", tied=True),
 }
 """Families by ``model_type``."""

@@ -26,6 +26,9 @@ _FSDP: Final[Mapping[str, str]] = {
     "optim_grads": "gradients",
     "optim_grads_params": "parameters",
 }
+_STACK: Final = "megatron-core"
+_STATES: Final[Mapping[str, str]] = {"bf16": "bf16", "fp16": "bf16", "fp8": "int8"}
+"""Data types of optimizer states with as many bytes, by Megatron-LM's names."""
 _OPTIMIZERS: Final[Mapping[str, str]] = {"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "muon"}
 _MODULES: Final = re.compile(r"--recompute-modules[=\s]+((?:\w+[ \t]*)+)")
 NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
@@ -36,6 +39,9 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
+    "recompute-activations", "recompute-method", "recompute-num-layers", "overlap-grad-reduce", "overlap-param-gather",
+    "no-gradient-accumulation-fusion", "grad-reduce-in-bf16", "use-precision-aware-optimizer", "main-grads-dtype", "exp-avg-dtype",
+    "exp-avg-sq-dtype",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
     "fp8-format", "fp8-recipe",
 }  # fmt: skip
@@ -69,9 +75,9 @@ def megatron(text: str, place: str) -> LaunchSettings:
     layout = re.search(r"--pipeline-model-parallel-layout[ =]+[\"']?([^\s\"']+)", text)
     told.parallel |= _stages(options, told, None if layout is None else layout[1])
     _exchanges(options, told)
-    told.training = _training(options)
+    told.training = _training(options) | {"stack": _stack(options)}
     told.training |= _optimizer(options.values.get("optimizer", "adam"), told)
-    told.training |= _modules(text, options.values, told)
+    told.training |= _blocks(options, told) | _modules(text, options.values, told)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
         note_offloading(f"--{option}", option in options.values, told)
     told.notes += unread(text, options.values, _READ, told.sequence)
@@ -97,21 +103,53 @@ def _optimizer(name: str, told: LaunchSettings) -> dict[str, Any]:
     return {"optimizer": {"name": rule or "adam"}}
 
 
+def _stack(options: Arguments) -> str | dict[str, Any]:
+    """Return the stack; it is a block if overlap or data types differ from those of the stack, which are those of published scripts."""
+    said = options.values
+    mesh: dict[str, Any] = {}
+    if "overlap-grad-reduce" not in said:
+        mesh["overlap_gradients"] = False
+    if "use-distributed-optimizer" in said and "overlap-param-gather" not in said:
+        mesh["overlap_parameters"] = False
+    if "no-gradient-accumulation-fusion" in said:
+        mesh["fused_accumulation"] = False
+    if "grad-reduce-in-bf16" in said:
+        mesh |= {"gradients": "bf16", "reduction": "bf16"}
+    if "use-precision-aware-optimizer" in said:
+        mesh["casts_gradients"] = "never"
+        mesh |= {"gradients": "bf16"} if said.get("main-grads-dtype") == "bf16" else {}
+        states = {_STATES.get(said.get(option, "fp32"), "fp32") for option in ("exp-avg-dtype", "exp-avg-sq-dtype")}
+        mesh |= {"states": states.pop()} if len(states) == 1 and states != {"fp32"} else {}
+    return {"extends": _STACK, "mesh": mesh} if mesh else _STACK
+
+
+def _blocks(options: Arguments, told: LaunchSettings) -> dict[str, Any]:
+    """Return how many blocks of a stage are fully recomputed: with method block, so many in each of its chunks (transformer_block.py)."""
+    said, count = options.values, options.number("recompute-num-layers")
+    if said.get("recompute-granularity") != "full" or count is None:
+        return {}
+    if said.get("recompute-method") == "block":
+        return {"recompute_blocks": count * told.parallel.get("virtual_stages", 1)} if count else {"activation_checkpointing": "none"}
+    if count > 1:
+        told.notes.append(f"--recompute-num-layers {count}: modeled as 1, so each block keeps its input, not only every {count}th")
+    return {}
+
+
 def _modules(text: str, said: Mapping[str, str], told: LaunchSettings) -> dict[str, Any]:
     """Return which modules of a block are recomputed individually, if the options in *text* name any."""
     named = _MODULES.search(text.replace("\\\n", " "))
-    if named is None or said.get("recompute-granularity") != "selective":
+    if named is None or _granularity(said) != "selective":
         return {}
-    if not told.parallel:
-        told.notes.append(
-            "--recompute-modules is ignored: recomputing parts of blocks is modeled only in layouts, such as --shard optimizer"
-        )
-        return {"activation_checkpointing": "none"}
     words = named[1].split()
     modeled = get_args(RecomputedModule)
     told.notes += [f"--recompute-modules {word} is not modeled and not recomputed" for word in words if word not in modeled]
     attention = {} if "core_attn" in words else {"activation_checkpointing": "none"}
     return {"recompute_modules": [word for word in words if word in modeled], **attention}
+
+
+def _granularity(said: Mapping[str, str]) -> str:
+    """Return what is recomputed; ``--recompute-activations`` is short for selective (validate_args)."""
+    return "selective" if "recompute-activations" in said else said.get("recompute-granularity", "")
 
 
 def _exchanges(options: Arguments, told: LaunchSettings) -> None:
@@ -194,8 +232,8 @@ def _training(options: Arguments) -> dict[str, Any]:
     said = options.values
     narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
-    recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
-    training = {"batch": options.number("micro-batch-size", 1), "precision": precision, "stack": "megatron-core"}
+    recompute = {"full": "blocks", "selective": "selective"}.get(_granularity(said))
+    training = {"batch": options.number("micro-batch-size", 1), "precision": precision}
     scaled = said.get("fp8-recipe") if narrow == "fp8" else None
     training |= {"fp8_recipe": scaled} if scaled in FP8_RECIPES else {}
     return training | ({"activation_checkpointing": recompute} if recompute else {})

@@ -60,6 +60,9 @@ def model_shape(given: Arguments) -> dict[str, Any]:
         )
     if shape["positions"] == "rope":
         shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
+    if "ffn" not in shape and "expert_ffn" not in shape and "hidden" in shape:
+        # validate_args of megatron/training/arguments.py: gated blocks get two thirds, in multiples of 64
+        shape["ffn"] = 8 * shape["hidden"] // 3 // 64 * 64 if shape["activation"] == "swiglu" else 4 * shape["hidden"]
     if "group-query-attention" in given.values:
         shape["kv_heads"] = given.number("num-query-groups", 1)
     if "experts" in shape:

@@ -29,11 +29,6 @@ class LaunchSettings:
     keys: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What the file calls the fields of ``shape``: ``hidden_size`` or ``--hidden-size`` for ``hidden``."""
 
-    @property
-    def describes_only_a_model(self) -> bool:
-        """Return whether a model is all that is specified, as by its configuration."""
-        return bool(self.shape or self.model) and self == LaunchSettings(self.shape, self.model, notes=self.notes)
-
     def joined(self, other: LaunchSettings) -> LaunchSettings:
         """Return this record updated with *other*."""
         return LaunchSettings(

@@ -34,8 +34,9 @@ def megatron_arguments(launch: Launch) -> str:
     }
     if parallel.sequence_parallel:
         options["sequence-parallel"] = ""
+    options["overlap-grad-reduce"] = ""
     if parallel.shard == "optimizer":
-        options |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"), "")
+        options |= dict.fromkeys(("use-distributed-optimizer", "overlap-param-gather"), "")
     options |= _stages(launch) | _ranks(parallel)
     if launch.checkpointing == "blocks":
         options |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}

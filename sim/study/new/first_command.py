@@ -57,7 +57,7 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     *gpus* is the minimum number of GPUs.
     """
     workload = load_workload(path).spec
-    may_grow = not workload.training.parallel.is_trivial or global_batch is not None
+    may_grow = workload.training.has_layout or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
     for change, nodes in _candidates(workload, may_grow, least_nodes):
         scenario = Scenario(

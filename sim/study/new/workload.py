@@ -74,7 +74,7 @@ def new_workload(
     for source in sources:
         place, more = _read(source)
         places.append(place)
-        if more.describes_only_a_model:
+        if more.shape or more.model:
             configurations.append(place)
         told = told.joined(more)
     if len(configurations) > 1:
@@ -363,7 +363,9 @@ def _training(told: LaunchSettings, origin: str) -> list[str]:
     given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
     lines = ["training:", f"  batch: {given['batch']}  # samples per GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
-    for name in ("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
+    for name in (
+        *("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_blocks", "recompute_modules", "stack"),
+    ):
         lines += [f"  {name}: {_yaml_value(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x if the layout below shards or splits the model;"]
@@ -381,6 +383,8 @@ def _yaml_value(value: object) -> str:
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # some YAML parsers read 1e-05 as text
     if isinstance(value, list):
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml_value(each)}" for key, each in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -70,13 +70,19 @@ class LayoutPlan:
 
     @property
     def sequence(self) -> int | None:
-        """Return the tokens of a sample."""
+        """Return the tokens of a sample of full length."""
         return self.layouts[0][0].workload.model.sequence
+
+    @property
+    def tokens_per_sample(self) -> float | None:
+        """Return the mean tokens of a sample; None if samples are not sequences."""
+        return None if self.sequence is None else self.layouts[0][0].workload.tokens_per_sample
 
     @property
     def steps(self) -> float | None:
         """Return the steps of a job of ``tokens``."""
-        return None if self.tokens is None or self.sequence is None else self.tokens / (self.global_batch * self.sequence)
+        each = self.tokens_per_sample
+        return None if self.tokens is None or each is None else self.tokens / (self.global_batch * each)
 
     @property
     def has_prices(self) -> bool:

@@ -96,7 +96,7 @@ def test_sizes_that_a_nested_block_leaves_out_are_the_class_s() -> None:
 def test_defaults_are_those_of_the_classes_of_transformers() -> None:
     transformers = pytest.importorskip("transformers", reason="compares with its configuration classes")
     wrong: dict[str, Any] = {}
-    for kind in set(DEFAULTS) - {"qwen2_5_vl", "kimi_k2"}:  # a class around others, and none of transformers' own
+    for kind in set(DEFAULTS) - {"qwen2_5_vl", "qwen2_vl", "kimi_k2"}:  # classes around others, and none of transformers' own
         made = transformers.AutoConfig.for_model(kind)
         differ = {name: getattr(made, name, None) for name, size in DEFAULTS[kind].items() if getattr(made, name, None) not in (size, None)}
         wrong |= {kind: differ} if differ else {}
@@ -245,3 +245,59 @@ def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> No
     assert all(config[name] == size for name, size in given.items())
     named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalog has ")[1])
     assert named and all(name in catalogue("workloads") for name in named)
+
+
+ERNIE = sizes(28, 2560, 20, 12288, 103424, 131072, num_key_value_heads=4) | {
+    "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1, "moe_layer_interval": 1, "moe_capacity": [64, 64, 64], "use_bias": False,
+}  # fmt: skip
+HUNYUAN = sizes(32, 4096, 32, 3072, 128167, 32768, num_key_value_heads=8, head_dim=128, attention_head_dim=128) | {
+    "moe_intermediate_size": [3072] * 32, "moe_topk": [8] * 32, "num_experts": 64, "num_shared_expert": [1] * 32,
+    "use_mixed_mlp_moe": True, "moe_layer_num_skipped": 0, "tie_word_embeddings": True,
+}  # fmt: skip
+DBRX = {
+    "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352, "tie_word_embeddings": False,
+    "attn_config": {"kv_n_heads": 8, "clip_qkv": 8, "rope_theta": 500000},
+    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+}  # fmt: skip
+GPTJ = {"n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64, "vocab_size": 50400}
+BIGCODE = {"n_embd": 6144, "n_head": 48, "n_layer": 40, "n_positions": 8192, "n_inner": 24576, "vocab_size": 49152}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "parameters"),
+    [  # by hand from the layers of transformers' modeling files, in millions or exact; the names of the releases round to these
+        ("ernie4_5_moe", ERNIE, 103424 * 2560 + 28 * 2 * 2560 + 2560 + 28 * (2560 * (2560 + 1024) + 2560**2)
+         + 3 * 2560 * 12288 + 27 * (64 * 2560 + 66 * 3 * 2560 * 1536)),  # ERNIE 4.5 21B-A3B
+        ("hunyuan_v1_moe", HUNYUAN, 128167 * 4096 + 32 * (2 * 4096 + 256) + 4096 + 32 * (4096 * (4096 + 2048) + 4096**2)
+         + 32 * (64 * 4096 + 65 * 3 * 4096 * 3072)),  # Hunyuan A13B, of 80 billion
+        ("dbrx", DBRX, 2 * 100352 * 6144 + 81 * 6144 + 40 * (6144 * (6144 + 2048) + 6144**2 + 16 * 6144 + 16 * 3 * 6144 * 10752)),  # 132 B
+        ("gptj", GPTJ, 6_050_882_784),
+        ("gpt_bigcode", BIGCODE, 15_517_456_384),  # StarCoder
+        ("qwen2_vl", sizes(28, 3584, 28, 18944, 152064, 32768, num_key_value_heads=4), 7_615_616_512),  # language model of the 7B
+    ],
+)  # fmt: skip
+def test_families_that_few_others_resemble(kind: str, config: dict[str, Any], parameters: int) -> None:
+    found = decoder_of({"model_type": kind, **config}, "config.json")
+    assert parameter_count(Transformer.model_validate(found.shape)) == parameters
+    assert not found.notes
+
+
+def test_experts_that_differ_between_layers_are_refused() -> None:
+    for kind, config, sentence in (
+        ("hunyuan_v1_moe", HUNYUAN | {"moe_topk": [8] * 31 + [4]}, "moe_topk: write one whole number, the same for all layers"),
+        ("ernie4_5_moe", ERNIE | {"moe_layer_end_index": 20}, "moe_layer_end_index: the layers after layer 20 have no experts"),
+        ("dbrx", DBRX | {"ffn_config": 4}, "ffn_config is a single value; expected a block of keys"),
+        ("dbrx", DBRX | {"ffn_config": {"ffn_hidden_size": "wide"}}, r"ffn_config\.ffn_hidden_size: 'wide' is not a whole number"),
+    ):
+        with pytest.raises(SpecError, match=sentence):
+            decoder_of({"model_type": kind, **config}, "config.json")
+
+
+def test_an_encoder_with_a_decoder_is_not_taken_for_a_decoder() -> None:
+    """Oracle: inputs that forward of both classes requires (modeling_t5.py, modeling_whisper.py)."""
+    text = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True, "d_model": 512}
+    sound = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "encoder_layers": 4, "num_mel_bins": 80}
+    for config, inputs in ((text, "input_ids=512:int64"), (sound | {"max_target_positions": 448}, "input_features=80x3000")):
+        with pytest.raises(SpecError, match=f"{config['architectures'][0]} is not a decoder.* --input {inputs} --input decoder_input_ids="):
+            decoder_of(config, "config.json")

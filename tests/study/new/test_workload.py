@@ -17,11 +17,14 @@ from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.hf_families import FAMILIES
 from sim.spec.foreign.launch_scripts import launch_script
-from sim.spec.library import load_workload
+from sim.spec.library import load_part, load_workload
+from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Workload
+from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
 from sim.study.new.workload import by_questions, new_workload, write
+from sim.study.scenario import Scenario
 
 
 def usual(layers: int, hidden: int, heads: int, inner: int, vocab: int, positions: int, **more: Any) -> dict[str, Any]:
@@ -464,6 +467,9 @@ def test_a_script_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
         new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
 
 
+SIZES = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
+
+
 def told(text: str, folder: Path, name: str = "job.sh") -> tuple[Workload, tuple[str, ...]]:
     """Return the workload that a launch file of *text* makes, and what it leaves out."""
     (folder / name).write_text(text)
@@ -534,8 +540,7 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
     sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
     alone = f"{sizes} --seq-length 128 --max-position-embeddings 128"
     found, notes = told(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
-    assert (found.training.recompute_modules, found.training.activation_checkpointing) == ((), "none")
-    assert notes == ("--recompute-modules is ignored: recomputing parts of blocks is modeled only in layouts, such as --shard optimizer",)
+    assert (found.training.recompute_modules, found.training.activation_checkpointing, notes) == (("mlp",), "none", ())
     shape = told(f"{MEGATRON.rstrip()} --window-size 127,0 --window-attn-skip-freq 4 --hidden-dropout 0\n", tmp_path)[0].model.transformer
     assert shape is not None and (shape.window, shape.global_every, shape.dropout) == (127, 4, 0.0)
 
@@ -644,3 +649,56 @@ def test_a_message_about_a_size_names_the_option_of_a_script(tmp_path: Path) -> 
     (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {sizes}\n")
     with pytest.raises(SpecError, match=r"--hidden-size \(65\) is not a multiple of --num-attention-heads \(4\); write --kv-channels, or"):
         new_workload([str(tmp_path / "train.sh")], tmp_path / "mine.yaml")
+
+
+def test_a_global_batch_of_megatron_keeps_its_micro_batches_in_data_parallelism(tmp_path: Path) -> None:
+    """Oracle: megatron/core/num_microbatches_calculator.py: global batch / (micro-batch x data-parallel ranks) micro-batches."""
+    sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024 --seq-length 128 --bf16"
+    (tmp_path / "job.sh").write_text(f"{sizes} --max-position-embeddings 128 --micro-batch-size 4 --global-batch-size 256\n")
+    made = new_workload([str(tmp_path / "job.sh")], tmp_path / "mine.yaml")
+    run = layout_answer(Scenario("hgx-h100", str(made.path), global_batch=256)).run
+    assert (run.workload.training.batch, run.layout.micro_batches, run.global_batch) == (4, 8, 256)
+
+
+def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path) -> None:
+    """Oracle: megatron/training/arguments.py, validate_args and help texts; its checkpoints of method block are counted in each chunk."""
+    plain = f"{MEGATRON.rstrip()} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+
+    def read(more: str) -> Training:
+        return told(f"{more}\n", tmp_path)[0].training
+
+    assert read(plain).stack.mesh == load_part(Stack, "megatron-core", "workloads/stacks").mesh
+    bare = read(MEGATRON.rstrip()).stack.mesh
+    assert bare is not None and (bare.overlap_gradients, bare.overlap_parameters) == (False, False)
+    types = "--main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+    narrow = read(f"{plain} --use-precision-aware-optimizer {types}").stack.mesh
+    assert narrow is not None and (narrow.gradients, narrow.states, narrow.casts_gradients) == ("bf16", "bf16", "never")
+    reduced = read(f"{plain} --grad-reduce-in-bf16 --no-gradient-accumulation-fusion").stack.mesh
+    assert reduced is not None and (reduced.gradients, reduced.reduction, reduced.fused_accumulation) == ("bf16", "bf16", False)
+    whole = f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-granularity full"
+    chunks = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+    for more, blocks in (("", 0), ("--recompute-method block --recompute-num-layers 1", 1)):
+        assert read(f"{whole} {more}").recompute_blocks == blocks
+    assert read(f"{whole} {chunks} --recompute-method block --recompute-num-layers 1").recompute_blocks == 2
+    assert read(f"{whole} --recompute-method block --recompute-num-layers 0").activation_checkpointing == "none"
+    assert "modeled as 1" in told(f"{whole} --recompute-method uniform --recompute-num-layers 2\n", tmp_path)[1][0]
+    assert read(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-activations").activation_checkpointing == "selective"
+
+
+@pytest.mark.parametrize(("options", "inner"), [("--swiglu", 640), ("", 1024), ("--num-experts 4", 1024)])
+def test_megatron_s_own_width_of_the_feed_forward_block(options: str, inner: int, tmp_path: Path) -> None:
+    """By hand for a hidden size of 256: int(4 * 256 * 2 / 3 / 64) * 64 if gated, else 4 * 256."""
+    sized = f"{SIZES} --seq-length 128 --max-position-embeddings 128 {options}\n"
+    shape = told(sized, tmp_path)[0].model.transformer
+    assert shape is not None and shape.inner == inner
+
+
+def test_models_in_two_launch_files_are_not_mixed(tmp_path: Path) -> None:
+    """Before, experts of one file joined the sizes of the other."""
+    (tmp_path / "job.sh").write_text(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --num-experts 8\n")
+    (tmp_path / "titan.toml").write_text('[model]\nname = "llama3"\nflavor = "8B"\n')
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    for sources in (("job.sh", "config.json"), ("config.json", "titan.toml"), ("titan.toml", "job.sh")):
+        with pytest.raises(SpecError, match=r"2 model configurations; name one"):
+            new_workload([str(tmp_path / name) for name in sources], tmp_path / "mixed.yaml")
+    assert not (tmp_path / "mixed.yaml").exists()
