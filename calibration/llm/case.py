@@ -449,7 +449,7 @@ def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[ProductPrecision, Fp8Recipe | None]:
-    text = row.text["precision"]
+    text = row.text["precision"] or practice.get("precision", "")
     if not text:
         assumed.append("bf16")
         return "16bit", None
@@ -475,6 +475,6 @@ def _chip(row: LlmRow, assumed: list[str]) -> Chip:
 def practice_of(row: LlmRow) -> Mapping[str, Any]:
     """Return the settings of the scripts of *row*'s source: the first entry of ``practice.yaml`` that matches."""
     for entry in records_yaml("practice.yaml"):
-        if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):
+        if all(re.search(pattern, row.text_or_number(column), re.IGNORECASE) for column, pattern in entry["match"].items()):
             return entry
     raise AssertionError("practice.yaml ends with an entry that matches all")

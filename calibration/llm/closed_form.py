@@ -18,7 +18,8 @@ from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
-from sim.parallel.routing import BACKWARD_LAUNCHES, expert_host_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, cast_launches, expert_host_time, expert_operations
+from sim.spec.fields import Precision
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
@@ -42,6 +43,8 @@ TENSORS_OF_BLOCK: Final = 6
 UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls per micro-batch, with compute waiting for each (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and similar ones); Megatron-LM joins a send with the receive after it."""
+
+_PRECISIONS: Final[Mapping[str, Precision]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 
 
 def predict(case: Case, constants: Constants) -> LlmPrediction:
@@ -101,16 +104,18 @@ def _micro_batch(case: Case, constants: Constants, work: StepWork, wires: Wires,
     recomputed += factor * _recomputed_modules(work, share) + (share * experts / 2 if "moe" in case.recomputed_modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
-    host, check = _host(case, constants, layers) / layers, _check(case, constants, case.tensor)
+    host, check = _host(case, constants), _check(case, constants, case.tensor)
+    host_forward = host + share * _of_local_experts(case, backward=False)
+    host_backward = BACKWARD_LAUNCHES * host + share * _of_local_experts(case, backward=True)
     attention = tensor / 2 + context / 3 + experts * share / 2
-    one_forward = max(max(compute_forward, host) + attention, host + FORWARD_COLLECTIVES * check)
+    one_forward = max(max(compute_forward, host_forward) + attention, host_forward + FORWARD_COLLECTIVES * check)
     if not case.lora:
         compute_backward += constants["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
     one_backward = (
-        max(compute_backward + recomputed, (BACKWARD_LAUNCHES + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+        max(compute_backward + recomputed, host_backward + again * host_forward) + tensor / 2 + 2 * context / 3 + experts * share / 2
     )
-    one_backward = max(one_backward, BACKWARD_LAUNCHES * host + BACKWARD_COLLECTIVES * check)
+    one_backward = max(one_backward, host_backward + BACKWARD_COLLECTIVES * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, constants, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
@@ -179,16 +184,24 @@ def _layer_traffic(case: Case, constants: Constants, wires: Wires, core_forward:
     return tensor, context, experts
 
 
-def _host(case: Case, constants: Constants, layers: int) -> float:
-    """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
+def _host(case: Case, constants: Constants) -> float:
+    """Return the seconds that the host needs to launch one micro-batch's forward of a layer, without what it starts for each expert."""
     eager = case.family in EAGER_FAMILIES and not case.is_compiled
     shape = case.shape
     graphed = case.is_tuned or case.uses_cuda_graphs
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
-    return layers * (
-        constants["host.eager" if eager else "host"] * (0.3 if graphed else 1.0)
-        + share * expert_host_time(constants["host.experts"], graphed)
+    return constants["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(
+        constants["host.experts"], graphed
     )
+
+
+def _of_local_experts(case: Case, backward: bool) -> float:
+    """Return the seconds that the host needs in a layer with experts to start what runs for each local expert separately."""
+    mesh = case.stack_file.mesh
+    if not case.shape.experts or mesh is None or not mesh.expert_launch:
+        return 0.0
+    casts = cast_launches(_PRECISIONS[case.precision], case.recipe, case.gpu)
+    return float(mesh.expert_launch) * expert_operations(casts, backward) * case.shape.experts / case.expert
 
 
 def _check(case: Case, constants: Constants, ranks: int) -> float:

@@ -31,6 +31,8 @@ _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective",
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4
 """Part of tensor-parallel messages that stays exposed with user buffers or asynchronous tensor parallelism (workloads/stacks/nemo.yaml)."""
+FP16_ACCUMULATION: Final = 6
+"""Bytes per gradient that torch's ``AccumulateGrad`` moves in float16: two are read and their sum is written."""
 FP16_STEP: Final = 6
 """Bytes per element of a rank's share that DeepSpeed's step in float16 needs: flattened gradients, and gradients in 32 bits."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
@@ -54,6 +56,8 @@ def workload_document(case: Case) -> dict[str, Any]:
         parallel["sequence"] = case.sequence_parallel
     if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward
         parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
+    if "tokendrop" in case.row.text["model"].lower():  # Megatron-Bridge training/utils/moe_token_drop.py, apply_moe_token_drop
+        parallel |= {"capacity_factor": 1.0, "pad_to_capacity": True}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
@@ -105,6 +109,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     if case.family == "deepspeed" and is_float16(case.row.text["precision"]):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
+        overrides[f"{stack}.mesh.accumulation_bytes"] = f"{FP16_ACCUMULATION}"
     if not (case.tensor_overlap or case.is_tuned):
         overrides[f"{stack}.mesh.tensor_overlap"] = "0"
     elif case.stack in _PLAIN_STACKS:

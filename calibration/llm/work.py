@@ -7,7 +7,7 @@ import math
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER_FAMILIES, Constants
 from sim.cluster.quantizing import operand_bytes
-from sim.parallel.routing import BIAS_PASSES, CLAMP_PASSES
+from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, padded_bytes
 
 
 class StepWork:
@@ -133,6 +133,7 @@ class StepWork:
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
         total = self.memory_passes(self.constants["wide"], self.held_tokens, self.case.shape.hidden) + self.activation(experts)
+        total += self.rotation()
         if experts:
             total += self.routed_traffic()
         return total + self.casts(experts) + 10 * self.constants["kernel"]
@@ -152,6 +153,13 @@ class StepWork:
         moved = sum(elements * operand_bytes(own, gpu, both, name in fused) for name, elements in inputs.items())
         return self.constants["cast"] * self.tokens * moved / self.bandwidth
 
+    def rotation(self) -> float:
+        """Return the seconds of rotating one layer's queries and keys outside a fused kernel, forward."""
+        shape, case = self.case.shape, self.case
+        if not shape.rope_scaled or case.family != "megatron":
+            return 0.0
+        return ROTATION_PASSES[0] * 2.0 * self.tokens * (shape.heads + shape.groups) * shape.head_size / case.tensor / self.bandwidth
+
     def activation(self, experts: bool) -> float:
         """Return the seconds of the activation of one layer's feed-forward block, forward."""
         shape, tokens = self.case.shape, self.tokens / self.case.tensor
@@ -163,10 +171,13 @@ class StepWork:
         )
 
     def routed_traffic(self) -> float:
-        """Return the seconds of permuting a layer's tokens into the order of their experts and back, and of adding biases, forward."""
+        """Return the seconds of permuting a layer's tokens to experts and back, of padding them, and of adding biases, forward."""
         shape = self.case.shape
-        biased = BIAS_PASSES[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
-        return (self.constants["moe.traffic"] + biased) * 2 * self.held_tokens * shape.experts_per_token * shape.hidden / self.bandwidth
+        own = BIAS_PASSES_FP32 if self.case.one_copy else BIAS_PASSES
+        biased = own[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
+        padded = 2 * padded_bytes(1.0, self.case.precision != "16bit", self.case.one_copy) if self.case.family == "megatron" else 0.0
+        passes = self.constants["moe.traffic"] + biased + padded
+        return passes * 2 * self.held_tokens * shape.experts_per_token * shape.hidden / self.bandwidth
 
     def _inner(self, experts: bool) -> float:
         """Return the inner elements per token of a feed-forward block, over all experts that the token is routed to."""

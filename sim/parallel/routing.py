@@ -2,20 +2,32 @@
 
 Node-aware dispatch sends a token once to each node that has experts for it and forwards it inside the node (DeepEP, HybridEP: DeepSeek-V3,
 arXiv 2412.19437, section 3.2.2). Other implementations send one copy to each expert. Router, dispatch, experts and combine launch about a
-hundred operators from the host (Megatron-LM transformer/moe). CUDA graphs of attention and router leave about half of them to the host,
-because the kernels of dispatch and experts depend on the number of tokens.
+hundred operators from the host (Megatron-LM transformer/moe), and Transformer Engine starts others for each local expert. CUDA graphs of
+attention and router leave about half of the former to the host and all of the latter, because the kernels of dispatch and experts depend on
+the number of tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from sim.spec.fields import Fp8Recipe, Precision
+from sim.spec.fp8_recipe import needs_transposes
+from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
+from sim.spec.transformer import Transformer
 
 BIAS_PASSES: Final = (6.0, 8.0)
 """Reads and writes of the output of Megatron's experts, in forward and backward. Forward: ``b * p``, ``t + b * p`` and ``cat``. Backward:
 gradients of biases and probabilities, and two for the parts (transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``)."""
+BIAS_PASSES_FP32: Final = (14.0, 20.0)
+"""The same, in elements of 16 bits, if the probabilities have 32 bits, as for DeepEP and HybridEP (transformer/moe/token_dispatcher.py:
+``token_probs.float()``): sums are in 32 bits until they have been joined."""
+ROTATION_PASSES: Final = (10.0, 12.0)
+"""Reads and writes of queries and keys beyond the one of each that a fused rotation takes (models/common/embeddings/rope_utils.py,
+``apply_rotary_pos_emb``: if ``mscale`` is not 1, ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
 CLAMP_PASSES: Final = (4.0, 7.5)
 """Reads and writes of the input of the experts' activation, in forward (clamp, concatenate) and backward (compare, mask, concatenate;
 fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
@@ -24,6 +36,14 @@ BACKWARD_LAUNCHES: Final = 1.5
 GRAPHED_EXPERTS: Final = 0.5
 """Share of the host time for a block of experts that remains with CUDA graphs: estimate (Megatron-Core 0.15's scopes: attn, moe_router,
 ...)."""
+GROUPED_PRODUCTS: Final = 2
+"""``GroupedLinear`` modules of a block's experts (transformer/moe/experts.py, ``TEGroupedMLP``)."""
+CAST_LAUNCHES: Final[Mapping[Fp8Recipe, int]] = {"delayed": 1, "tensorwise": 4, "rowwise": 1, "blockwise": 1, "mxfp8": 1}
+"""Kernels that quantize one expert's tokens (NVIDIA/TransformerEngine pytorch/csrc/extensions/cast.cpp, ``multi_tensor_quantize_impl``: one
+expert after the other, but for delayed scaling with transposed copies). tensorwise: clear the maximum, find it, compute the scale, cast
+(common/recipe/current_scaling.cu)."""
+NVFP4_CAST_LAUNCHES: Final = 3
+"""The same of NVFP4: largest magnitude, rows, columns (pytorch/csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``)."""
 
 
 def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
@@ -43,18 +63,53 @@ def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
     return 0.0 if one_copy or experts <= 1 else 2.0 * nbytes
 
 
-def unfused_elements(layer: Layer, clamped: bool, backward: bool) -> float:
-    """Return the elements per sample that Megatron moves around the experts' *layer* outside fused kernels, for biases and clamps."""
+def padded_bytes(nbytes: float, quantized: bool, one_copy: bool) -> float:
+    """Return the bytes read and written to pad *nbytes* of dispatched copies to the rows that 8-bit products need, or to take the rows out.
+
+    Transformer Engine copies all tokens unless every expert has a multiple of 16 or 32 (module/fp8_padding.py, ``Fp8Padding``; Megatron-LM
+    transformer/moe/experts.py, ``quantization_padding``). DeepEP and HybridEP pad in their own kernels (token_dispatcher.py,
+    ``pad_multiple``).
+    """
+    return 2.0 * nbytes if quantized and not one_copy else 0.0
+
+
+def unfused_elements(layer: Layer, shape: Transformer, backward: bool, one_copy: bool = False) -> float:
+    """Return the elements of 16 bits per sample that Megatron moves outside fused kernels in *layer*.
+
+    This is for biases of experts (whose probabilities have 32 bits with *one_copy*), clamps, and rotations with a factor.
+    """
     if layer.name.endswith("experts.down") and len(layer.gradients) > 1:
-        return BIAS_PASSES[backward] * layer.write / 4.0
-    if layer.name.endswith("experts.activation") and clamped:
+        return (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward] * layer.write / 4.0
+    if layer.name.endswith("experts.activation") and shape.clamped:
         return CLAMP_PASSES[backward] * layer.read / 4.0
+    if layer.name.endswith("attention.rope") and shape.rope_scaled:
+        return ROTATION_PASSES[backward] * layer.read / 4.0
     return 0.0
 
 
 def expert_host_time(seconds: float, graphs: bool) -> float:
     """Return the host time (s) of the experts in one block's forward; *seconds* is the time without CUDA *graphs*."""
     return seconds * (GRAPHED_EXPERTS if graphs else 1.0)
+
+
+def cast_launches(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> int:
+    """Return the kernels that quantize the tokens of one expert for a product; 0 if one kernel quantizes those of all experts."""
+    if precision == "nvfp4":
+        return NVFP4_CAST_LAUNCHES
+    if precision != "fp8" or recipe is None or (recipe == "delayed" and needs_transposes(gpu)):
+        return 0
+    return CAST_LAUNCHES[recipe]
+
+
+def expert_operations(casts: int, backward: bool) -> int:
+    """Return the operations that the host starts for each local expert in a block's forward or *backward*, with *casts* launches per cast.
+
+    Each of two ``GroupedLinear`` launches one product per expert in forward (NVIDIA/TransformerEngine common/gemm/cublaslt_gemm.cu,
+    ``multi_stream_cublas_gemm``), and two in backward, which also allocates a gradient that is never read (module/grouped_linear.py,
+    ``handle_custom_ddp_from_mcore``) and calls a hook (Megatron-LM distributed/distributed_data_parallel.py,
+    ``_make_backward_post_hook``). Forward casts the module's input, backward the gradient of its output.
+    """
+    return GROUPED_PRODUCTS * (casts + (4 if backward else 1))
 
 
 class ExpertLoad(NamedTuple):

@@ -301,6 +301,9 @@ class MeshOptions(Spec):
     """Collectives for which the host itself waits before it continues, as with Gloo, which has no device stream to hold them."""
     expert_host: Latency = 0.0
     """Host time of the experts in one block's forward (router, dispatch, combine), in addition to launching the layer table's kernels."""
+    expert_launch: Latency = 0.0
+    """Host time to start one operation for one local expert, if the software starts products, casts and hooks for each expert separately
+    (Transformer Engine's ``GroupedLinear``); 0: one kernel computes all experts."""
     block_host: Latency = 0.0
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     one_copy: bool = False
@@ -310,6 +313,9 @@ class MeshOptions(Spec):
     not."""
     fused_accumulation: bool = False
     """Whether the products that compute weight gradients add them to those of earlier micro-batches; false: a separate pass does."""
+    accumulation_bytes: Whole = 0
+    """Bytes that a separate pass moves per gradient to add those of one micro-batch to earlier ones; 0: it reads and writes ``gradients``
+    once."""
     keeps_8bit_weights: bool = False
     """Whether weights are converted to 8 bits (or fewer) once per step for all micro-batches; false: in each micro-batch."""
     parameters_8bit: bool = False

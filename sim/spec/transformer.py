@@ -64,6 +64,9 @@ class Transformer(Spec):
     unknown."""
     rope_share: Share = 1.0
     """Fraction of a head's elements with rotary positions. It has no effect on any simulated time."""
+    rope_scaled: bool = False
+    """Whether rotary positions also multiply queries and keys by a factor (YaRN in gpt-oss), which Megatron's fused kernel cannot do. False
+    for latent attention, whose factor is 1."""
     max_seq: Count | None = None
     """Maximum number of tokens in a sequence; with learned positions, the rows of their table. None: no limit."""
     tied: bool = False

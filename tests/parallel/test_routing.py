@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from sim.events import Cause
-from sim.parallel.routing import copies_between, dropped_share, expert_host_time, expert_load, sorted_bytes
+from sim.parallel.routing import (
+    cast_launches,
+    copies_between,
+    dropped_share,
+    expert_host_time,
+    expert_load,
+    expert_operations,
+    padded_bytes,
+    sorted_bytes,
+)
 from sim.parallel.split import split
+from sim.spec.fields import Fp8Recipe, Precision
+from sim.spec.library import load_hardware
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from tests.harness import layer
@@ -31,9 +42,68 @@ def test_graphs_leave_a_part_of_the_experts_to_the_host() -> None:
     assert 0 < expert_host_time(2e-3, graphs=True) < expert_host_time(2e-3, graphs=False) == 2e-3
 
 
+class Grouped:
+    """Transformer Engine's ``GroupedLinear`` over *experts* experts, which notes what the host starts, one list for each pass."""
+
+    def __init__(self, experts: int, cast: list[str], together: bool) -> None:
+        self.experts, self.cast, self.together = experts, cast, together
+
+    def split_quantize(self, started: list[str]) -> None:
+        for expert in range(self.experts):
+            if not (self.together and expert):
+                started += self.cast
+
+    def forward(self) -> list[str]:
+        started: list[str] = []
+        self.split_quantize(started)
+        started += ["product"] * self.experts
+        return started
+
+    def backward(self) -> list[str]:
+        started: list[str] = []
+        self.split_quantize(started)
+        for _ in ("inputs", "weights"):
+            started += ["product"] * self.experts
+        for _ in range(self.experts):
+            started += ["empty gradient", "hook"]
+        return started
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe", "machine", "cast", "together"),
+    [
+        ("bf16", None, "hgx-h100", [], False),
+        ("fp8", "delayed", "hgx-h100", ["cast and transpose"], True),
+        ("fp8", "delayed", "hgx-b200", ["cast"], False),
+        ("fp8", "tensorwise", "hgx-h100", ["clear", "maximum", "scale", "cast"], False),
+        ("fp8", "blockwise", "hgx-h100", ["cast"], False),
+        ("fp8", "mxfp8", "hgx-b200", ["cast"], False),
+        ("nvfp4", None, "hgx-b200", ["maximum", "rows", "columns"], False),
+    ],
+)
+def test_the_host_starts_as_much_for_each_expert_as_grouped_products_do(
+    precision: Precision, recipe: Fp8Recipe | None, machine: str, cast: list[str], together: bool
+) -> None:
+    """One more expert in both products of a block, pass by pass; a kernel that casts for all experts is not one expert's."""
+    gpu = load_hardware(machine).spec.groups[0].node.gpu
+    few, more = (Grouped(count, cast, together) for count in (4, 5))
+    casts = cast_launches(precision, recipe, gpu)
+    assert expert_operations(casts, backward=False) == 2 * (len(more.forward()) - len(few.forward()))
+    assert expert_operations(casts, backward=True) == 2 * (len(more.backward()) - len(few.backward()))
+
+
 def test_copies_are_read_and_written_once_to_be_sorted() -> None:
     assert sorted_bytes(1e6, 16, one_copy=False) == 2e6
     assert sorted_bytes(1e6, 1, one_copy=False) == sorted_bytes(1e6, 16, one_copy=True) == 0.0
+
+
+def test_copies_are_padded_in_a_copy_unless_dispatch_pads_them() -> None:
+    """A copy of 1,000 tokens to rows that are a multiple of 16 for each expert reads and writes all, whatever it adds."""
+    counts = np.random.default_rng(1).multinomial(1000, [1 / 4] * 4)
+    rows = int(sum(-(-count // 16) * 16 for count in counts))
+    assert any(counts % 16)
+    assert padded_bytes(1000.0, quantized=True, one_copy=False) == pytest.approx(1000.0 + rows, rel=0.02)
+    assert padded_bytes(1000.0, quantized=False, one_copy=False) == padded_bytes(1000.0, quantized=True, one_copy=True) == 0.0
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.25, 2.0, 4.0])

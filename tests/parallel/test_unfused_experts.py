@@ -46,21 +46,48 @@ def both(work: Callable[[], Any], inputs: Sequence[Any]) -> tuple[float, float]:
     return forward, moved(lambda: torch.autograd.grad(out, inputs, comes))[0]
 
 
-def test_biases_are_added_expert_by_expert_and_weighted() -> None:
+SHAPE = load_workload("gpt-oss-20b").spec.model.transformer
+assert SHAPE is not None
+PLAIN = SHAPE.model_copy(update={"clamped": False, "rope_scaled": False})
+
+
+@pytest.mark.parametrize("one_copy", [False, True])
+def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
     """What `TEGroupedMLP._apply_bias` of Megatron-LM does: each expert's bias times its tokens' probabilities, added, put together."""
-    tokens, probabilities = (torch.randn(ROWS, width, dtype=torch.bfloat16, requires_grad=True) for width in (WIDTH, 1))
+    tokens = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    probabilities = torch.randn(ROWS, 1, dtype=torch.float32 if one_copy else torch.bfloat16, requires_grad=True)
     biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
     whole = tokens * 1.0
 
     def apply() -> Any:
         parts = zip(torch.split(whole, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
-        return torch.cat([part + bias * share for part, bias, share in parts])
+        return torch.cat([part + bias * share for part, bias, share in parts]).to(torch.bfloat16)
 
     down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
     counted = both(apply, [whole, *biases, probabilities])
     for backward in (False, True):
-        assert unfused_elements(down, False, backward) == pytest.approx(counted[backward], rel=0.02)
-    assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), True, False) == 0.0
+        assert unfused_elements(down, PLAIN, backward, one_copy) == pytest.approx(counted[backward], rel=0.02)
+    assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False) == 0.0
+
+
+def test_queries_are_rotated_operator_by_operator_if_multiplied_by_a_factor() -> None:
+    """What `_apply_rotary_pos_emb_bshd` of Megatron-LM does; the layer table counts one read and one write, as a fused kernel."""
+    heads, size = 64, 64
+    queries = torch.randn(ROWS, heads, size, dtype=torch.bfloat16, requires_grad=True) * 1.0
+    angles = torch.randn(ROWS, 1, size)
+
+    def rotate() -> Any:
+        turned, passed = queries[..., :size], queries[..., size:]
+        cosine, sine = ((function(angles) * 1.35).to(queries.dtype) for function in (torch.cos, torch.sin))
+        first, second = torch.chunk(turned, 2, dim=-1)
+        turned = turned * cosine + torch.cat((-second, first), dim=-1) * sine
+        return torch.cat((turned, passed), dim=-1)
+
+    rope = Layer.model_construct(name="0.attention.rope", op="elementwise", read=4.0 * ROWS * heads * size)
+    counted = both(rotate, [queries])
+    for backward in (False, True):
+        assert unfused_elements(rope, SHAPE, backward) + 2 * queries.numel() == pytest.approx(counted[backward], rel=0.04)
+        assert unfused_elements(rope, PLAIN, backward) == 0.0
 
 
 def test_halves_are_clamped_apart_and_put_together() -> None:
@@ -74,8 +101,8 @@ def test_halves_are_clamped_apart_and_put_together() -> None:
     activation = Layer.model_construct(name="0.experts.activation", op="elementwise", read=4.0 * 2 * ROWS * WIDTH)
     counted = both(clamp, [entering])
     for backward in (False, True):
-        assert unfused_elements(activation, True, backward) == pytest.approx(counted[backward], rel=0.02)
-        assert unfused_elements(activation, False, backward) == 0.0
+        assert unfused_elements(activation, SHAPE, backward) == pytest.approx(counted[backward], rel=0.02)
+        assert unfused_elements(activation, PLAIN, backward) == 0.0
 
 
 def test_they_take_memory_time_in_megatron_alone() -> None:

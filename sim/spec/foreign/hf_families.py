@@ -197,6 +197,7 @@ def _gpt_oss(config: Config, shape: Shape) -> Shape:
     experts["experts_per_token"] = config.size("num_experts_per_tok", "experts_per_token", default=4) or 4
     biased = {"bias": "all" if config.get("attention_bias", default=True) else "ffn", "sinks": True, "activation": "swiglu"}
     biased["clamped"] = True  # modeling_gpt_oss.py, GptOssExperts: limit = 7.0
+    biased["rope_scaled"] = True  # GptOssRotaryEmbedding: attention_scaling of YaRN, 0.1 ln(factor) + 1
     return _without_ffn(shape, experts) | biased | _window(config, every=2)
 
 

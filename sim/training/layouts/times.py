@@ -21,8 +21,18 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
-from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes, unfused_elements
+from sim.parallel.routing import (
+    BACKWARD_LAUNCHES,
+    cast_launches,
+    copies_between,
+    expert_host_time,
+    expert_operations,
+    padded_bytes,
+    sorted_bytes,
+    unfused_elements,
+)
 from sim.parallel.split import LayerPiece, Unit
+from sim.spec.fp8_recipe import usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
 from sim.spec.layer import WIDTHS
@@ -228,24 +238,36 @@ class UnitTimes:
         if not piece.begins_experts:
             return 0.0
         seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
-        return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
+        return seconds * (BACKWARD_LAUNCHES if backward else 1.0) + self._of_local_experts(backward)
+
+    def _of_local_experts(self, backward: bool) -> float:
+        """Return the host time (s) to start what runs for each local expert of a block separately."""
+        training, transformer = self.workload.training, self.workload.model.transformer
+        if transformer is None or not self.options.expert_launch:
+            return 0.0
+        recipe = training.effective_recipe or usual_recipe(self.gpu)
+        operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), backward)
+        return self.options.expert_launch * operations * transformer.experts / self.prices.mesh.parallel.expert
 
     def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
-        """Return the GPU time (s) to sort the token copies that are dispatched or combined."""
-        transformer = self.workload.model.transformer
+        """Return the GPU time (s) to sort and pad the token copies that are dispatched, or to undo this before they are combined."""
+        training, transformer = self.workload.training, self.workload.model.transformer
         if transformer is None or not any(message.op == "all_to_all" for message in messages):
             return 0.0
         experts = transformer.experts / self.prices.mesh.parallel.expert
         nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
         moved = sorted_bytes(nbytes, experts, self.options.one_copy)
-        return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
+        if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
+            moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
+        return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
     def _unfused(self, layer: Layer, backward: bool) -> float:
-        """Return the GPU time (s) of Megatron's passes over the tokens of experts outside fused kernels."""
+        """Return the GPU time (s) of Megatron's passes over tokens outside fused kernels."""
         training, transformer = self.workload.training, self.workload.model.transformer
         if transformer is None or self.options.framework != "megatron":
             return 0.0
-        moved = element_bytes(layer.op, training.precision) * training.batch * unfused_elements(layer, transformer.clamped, backward)
+        elements = unfused_elements(layer, transformer, backward, self.options.one_copy)
+        moved = element_bytes(layer.op, training.precision) * training.batch * elements
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
     def _bytes(self, message: LayerMessage, layer: Layer) -> float:
@@ -277,14 +299,15 @@ class UnitTimes:
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
-        """Return the time to add a micro-batch's gradients to those of earlier ones, which reads and writes each once.
+        """Return the time to add a micro-batch's gradients to those of earlier ones.
 
         If the products accumulate gradients themselves, it is the time by which this lengthens them, because memory traffic overlaps with
         arithmetic. Gradients that are reduced at each micro-batch are accumulated as shards on another stream.
         """
         if self.micro_batches == 1 or self.adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
-        moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
+        nbytes = self.options.accumulation_bytes or 2.0 * WIDTHS[self.options.gradients]
+        moved = memory_time(nbytes * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
             products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
             moved = overlap_time(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products

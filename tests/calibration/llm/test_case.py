@@ -111,6 +111,27 @@ def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path:
     assert recomputed == [*saved, ("none", (), "xla-fsdp")]
 
 
+def test_a_blank_precision_is_that_of_the_recipe_with_this_layout(tmp_path: Path) -> None:
+    """Megatron-Bridge's LLAMA3_8B_H100_BF16_BASE_CONFIG has two context ranks, LLAMA3_8B_H100_FP8_CS_BASE_CONFIG none."""
+    row = {
+        "source": "NVIDIA-NeMo/Megatron-Bridge@1:t.md",
+        "model": "LLAMA3_8B",
+        "framework_version": "25.09NeMo container",
+        "precision": "",
+    }
+    eight, sixteen = one(tmp_path, **row), one(tmp_path, **row, cp="2", dp="4")
+    assert (eight.precision, eight.recipe) == ("fp8", "tensorwise") and "bf16" not in eight.assumptions
+    assert sixteen.precision == "16bit" and "bf16" in sixteen.assumptions
+    assert one(tmp_path, **(row | {"precision": "bf16"})).precision == "16bit"
+
+
+def test_graphs_of_whole_iterations_replay_no_experts_without_a_capacity(tmp_path: Path) -> None:
+    """Qwen3 30B on B200: micro-batches of 1 come from recipes with such graphs, which these runs could not use; later ones graph parts."""
+    row = {"source": "NVIDIA-NeMo/Megatron-Bridge@1:t.md", "model": "Qwen3_30B_a3B", "gpu": "B200", "precision": "mxfp8"}
+    graphed = {name: one(tmp_path, **row, framework_version=name).uses_cuda_graphs for name in ("25.11NeMo", "26.02NeMo", "26.02.01NeMo")}
+    assert graphed == {"25.11NeMo": False, "26.02NeMo": False, "26.02.01NeMo": True}
+
+
 def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
     reasons = {
         "Cerebras": dict(gpu="Cerebras CS-3"),

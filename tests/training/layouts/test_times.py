@@ -17,9 +17,10 @@ from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, sp
 ELEMENTS, BATCHES = 10**7, 4
 
 
-def step(fused: bool, backward: float = BACKWARD) -> float:
+def step(fused: bool, backward: float = BACKWARD, accumulation_bytes: int = 0) -> float:
     layers = blocks(2, backward=backward, elements=ELEMENTS)
-    return run(free(1), workload(layers, mesh={"fused_accumulation": fused}, micro_batches=BATCHES)).step_time
+    mesh = {"fused_accumulation": fused, "accumulation_bytes": accumulation_bytes}
+    return run(free(1), workload(layers, mesh=mesh, micro_batches=BATCHES)).step_time
 
 
 def test_gradients_are_added_up_beside_the_products_that_make_them() -> None:
@@ -31,6 +32,28 @@ def test_gradients_are_added_up_beside_the_products_that_make_them() -> None:
     assert step(fused=True) == pytest.approx(plain, rel=1e-6)
     short = passes / (2 * BATCHES) / 5
     assert step(fused=True, backward=2 * short) == pytest.approx(BATCHES * 2 * (FORWARD + 2 * short) + passes * 4 / 5, rel=1e-6)
+
+
+def test_software_that_adds_gradients_in_more_passes_says_how_many_bytes() -> None:
+    """A copy in FP32 before the sum (DeepSpeed's BF16_Optimizer): 18 bytes per gradient and micro-batch instead of 8."""
+    gpu = free(1).groups[0].node.gpu
+    more = 2 * BATCHES * (18 - 8) * ELEMENTS / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    assert step(fused=False, accumulation_bytes=18) - step(fused=False) == pytest.approx(more, rel=1e-6)
+    own = load_workload("bloom-560m", ["training.stack=megatron-deepspeed"]).spec.training.stack.mesh
+    assert own is not None and own.accumulation_bytes == (2 + 4) + (4 + 4 + 4)
+
+
+@pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 2, 8), ("fp8", 2 + 2 * 4, 8 + 2 * 4)])
+@pytest.mark.parametrize("experts", [1, 2])
+def test_the_host_starts_operations_for_each_local_expert(precision: str, forward: int, backward: int, experts: int) -> None:
+    """Where an operation takes the host a second, a step takes as many seconds as there are; eight experts over *experts* of a rank."""
+    own = ["stack=megatron-core", f"parallel.expert={8 // experts}", f"precision={precision}", "activation_checkpointing=none", "batch=1"]
+    own += ["stack.mesh.expert_host=0 s", "stack.mesh.expert_launch=1 s", *(["fp8_recipe=tensorwise"] if precision == "fp8" else [])]
+    given = load_workload("mixtral-8x7b", [f"training.{each}" for each in own]).spec
+    shape = given.model.transformer
+    assert shape is not None
+    step_time = run_layout(load_hardware("hgx-h100").spec, given).step_time
+    assert step_time == pytest.approx(shape.layers * experts * (forward + backward), rel=0.02)
 
 
 def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
