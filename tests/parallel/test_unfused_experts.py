@@ -50,14 +50,14 @@ def test_biases_are_added_expert_by_expert_and_weighted() -> None:
     """What `TEGroupedMLP._apply_bias` of Megatron-LM does: each expert's bias times its tokens' probabilities, added, put together."""
     tokens, probabilities = (torch.randn(ROWS, width, dtype=torch.bfloat16, requires_grad=True) for width in (WIDTH, 1))
     biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
-    whole = tokens * 1.0
+    inputs = tokens * 1.0
 
     def apply() -> Any:
-        parts = zip(torch.split(whole, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
+        parts = zip(torch.split(inputs, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
         return torch.cat([part + bias * share for part, bias, share in parts])
 
     down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
-    counted = both(apply, [whole, *biases, probabilities])
+    counted = both(apply, [inputs, *biases, probabilities])
     for backward in (False, True):
         assert unfused_elements(down, False, backward) == pytest.approx(counted[backward], rel=0.02)
     assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), True, False) == 0.0
