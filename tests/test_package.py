@@ -41,7 +41,7 @@ def test_protocols_are_importable_first_and_named_in_the_index() -> None:
     assert [kind.group for kind in kinds if f"]({kind.page}) | `{kind.group}`" not in index] == []
 
 
-_TOLD = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
+_CLI_ONLY = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
 """How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
 _OTHERWISE = {
     "sets": "overrides", "fast": "thorough", "price": "prices",
@@ -54,18 +54,18 @@ _OTHERWISE = {
 def test_every_option_of_a_command_has_its_keyword(name: str) -> None:
     """Oracle: the parameters of the command itself."""
     command = getattr(importlib.import_module(f"sim.commands.{name}"), name)
-    asked = set(inspect.signature(command).parameters) - _TOLD
-    known = inspect.signature(getattr(stallsim, name)).parameters
+    options = set(inspect.signature(command).parameters) - _CLI_ONLY
+    keywords = inspect.signature(getattr(stallsim, name)).parameters
     if name == "run":
-        assert known.keys() >= inspect.signature(simulate).parameters.keys()
+        assert keywords.keys() >= inspect.signature(simulate).parameters.keys()
         assert {*stallsim._Laid.__annotations__} <= inspect.signature(simulate_layout).parameters.keys()
-    missing = {option for option in asked if option not in known and _OTHERWISE.get(option) not in known}
+    missing = {option for option in options if option not in keywords and _OTHERWISE.get(option) not in keywords}
     assert not missing
 
 
 def test_a_run_takes_what_is_asked_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: the command's document."""
-    asked = [
+    command = [
         "run",
         "hgx-h100",
         "gpt2-xl",
@@ -79,11 +79,11 @@ def test_a_run_takes_what_is_asked_beside_it(capsys: pytest.CaptureFixture[str])
         "--fast",
         "--json",
     ]
-    assert main([*asked, "--power-cap", "500 W"]) == 0
+    assert main([*command, "--power-cap", "500 W"]) == 0
     printed = json.loads(capsys.readouterr().out)
     options = {"batch": 4, "hours": 48, "with_failures": True, "store": "object-store", "power_cap": "500 W"}
-    found = stallsim.run("hgx-h100", "gpt2-xl", **options).document  # type: ignore[call-overload]
-    assert json.loads(json.dumps(found)) == printed and printed["with_failures"]["effective_share"] < 1
+    document = stallsim.run("hgx-h100", "gpt2-xl", **options).document  # type: ignore[call-overload]
+    assert json.loads(json.dumps(document)) == printed and printed["with_failures"]["effective_share"] < 1
     laid = stallsim.run("hgx-h100", "gpt2-xl", stack="megatron-core", parallel={"shard": "optimizer"}, **options).document  # type: ignore[call-overload]
     assert {"checkpoint", "with_failures"} <= laid.keys() and laid["energy"]["power_cap"]["gpu_cap_w"] == 500
     with pytest.raises(stallsim.SpecError, match="with_failures: set the length of the job"):
@@ -166,10 +166,10 @@ def test_a_layout_of_the_workloads_own_is_run(tmp_path: Path, capsys: pytest.Cap
     assert sharded.step_time == stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "parameters"}).step_time
     with pytest.raises(stallsim.SpecError, match="thorough: unknown option"):
         stallsim.run("hgx-h100", file, thorough=True)
-    found = stallsim.whatif("hgx-h100", file)
+    frame = stallsim.whatif("hgx-h100", file)
     assert main(["whatif", "hgx-h100", str(file), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert found.to_dict("records") == document["resources"] and found.attrs["links"] == document["links"]
+    assert frame.to_dict("records") == document["resources"] and frame.attrs["links"] == document["links"]
 
 
 def test_a_layout_is_never_left_out(tmp_path: Path) -> None:

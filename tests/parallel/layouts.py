@@ -73,11 +73,11 @@ def sent(layout: Layout, stage: int = 0) -> list[tuple[str, int, float]]:
 
 def copied(layout: Layout, stage: int = 0) -> dict[str, float]:
     """Return the bytes that one rank copies in a step beside its collectives, read and written, by what they are."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for each in program(layout, stage):
         if isinstance(each, Copy):
-            found[each.what] = found.get(each.what, 0.0) + each.nbytes
+            totals[each.what] = totals.get(each.what, 0.0) + each.nbytes
         elif isinstance(each, Start) and each.copied_bytes:
             what = "shards" if each.op == "all_gather" else "divided"
-            found[what] = found.get(what, 0.0) + each.copied_bytes
-    return found
+            totals[what] = totals.get(what, 0.0) + each.copied_bytes
+    return totals

@@ -21,7 +21,7 @@ def alone(folder: Path, node: TraceNode, ranks: int = 4, **keys: object) -> Grap
 
 
 @pytest.mark.parametrize(
-    ("op", "nbytes", "read", "whole"),
+    ("op", "nbytes", "read", "expected"),
     [
         ("ALL_REDUCE", 100, "all_reduce", 100),
         ("ALL_GATHER", 100, "all_gather", 400),  # a rank puts in its part
@@ -35,9 +35,9 @@ def alone(folder: Path, node: TraceNode, ranks: int = 4, **keys: object) -> Grap
         ("BARRIER", 100, "all_reduce", 4),
     ],
 )
-def test_sizes_are_those_of_the_whole_vector(tmp_path: Path, op: str, nbytes: int, read: str, whole: float) -> None:
-    found = alone(tmp_path, collective(0, op, nbytes))
-    assert (found.op, found.nbytes, found.ranks) == (read, whole, (0, 1, 2, 3))
+def test_sizes_are_those_of_the_whole_vector(tmp_path: Path, op: str, nbytes: int, read: str, expected: float) -> None:
+    node = alone(tmp_path, collective(0, op, nbytes))
+    assert (node.op, node.nbytes, node.ranks) == (read, expected, (0, 1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_sizes_are_those_of_the_whole_vector(tmp_path: Path, op: str, nbytes: in
 )
 def test_dimensions_are_gpus_of_a_node_and_nodes(tmp_path: Path, dims: list[bool], ranks: tuple[int, ...]) -> None:
     node = collective(0, "ALL_REDUCE", 8)
-    told = node._replace(attributes={**node.attributes, "involved_dim": dims})
-    trace = TraceFiles("toy", tuple(map(Path, "0123")), ([told],) * 4, {}, "")
+    with_dims = node._replace(attributes={**node.attributes, "involved_dim": dims})
+    trace = TraceFiles("toy", tuple(map(Path, "0123")), ([with_dims],) * 4, {}, "")
     assert graphs_of(trace, [2, 2])[0].nodes[0].ranks == ranks
 
 
@@ -54,8 +54,8 @@ def test_process_groups_of_a_trace_are_read(tmp_path: Path) -> None:
     metadata = TraceNode(0, "## process_group:init ##", 1, inputs=PROCESS_GROUPS)
     nodes = [metadata, collective(1, "ALL_REDUCE", 8, pg_name="7")], [metadata, collective(1, "ALL_REDUCE", 8, pg_name="8")]
     trace = TraceFiles("toy", tuple(map(Path, "0123")), (nodes[0], nodes[1], nodes[0], nodes[1]), {}, "")
-    found = graphs_of(trace, [4])
-    assert [graph.nodes[1].ranks for graph in found[:2]] == [(0, 2), (0, 1, 2, 3)]
+    read_graphs = graphs_of(trace, [4])
+    assert [graph.nodes[1].ranks for graph in read_graphs[:2]] == [(0, 2), (0, 1, 2, 3)]
     with pytest.raises(SpecError, match="node 0: process group 7 has a rank beyond the trace's 2 ranks"):
         graphs_of(trace._replace(paths=trace.paths[:2], ranks=trace.ranks[:2]), [2])
 

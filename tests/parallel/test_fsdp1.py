@@ -111,8 +111,8 @@ def _step(**switches: Any) -> float:
     layers = [block(0, 5 * GATHER, 4 * GATHER, ELEMENTS), *(block(number, GATHER / 2, 4 * GATHER, ELEMENTS) for number in range(1, 5))]
     mesh = {"framework": "fsdp1", "forward_prefetch": False, **switches}
     given = workload(layers, mesh=mesh, shard="parameters")
-    found = run(machine(RANKS, nvlink=LINK, nic=1e18), given)
-    return found.step_time / GATHER
+    layout_run = run(machine(RANKS, nvlink=LINK, nic=1e18), given)
+    return layout_run.step_time / GATHER
 
 
 BACKWARD = 1 + 5 * 4 + 1

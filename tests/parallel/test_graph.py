@@ -32,10 +32,10 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @given(graphs())
 def test_an_order_respects_dependencies_and_takes_the_lowest_number_first(drawn: Graph) -> None:
-    found = order(drawn)
-    assert sorted(found) == list(range(len(drawn.nodes)))
+    places = order(drawn)
+    assert sorted(places) == list(range(len(drawn.nodes)))
     done: set[int] = set()
-    for place in found:
+    for place in places:
         ready = [other for other, node in enumerate(drawn.nodes) if other not in done and done.issuperset(node.predecessors)]
         assert place == min(ready, key=lambda other: drawn.nodes[other].number)
         done.add(place)
@@ -47,8 +47,8 @@ def test_a_cycle_is_named() -> None:
 
 
 def test_collectives_meet_in_order() -> None:
-    found = match_messages(ranks([call(5), call(7, "", 0)], [call(0), call(9, "", 0)]))
-    ((_, meetings),) = found.collectives.items()
+    matched = match_messages(ranks([call(5), call(7, "", 0)], [call(0), call(9, "", 0)]))
+    ((_, meetings),) = matched.collectives.items()
     assert [meeting.members for meeting in meetings] == [((0, 0), (1, 0)), ((0, 1), (1, 1))]
 
 

@@ -119,7 +119,7 @@ def test_the_examples_are_of_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda right: right[:-1], "stage 1 runs forward and no backward of chunk 0, micro-batch 3; each micro-batch"),
         (lambda right: [*right, ("B", 0, 2)], "stage 1 runs forward and backward twice of chunk 0, micro-batch 2; each"),
@@ -138,11 +138,11 @@ def test_the_examples_are_of_the_protocol() -> None:
         (lambda right: {}[0], "KeyError: 0"),
     ],
 )
-def test_a_wrong_order_is_refused_in_a_sentence(change: Any, told: str) -> None:
+def test_a_wrong_order_is_refused_in_a_sentence(change: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"pp": 2, "schedule": Wrong(change)}, micro_batches=4)
     assert str(refused.value).startswith("training.parallel: schedule wrong")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -177,7 +177,7 @@ class Drawn:
 @pytest.mark.parametrize("count", [16, pytest.param(30, marks=pytest.mark.nightly)])
 def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Oracle: the simulation itself, with the check left out. Sends that are not waited for always end."""
-    told = Counter[str]()
+    endings = Counter[str]()
     for seed in range(count):
         try:
             own_passes(extensions.register(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3, runs_ahead=True)
@@ -193,9 +193,9 @@ def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch
                 ended = False
         assert ended == (not refused), (seed, refused)
         assert "never ends: stage" in refused or ended
-        told["ended" if ended else "refused"] += 1
+        endings["ended" if ended else "refused"] += 1
         figures(Drawn(seed, waits=False), pp=3, micro_batches=3, nodes=3)
-    assert min(told["ended"], told["refused"]) > 3, told
+    assert min(endings["ended"], endings["refused"]) > 3, endings
 
 
 class Listed(Gpipe):
@@ -211,7 +211,7 @@ class Doubtful(Gpipe):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             3,
@@ -229,8 +229,8 @@ class Doubtful(Gpipe):
         ),
     ],
 )
-def test_what_is_no_schedule_is_refused_in_a_sentence(given: object, told: str) -> None:
+def test_what_is_no_schedule_is_refused_in_a_sentence(given: object, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"pp": 2, "schedule": given}, micro_batches=4)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -190,14 +190,14 @@ def _wrong(case: Mapping[str, Any], compared: Callable[[list[Operation]], list[O
     made = layout(_table(), gpus, micro_batches=case["micro_batches"], **fields)
     names = [sorted({made.units[unit].name for unit in chunk if made.units[unit].kind == "block"}) for chunk in made.chunks]
     chunks = [[int(name.rpartition(".")[2]) for name in each] for each in names]
-    found = []
+    problems = []
     for stage in range(case["pipeline"]):
         theirs, ours = compared(_of_torch(case, stage, chunks)), compared(sent(made, stage))
         if ours != theirs:
             at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
             where = f"{case}, stage {stage}: of {len(ours)}, {len(theirs)} operation {at}"
-            found.append(f"{where} is {ours[at : at + 3]}, torch's {theirs[at : at + 3]}")
-    return found
+            problems.append(f"{where} is {ours[at : at + 3]}, torch's {theirs[at : at + 3]}")
+    return problems
 
 
 def test_stages_send_what_fully_shard_sends_on_the_same_modules() -> None:

@@ -155,22 +155,20 @@ def test_parameters_and_products_of_all_ranks_add_up(name: str) -> None:
     ranks = 4
     sequence = "sequence" in table.tensor_plan.values()
     pieces = [piece.layer for unit in split(table, Parallel(tensor=ranks, sequence=sequence)) for piece in unit.pieces]
-    for whole, part in zip(table.layers, pieces, strict=True):
-        split_up = whole.share in ("colwise", "rowwise", "vocabulary", "heads")
+    for full, part in zip(table.layers, pieces, strict=True):
+        split_up = full.share in ("colwise", "rowwise", "vocabulary", "heads")
         most = 1.0  # of 50,257 columns the first of four ranks has 12,565, all have as many at most
-        if whole.share in ("colwise", "rowwise") and len(whole.channels) == 2:
-            size = whole.channels[whole.share == "colwise"]
+        if full.share in ("colwise", "rowwise") and len(full.channels) == 2:
+            size = full.channels[full.share == "colwise"]
             most = math.ceil(size / ranks) * ranks / size
             assert most == 1.0 or size == 50_257
-        assert ranks * part.forward == pytest.approx(whole.forward * (most if split_up else ranks))
-        assert ranks * part.backward == pytest.approx(whole.backward * (most if split_up else ranks))
-        for own, all_ in zip(part.gradients, whole.gradients, strict=True):
-            bias = whole.share == "rowwise" and len(whole.gradients) == 2 and all_ == whole.gradients[0]
+        assert ranks * part.forward == pytest.approx(full.forward * (most if split_up else ranks))
+        assert ranks * part.backward == pytest.approx(full.backward * (most if split_up else ranks))
+        for own, all_ in zip(part.gradients, full.gradients, strict=True):
+            bias = full.share == "rowwise" and len(full.gradients) == 2 and all_ == full.gradients[0]
             least = all_ if split_up and not bias else ranks * all_
             # a table of 50,257 rows has one that does not divide
-            assert ranks * own == pytest.approx(
-                least, abs=ranks * whole.channels[0] if whole.channels else ranks * all_ / max(whole.rows, 1)
-            )
+            assert ranks * own == pytest.approx(least, abs=ranks * full.channels[0] if full.channels else ranks * all_ / max(full.rows, 1))
     assert sum(layer.share in ("colwise", "rowwise") for layer in table.layers) >= 24
 
 

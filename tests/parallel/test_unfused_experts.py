@@ -57,14 +57,14 @@ def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
     tokens = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
     probabilities = torch.randn(ROWS, 1, dtype=torch.float32 if one_copy else torch.bfloat16, requires_grad=True)
     biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
-    whole = tokens * 1.0
+    inputs = tokens * 1.0
 
     def apply() -> Any:
-        parts = zip(torch.split(whole, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
+        parts = zip(torch.split(inputs, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
         return torch.cat([part + bias * share for part, bias, share in parts]).to(torch.bfloat16)
 
     down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
-    counted = both(apply, [whole, *biases, probabilities])
+    counted = both(apply, [inputs, *biases, probabilities])
     for backward in (False, True):
         assert unfused_elements(down, PLAIN, backward, one_copy) == pytest.approx(counted[backward], rel=0.02)
     assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False) == 0.0

@@ -52,20 +52,20 @@ def made(name: str) -> Any:
 
 def held(name: str, wrapping: Wrapping) -> dict[str, int]:
     """Return the parameters that each wrap of the table *name* holds; those of the root under an empty name."""
-    found: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
     for layer, chain in zip(table(name).layers, chains(table(name), wrapping), strict=True):
-        found[chain[-1] if chain else ""] += sum(layer.gradients) + sum(layer.frozen)
-    return {wrap: size for wrap, size in found.items() if size}
+        sizes[chain[-1] if chain else ""] += sum(layer.gradients) + sum(layer.frozen)
+    return {wrap: size for wrap, size in sizes.items() if size}
 
 
 def held_by_torch(net: Any, wrapped: Sequence[Any]) -> dict[str, int]:
     """Return the same where torch wraps the modules *wrapped* of *net*, by the innermost one around each parameter."""
     names = {path: module for path, module in net.named_modules() if any(module is each for each in wrapped)}
-    found: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
     for name, parameter in net.named_parameters():
         around = [path for path in names if name.startswith(f"{path}.")]
-        found[max(around, key=len, default="")] += parameter.numel()
-    return {wrap: size for wrap, size in found.items() if size}
+        sizes[max(around, key=len, default="")] += parameter.numel()
+    return {wrap: size for wrap, size in sizes.items() if size}
 
 
 SIZES = (50_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
@@ -77,15 +77,15 @@ def _recursively_wrapped(net: Any, least: int) -> list[Any]:
 
     from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
 
-    found: list[Any] = []
+    wrapped: list[Any] = []
 
     def wrapper(module: Any) -> Any:
-        found.append(module)
+        wrapped.append(module)
         return module
 
     policy = partial(size_based_auto_wrap_policy, min_num_params=least)
     _recursive_wrap(net, policy, wrapper, set(), set(), only_wrap_children=True)
-    return found
+    return wrapped
 
 
 def test_wraps_by_size_what_torch_wraps() -> None:
@@ -188,9 +188,9 @@ def _of_torch(name: str, wrapping: Wrapping, ranks: int) -> list[tuple[str, int,
                 module.register_buffer(buffer, torch.zeros_like(value, dtype=torch.bfloat16))
     with Recorder() as recorder:
         inputs = torch.zeros(TOKENS, dtype=torch.long) if name.startswith("bert") else torch.zeros(IMAGE)
-        found = net(inputs, inputs, inputs) if name.startswith("bert") else net(inputs)
-        torch.stack([each.float().sum() for each in (found if isinstance(found, tuple | list) else (found,))]).sum().backward()
-    del net, found
+        outputs = net(inputs, inputs, inputs) if name.startswith("bert") else net(inputs)
+        torch.stack([each.float().sum() for each in (outputs if isinstance(outputs, tuple | list) else (outputs,))]).sum().backward()
+    del net, outputs
     gc.collect()  # modules and their hooks hold each other
     return recorder.seen
 

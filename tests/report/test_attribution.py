@@ -22,21 +22,21 @@ CASES = {
 
 @cache
 def case(name: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    found = profile(CASES[name])
-    runs = {"RUN0": found.one_gpu.jobs[0].warm, "RUN1": found.synthetic.jobs[0].warm, "RUN2": found.real.jobs[0].first}
-    runs["RUN3"] = found.real.jobs[0].warm
-    return gaps_document(found), {name: {cause.value: run.stalls[cause] for cause in STALLS} for name, run in runs.items()}
+    profiled = profile(CASES[name])
+    runs = {"RUN0": profiled.one_gpu.jobs[0].warm, "RUN1": profiled.synthetic.jobs[0].warm, "RUN2": profiled.real.jobs[0].first}
+    runs["RUN3"] = profiled.real.jobs[0].warm
+    return gaps_document(profiled), {name: {cause.value: run.stalls[cause] for cause in STALLS} for name, run in runs.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_gaps_lead_from_the_waits_of_one_run_to_the_difference_of_two(name: str) -> None:
     document, runs = case(name)
     for stall, before, after in (("interconnect", "RUN0", "RUN1"), ("prep", "RUN1", "RUN3"), ("fetch", "RUN3", "RUN2")):
-        found = document["stalls"][stall]
-        assert found["subtraction_s"] == pytest.approx(sum(runs[after].values()) - sum(runs[before].values()), abs=1e-12)
-        assert found["direct_s"] == runs[after][stall]
-        assert found["subtraction_s"] == pytest.approx(found["direct_s"] + sum(gap["difference_s"] for gap in found["gaps"]), abs=1e-12)
-        for gap in found["gaps"]:
+        both = document["stalls"][stall]
+        assert both["subtraction_s"] == pytest.approx(sum(runs[after].values()) - sum(runs[before].values()), abs=1e-12)
+        assert both["direct_s"] == runs[after][stall]
+        assert both["subtraction_s"] == pytest.approx(both["direct_s"] + sum(gap["difference_s"] for gap in both["gaps"]), abs=1e-12)
+        for gap in both["gaps"]:
             assert (gap["before_s"], gap["after_s"]) == (runs[before][gap["cause"]], runs[after][gap["cause"]])
     every = document["all"]
     assert every["direct_s"] - every["subtraction_s"] == pytest.approx(every["run0_waits_s"] - every["compute_grows_s"])

@@ -25,23 +25,23 @@ def test_one_machine_says_its_own_words() -> None:
 
 def test_a_run_rests_on_what_its_document_says() -> None:
     scenario = Scenario("p3.2xlarge", "alexnet", seed=3)
-    found, whole = answer(scenario), document(scenario)
-    own = run_basis(found.run, found.inputs, ["odd"])
-    assert own == {key: whole[key] for key in own} | {"warnings": ["odd", *whole["warnings"]]}
+    answered, full_document = answer(scenario), document(scenario)
+    own = run_basis(answered.run, answered.inputs, ["odd"])
+    assert own == {key: full_document[key] for key in own} | {"warnings": ["odd", *full_document["warnings"]]}
 
 
 def test_several_machines_have_a_fingerprint_each() -> None:
     """Oracle: the documents of both; what both read has one entry."""
     documents = [document(Scenario(name, "alexnet", nodes=nodes)) for name, nodes in (("p3.2xlarge", None), ("p3.8xlarge", 2))]
-    found = merged_basis(documents)
-    assert found["inputs_sha256"].keys() == {"workload", "stack", "records", "p3.2xlarge", "p3.8xlarge, 2 nodes"}
-    assert found["inputs_sha256"]["p3.8xlarge, 2 nodes"] == documents[1]["inputs_sha256"]["hardware"]
-    assert found["assumptions"][0] == documents[0]["assumptions"][0] == documents[1]["assumptions"][0]
-    assert any(line.startswith("each comes without a volume") for line in found["assumptions"])
+    basis = merged_basis(documents)
+    assert basis["inputs_sha256"].keys() == {"workload", "stack", "records", "p3.2xlarge", "p3.8xlarge, 2 nodes"}
+    assert basis["inputs_sha256"]["p3.8xlarge, 2 nodes"] == documents[1]["inputs_sha256"]["hardware"]
+    assert basis["assumptions"][0] == documents[0]["assumptions"][0] == documents[1]["assumptions"][0]
+    assert any(line.startswith("each comes without a volume") for line in basis["assumptions"])
 
 
 def test_jobs_of_one_machine_are_told_apart_by_their_workloads() -> None:
     documents = [document(Scenario("p3.2xlarge", name)) for name in ("alexnet", "resnet18")]
-    found = merged_basis(documents)
-    assert [line for line in found["assumptions"] if line.startswith("p3.2xlarge, resnet18: ")]
-    assert {"p3.2xlarge, alexnet", "p3.2xlarge, resnet18"} <= found["inputs_sha256"].keys()
+    basis = merged_basis(documents)
+    assert [line for line in basis["assumptions"] if line.startswith("p3.2xlarge, resnet18: ")]
+    assert {"p3.2xlarge, alexnet", "p3.2xlarge, resnet18"} <= basis["inputs_sha256"].keys()

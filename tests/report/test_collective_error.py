@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_same_operation_over_the_same_link_answers_by_size() -> None:
     groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
     table = collective_table("dgx-a100", "all_reduce", [2**10, 2**22, 2**30])
-    found = collective_error(table)
-    assert found is not None and not found["extrapolates"]
-    assert [(band["band"], band["median"]) for band in found["bands"]] == [
+    expected_error = collective_error(table)
+    assert expected_error is not None and not expected_error["extrapolates"]
+    assert [(band["band"], band["median"]) for band in expected_error["bands"]] == [
         (band, groups[f"{table.carrier}, all_reduce, {band}"]["median"]) for band in ("< 1 MB", "1-64 MB", "> 64 MB")
     ]
-    assert "a100-nvswitch" in found["basis"] and found["basis"] in error_lines(found)[1]
-    assert collective_document(table)["expected_error"] == found and found["basis"] in collective_text(table)
+    assert "a100-nvswitch" in expected_error["basis"] and expected_error["basis"] in error_lines(expected_error)[1]
+    assert collective_document(table)["expected_error"] == expected_error and expected_error["basis"] in collective_text(table)
 
 
 def test_what_was_not_measured_is_said() -> None:

@@ -34,8 +34,8 @@ PRICED = (FASTEST, CHEAPEST, DOMINATED)
 
 
 def test_the_front_is_what_nothing_beats() -> None:
-    found = comparison_document("w", PRICED)
-    assert {row["hardware"]: row["pareto"] for row in found["rows"]} == {"a": True, "b": True, "c": False}
+    comparison = comparison_document("w", PRICED)
+    assert {row["hardware"]: row["pareto"] for row in comparison["rows"]} == {"a": True, "b": True, "c": False}
 
 
 @pytest.mark.parametrize(("sort", "order"), [("time", "dabc"), ("cost", "bcad"), ("name", "abcd"), ("step", "dabc")])
@@ -65,9 +65,9 @@ def test_what_is_compared_is_an_epoch_or_the_whole_job() -> None:
     row = comparison_document("w", (FASTEST,))["rows"][0]
     assert (time.title, time.of(row), cost.of(row)) == ("seconds per epoch", 10.0, 4.0)
     for given, value in (("epochs", 7200 / 3600), ("time", 3.0)):
-        whole = comparison_document("w", (machine("a", 10, 4.0, job(given, 3.0, 7200.0, 8.0)),))["rows"]
-        time, cost = comparison_axes(whole)
-        assert (time.of(whole[0]), cost.of(whole[0])) == (value, 8.0)
+        rows = comparison_document("w", (machine("a", 10, 4.0, job(given, 3.0, 7200.0, 8.0)),))["rows"]
+        time, cost = comparison_axes(rows)
+        assert (time.of(rows[0]), cost.of(rows[0])) == (value, 8.0)
     nothing_done = comparison_document("w", (machine("a", 10, 4.0, job("time", 0.0, 60.0, 8.0)),))["rows"]
     assert comparison_axes(nothing_done)[0].of(nothing_done[0]) is None  # a logarithmic axis has no place for it
 
@@ -116,8 +116,8 @@ def texts(svg: bytes) -> set[str]:
 def test_the_picture_names_axes_and_machines() -> None:
     said = texts(comparison_plot(comparison_document("w", (*PRICED, UNPRICED))).svg)
     assert {"a", "b", "c", "seconds per epoch", "USD per epoch"} <= said and "d" not in said
-    whole = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
-    assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(whole).svg)
+    comparison = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
+    assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(comparison).svg)
 
 
 def test_without_a_price_the_picture_says_so() -> None:
@@ -126,8 +126,8 @@ def test_without_a_price_the_picture_says_so() -> None:
 
 def test_an_extrapolated_error_is_marked() -> None:
     """The mark stands on the error that no measured run is like, and on no other."""
-    known = {"median": 0.04, "p90": 0.12, "extrapolates": False}
-    assert [_error(each) for each in (known, {**known, "extrapolates": True}, None)] == ["4-12%", "4-12%^", "?"]
+    error = {"median": 0.04, "p90": 0.12, "extrapolates": False}
+    assert [_error(each) for each in (error, {**error, "extrapolates": True}, None)] == ["4-12%", "4-12%^", "?"]
 
 
 def test_an_epoch_of_tokens_says_how_many() -> None:

@@ -65,11 +65,11 @@ def test_names_what_was_changed_and_nothing_else(
 
 def test_causes_explain_the_whole_change_of_the_step(before: dict[str, Any]) -> None:
     after = document(Scenario("p3.8xlarge", "vgg11", ("node.nic.bandwidth=100 Gbps",), nodes=2))
-    found = difference(before, after)
-    assert sum(found["stalls_s"].values()) == pytest.approx(after["step_time_s"] - before["step_time_s"], rel=1e-5)
-    assert found["cause"] == "network"
-    assert found["speedup"] == pytest.approx(before["step_time_s"] / after["step_time_s"])
-    assert found["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
+    changes = difference(before, after)
+    assert sum(changes["stalls_s"].values()) == pytest.approx(after["step_time_s"] - before["step_time_s"], rel=1e-5)
+    assert changes["cause"] == "network"
+    assert changes["speedup"] == pytest.approx(before["step_time_s"] / after["step_time_s"])
+    assert changes["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
 
 
 def test_a_step_of_other_samples_is_no_speedup(before: dict[str, Any]) -> None:
@@ -89,10 +89,10 @@ PIPELINE = ("training.parallel.tensor=8", "training.parallel.pipeline=2")
 ])  # fmt: skip
 def test_waiting_for_other_stages_is_one_of_the_causes(older: tuple[str, ...], newer: tuple[str, ...]) -> None:
     old, new = (document(Scenario("hgx-h100", "llama-3.1-8b", overrides, nodes=2)) for overrides in (older, newer))
-    found = difference(old, new)
-    assert sum(found["stalls_s"].values()) == pytest.approx(new["step_time_s"] - old["step_time_s"], rel=1e-5)
-    assert found["stalls_s"]["pipeline"] == pytest.approx(new["stalls_s"]["pipeline"] - old["stalls_s"]["pipeline"]) != 0
-    assert any(line.split()[:1] == ["pipeline"] for line in difference_text(found, old, new).splitlines())
+    changes = difference(old, new)
+    assert sum(changes["stalls_s"].values()) == pytest.approx(new["step_time_s"] - old["step_time_s"], rel=1e-5)
+    assert changes["stalls_s"]["pipeline"] == pytest.approx(new["stalls_s"]["pipeline"] - old["stalls_s"]["pipeline"]) != 0
+    assert any(line.split()[:1] == ["pipeline"] for line in difference_text(changes, old, new).splitlines())
 
 
 def test_plain_data_parallelism_has_no_pipeline(before: dict[str, Any]) -> None:
@@ -101,9 +101,9 @@ def test_plain_data_parallelism_has_no_pipeline(before: dict[str, Any]) -> None:
 
 def test_whole_jobs_of_other_lengths(before: dict[str, Any]) -> None:
     short, long = (document(replace(BEFORE, plan=plan_of(epochs, None))) for epochs in (2, 10))
-    found = difference(short, long)
-    assert found["inputs"] == {"epochs": [2.0, 10.0]}
-    assert found["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]
+    changes = difference(short, long)
+    assert changes["inputs"] == {"epochs": [2.0, 10.0]}
+    assert changes["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]
     longer = long["whole_job"]["cost_usd"] - short["whole_job"]["cost_usd"]
     assert f"and costs ${longer:.2f} more." in said(short, long)
     assert difference(document(replace(BEFORE, plan=plan_of(None, 2.0))), short)["inputs"] == {"epochs": [None, 2.0], "hours": [2.0, None]}
@@ -115,9 +115,9 @@ def test_a_disk_that_only_the_first_epoch_meets() -> None:
     slow = document(Scenario("p3.16xlarge", "vgg11", ("node.storage.volume=gp3",)))
     text = said(plain, slow)
     assert "The step time is the same." in text and "The first epoch is " in text and "per step: fetch +" in text
-    found = difference(plain, slow)
+    changes = difference(plain, slow)
     lost = slow["first_epoch"]["step_time_s"] - plain["first_epoch"]["step_time_s"]
-    assert sum(found["first_epoch_stalls_s"].values()) == pytest.approx(lost, rel=1e-6)
+    assert sum(changes["first_epoch_stalls_s"].values()) == pytest.approx(lost, rel=1e-6)
 
 
 def test_rounding_is_no_difference(before: dict[str, Any]) -> None:

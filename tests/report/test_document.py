@@ -36,8 +36,8 @@ def test_costs_are_the_market_s(market: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_machine_without_a_spot_price_says_how_to_give_one() -> None:
-    found = answer(Scenario("p2.xlarge", "resnet18", market="spot"))
-    document = run_document(found.run, found.inputs, found.warnings, market=found.market)
+    answered = answer(Scenario("p2.xlarge", "resnet18", market="spot"))
+    document = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
     assert document["cost_per_epoch_usd"] is None and document["price"]["usd_per_h"] is None
     assert any("no spot price for p2.xlarge" in text for text in document["warnings"])
     given = answer(Scenario("p2.xlarge", "resnet18", ("price.spot=0.27 USD/h",), market="spot"))
@@ -60,15 +60,15 @@ def test_an_unknown_market_is_refused(written: str, said: str, capsys: pytest.Ca
 
 def test_decoders_tell_tokens_and_model_flops_utilization() -> None:
     """Oracle: 6 FLOP a weight of products and token, and 6 for each layer, width and pair of tokens (half of them, causal)."""
-    found = described(Scenario("hgx-h100", "llama-3.2-1b", nodes=2))
+    document = described(Scenario("hgx-h100", "llama-3.2-1b", nodes=2))
     shape = load_workload("llama-3.2-1b").spec.model.transformer
     assert shape is not None and shape.kv_heads is not None and shape.ffn is not None
     heads = shape.hidden // shape.heads * (2 * shape.heads + 2 * shape.kv_heads)
     weights = shape.layers * shape.hidden * (heads + 3 * shape.ffn) + shape.vocab * shape.hidden
     flop = 6 * weights + 6 * shape.layers * shape.hidden * 8192
     peak = load_hardware("hgx-h100").spec.groups[0].node.gpu.peak["bf16"]
-    assert found["tokens_per_s"] == pytest.approx(8192 * found["throughput_samples_per_s"])
-    assert found["model_flops_utilization"] == pytest.approx(flop * found["tokens_per_s"] / (16 * peak), rel=2e-3)
+    assert document["tokens_per_s"] == pytest.approx(8192 * document["throughput_samples_per_s"])
+    assert document["model_flops_utilization"] == pytest.approx(flop * document["tokens_per_s"] / (16 * peak), rel=2e-3)
     images, text = described(Scenario("p3.2xlarge", "resnet50")), described(Scenario("p4d.24xlarge", "gpt2"))
     assert not {"tokens_per_s", "model_flops_utilization"} & set(images)
     assert text["tokens_per_s"] == pytest.approx(1024 * text["throughput_samples_per_s"])

@@ -24,15 +24,15 @@ from sim.training.job import Job
 
 
 def test_what_computes_on_processors_quotes_no_gpu() -> None:
-    found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=1", "node.gpu.name=my-processor")))
-    document = run_document(found.run, found.inputs)
+    answered = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=1", "node.gpu.name=my-processor")))
+    document = run_document(answered.run, answered.inputs)
     assert document["expected_error"] is None
-    assert "expected error: unknown, because no run on this kind of machine was measured" in run_text(found.run, document)
+    assert "expected error: unknown, because no run on this kind of machine was measured" in run_text(answered.run, document)
 
 
 def test_a_gpu_that_nobody_measured_quotes_others() -> None:
-    found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.name=my-gpu",)))
-    error = run_document(found.run, found.inputs)["expected_error"]
+    answered = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.name=my-gpu",)))
+    error = run_document(answered.run, answered.inputs)["expected_error"]
     assert "measured runs on one GPU" in error["basis"] and "extrapolated: no measured run on my-gpu" in error["basis"]
     assert error["extrapolates"]
 
@@ -41,9 +41,9 @@ def test_the_interval_of_a_step_stands_in_words() -> None:
     """0.9 and 1.5 times 286 ms."""
     said = interval_text({"measured_over_predicted_95": {"low": 0.9, "high": 1.5}}, 0.286)
     assert said == "95% of measured steps were 0.9 to 1.5 times the prediction: here 257 ms to 429 ms"
-    found = answer(Scenario("p3.2xlarge", "resnet18"))
-    document = run_document(found.run, found.inputs)
-    assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    based on " in run_text(found.run, document)
+    answered = answer(Scenario("p3.2xlarge", "resnet18"))
+    document = run_document(answered.run, answered.inputs)
+    assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    based on " in run_text(answered.run, document)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **
     group |= {"most_parameters": 10**10, "shortest_step_s": 1e-3, "families": ["a convolutional network", "a transformer"]}
     names = ("V100-SXM2-16GB, NVLink", "NVLink", "V100-SXM2-16GB, tcp between nodes", "all runs")
     monkeypatch.setattr(expected_error, "validated_groups", lambda: {name: group | changed for name in names})
-    found = answer(Scenario(hardware, "resnet50", overrides))
-    return run_document(found.run, found.inputs)["expected_error"]
+    answered = answer(Scenario(hardware, "resnet50", overrides))
+    return run_document(answered.run, answered.inputs)["expected_error"]
 
 
 def test_the_same_gpu_and_network_interpolate_unless_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyP
 
 def test_a_gpu_that_nobody_measured_has_a_wider_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: 9 / 25% of chips that were left out of the fit, added in squares; 95% of normal errors lie within 1.19 times the p90."""
-    known, new = (error_of(name, monkeypatch) for name in ("p3.16xlarge", "hgx-h100"))
-    assert (known["median"], known["p90"]) == (0.1, 0.2)
+    measured, new = (error_of(name, monkeypatch) for name in ("p3.16xlarge", "hgx-h100"))
+    assert (measured["median"], measured["p90"]) == (0.1, 0.2)
     assert new["median"] == pytest.approx((0.1**2 + 0.09**2) ** 0.5)
     assert new["p90"] == pytest.approx((0.2**2 + 0.25**2) ** 0.5)
     ends = new["measured_over_predicted_95"]
@@ -120,8 +120,8 @@ def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pyt
     monkeypatch.setattr(expected_error, "validated_groups", lambda: {"H100-SXM5-80GB, NVLink": group})
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"data, gated, H100-SXM5-80GB": of_layouts})
     for workload, median, p90, low in (("llama-3.2-1b", 0.24, 0.37, 0.7), ("bert-base-seq128", 0.1, 0.2, 0.95)):
-        found = answer(Scenario("hgx-h100", workload, ("training.batch=1",)))
-        error = run_document(found.run, found.inputs)["expected_error"]
+        answered = answer(Scenario("hgx-h100", workload, ("training.batch=1",)))
+        error = run_document(answered.run, answered.inputs)["expected_error"]
         assert (error["median"], error["p90"]) == (median, p90)
         assert error["measured_over_predicted_95"] == {"low": low, "high": 1.9}
         assert ("at least the errors of 6 similar measured training runs" in error["basis"]) == (median == 0.24)

@@ -75,16 +75,16 @@ def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:
         (folder_due, "file"): "file: is a file; expected a folder",
         (folder_due, "file/b"): "file is a file",
     }
-    for (due, name), words in wrong.items():
+    for (check, name), words in wrong.items():
         with pytest.raises(SpecError, match=words):
-            due(tmp_path / name)
+            check(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
 
 
 def test_a_folder_that_takes_no_files_is_refused() -> None:
-    for due, name in ((file_due, "/proc/x.html"), (folder_due, "/proc/x")):
+    for check, name in ((file_due, "/proc/x.html"), (folder_due, "/proc/x")):
         with pytest.raises(SpecError, match=r"^/proc/x.*: files cannot be created in /proc$"):
-            due(Path(name))
+            check(Path(name))
 
 
 def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("due", "name", "says"),
+    ("check", "name", "says"),
     [
         (page_due, "x.pdf", "x.pdf: an HTML page is written here; expected a name that ends in .html, such as x.html"),
         (page_due, "x", "x: an HTML page is written here; expected a name that ends in .html, such as x.html"),
@@ -111,12 +111,12 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_a_name_of_another_kind_is_refused_with_one_that_is_right(
-    due: Callable[[Path | None], Path | None], name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Callable[[Path | None], Path | None], name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError) as told:
-        due(Path(name))
-    assert str(told.value) == says
+    with pytest.raises(SpecError) as refused:
+        check(Path(name))
+    assert str(refused.value) == says
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,5 +130,5 @@ def test_names_that_are_right_are_taken(tmp_path: Path) -> None:
         (trace_due, "a.json"),
         (trace_due, "a.json.gz"),
     ]
-    for due, name in [*right, (trace_due, "ranks"), (folder_due, "v1.2"), (folder_due, "out.json"), (trace_due, "out.json")]:
-        assert due(tmp_path / name) == tmp_path / name
+    for check, name in [*right, (trace_due, "ranks"), (folder_due, "v1.2"), (folder_due, "out.json"), (trace_due, "out.json")]:
+        assert check(tmp_path / name) == tmp_path / name

@@ -14,14 +14,14 @@ SMALL = ["goodput", "p3.2xlarge", "resnet50", "--epochs", "1", "--fast", "--tria
 
 def test_small_jobs_are_told_in_small_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     assert main(SMALL) == 0
     rows = {line.strip().split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
-    assert float(rows["CO2, kg"][2]) == pytest.approx(found["co2_kg"], rel=0.1) and found["co2_kg"] > 0
-    assert float(rows["energy, kWh"][2]) == pytest.approx(found["energy_kwh"], rel=0.1)
-    assert float(rows["hours"][1]) == pytest.approx(24 * found["days"], rel=0.01)
-    assert float(rows["cost, USD"][2]) == pytest.approx(found["cost_usd"], rel=0.01)
-    assert rows["kept work"][2:4] == [f"{found['work_s'] / 3600:.2f}", "h"]
+    assert float(rows["CO2, kg"][2]) == pytest.approx(document["co2_kg"], rel=0.1) and document["co2_kg"] > 0
+    assert float(rows["energy, kWh"][2]) == pytest.approx(document["energy_kwh"], rel=0.1)
+    assert float(rows["hours"][1]) == pytest.approx(24 * document["days"], rel=0.01)
+    assert float(rows["cost, USD"][2]) == pytest.approx(document["cost_usd"], rel=0.01)
+    assert rows["kept work"][2:4] == [f"{document['work_s'] / 3600:.2f}", "h"]
 
 
 @pytest.mark.parametrize("command", [SMALL, ["run", "p3.2xlarge", "resnet50", "--fast"]])

@@ -21,8 +21,8 @@ SECONDS = 1e-3
 @pytest.fixture
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main([*RUN, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    contents: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return contents
 
 
 def test_the_example_is_the_one_that_is_described() -> None:
@@ -101,7 +101,7 @@ WRONG = {
 def test_what_a_trace_says_itself_is_refused(capsys: pytest.CaptureFixture[str], case: str) -> None:
     words, said = WRONG[case]
     assert main(words) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert told.out == ""
-    assert len(told.err.strip().splitlines()) == 1
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1

@@ -24,8 +24,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Answer:
 @cache
 def error(hardware: str, nodes: int) -> float:
     """The error above which one in ten is, as a run on one kind of node expects it."""
-    found = answer(Scenario(hardware, "resnet18", nodes=nodes))
-    return float(run_document(found.run, found.inputs)["expected_error"]["p90"])
+    answered = answer(Scenario(hardware, "resnet18", nodes=nodes))
+    return float(run_document(answered.run, answered.inputs)["expected_error"]["p90"])
 
 
 def test_both_kinds_stand_with_their_numbers_in_text_and_page(mixed: Answer) -> None:
@@ -43,12 +43,12 @@ def test_memory_is_of_the_gpu_with_least_to_spare(mixed: Answer) -> None:
 
 
 def test_the_error_is_the_larger_of_both_kinds(mixed: Answer) -> None:
-    found = run_document(mixed.run, mixed.inputs)["expected_error"]
-    assert found["p90"] == max(error("hgx-h100", 3), error("dgx-a100", 3)) > min(error("hgx-h100", 3), error("dgx-a100", 3))
-    assert "largest error of 2 kinds of nodes" in found["basis"]
+    expected_error = run_document(mixed.run, mixed.inputs)["expected_error"]
+    assert expected_error["p90"] == max(error("hgx-h100", 3), error("dgx-a100", 3)) > min(error("hgx-h100", 3), error("dgx-a100", 3))
+    assert "largest error of 2 kinds of nodes" in expected_error["basis"]
 
 
 def test_equal_nodes_are_one_kind() -> None:
-    found = answer(Scenario("p3.16xlarge", "resnet18", nodes=2))
-    text = run_text(found.run, run_document(found.run, found.inputs))
+    answered = answer(Scenario("p3.16xlarge", "resnet18", nodes=2))
+    text = run_text(answered.run, run_document(answered.run, answered.inputs))
     assert ": 16 x V100-SXM2-16GB, 2 nodes" in text and "of 16 GiB\n" in text and "kinds of node" not in text

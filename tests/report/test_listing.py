@@ -11,10 +11,10 @@ from sim.spec.yaml import SpecError
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_line_a_row(kind: str) -> None:
-    found = listing(kind, [])
-    lines = found.text.splitlines()
-    assert found.problems == [] and not found.empty
-    assert len(lines) == 1 + len(found.rows[kind]) > 1
+    listed = listing(kind, [])
+    lines = listed.text.splitlines()
+    assert listed.problems == [] and not listed.empty
+    assert len(lines) == 1 + len(listed.rows[kind]) > 1
     assert all(line == line.rstrip() for line in lines)
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from sim.report.plots import pictures
 from sim.report.style import COLOURS
-from tests.report.page.cases import found
+from tests.report.page.cases import case_answer
 
 
 def texts(svg: bytes) -> str:
@@ -14,7 +14,7 @@ def texts(svg: bytes) -> str:
 
 
 def test_a_run_has_a_picture_a_job() -> None:
-    run = found("several jobs").run
+    run = case_answer("several jobs").run
     drawn = pictures([run], False)
     assert set(drawn) == {f"stalls-{number}.{kind}" for number in (0, 1) for kind in ("png", "svg")}
     for number, job in enumerate(run.jobs):
@@ -24,7 +24,7 @@ def test_a_run_has_a_picture_a_job() -> None:
 
 def test_every_colour_is_in_the_key() -> None:
     """Oracle: colours of the drawing's shapes; the key lists what the bars and the timeline show, and nothing else."""
-    run = found("exchange").run
+    run = case_answer("exchange").run
     drawn = pictures([run], False)["stalls.svg"].decode()
     key = set(texts(drawn.encode()).split())
     for cause, colour in COLOURS.items():
@@ -32,6 +32,6 @@ def test_every_colour_is_in_the_key() -> None:
 
 
 def test_sizes_have_a_bar_each() -> None:
-    runs = [found("exchange").run, found("NVSwitch").run]
+    runs = [case_answer("exchange").run, case_answer("NVSwitch").run]
     said = texts(pictures(runs, True)["stalls.svg"])
     assert all(f"{run.jobs[0].job.ranks} GPUs" in said for run in runs)

@@ -16,23 +16,23 @@ from sim.spec.yaml import SpecError
 
 def test_rows_are_those_of_the_description() -> None:
     machine = load_hardware("p3.8xlarge").spec
-    known = machine.groups[0].price
-    assert known is not None and known.on_demand is not None and known.spot is not None and isinstance(known.source, Mapping)
+    price = machine.groups[0].price
+    assert price is not None and price.on_demand is not None and price.spot is not None and isinstance(price.source, Mapping)
     on_demand, spot = price_rows(machine, ("on_demand", "spot"))
-    assert (on_demand["node_usd_per_h"], spot["node_usd_per_h"]) == (3600 * known.on_demand, 3600 * known.spot)
-    assert (on_demand["date"], spot["date"]) == (known.date, known.spot_date) and known.date != known.spot_date
-    assert (on_demand["source"], spot["source"]) == (known.source["*"], known.source["spot"])
-    assert on_demand["region"] == spot["region"] == known.region
+    assert (on_demand["node_usd_per_h"], spot["node_usd_per_h"]) == (3600 * price.on_demand, 3600 * price.spot)
+    assert (on_demand["date"], spot["date"]) == (price.date, price.spot_date) and price.date != price.spot_date
+    assert (on_demand["source"], spot["source"]) == (price.source["*"], price.source["spot"])
+    assert on_demand["region"] == spot["region"] == price.region
 
 
 def test_a_price_copied_from_another_machine_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the answer, in what check says and in the source; not if it has been replaced."""
     path = tmp_path / "ours.yaml"
     path.write_text("extends: p3.8xlarge\nnode: {nic: {bandwidth: 5 Gbps}}\n")
-    told = "price and region are copied from p3.8xlarge (us-east-1), which ours changes (--set price.on_demand='10 USD/h')"
+    note = "price and region are copied from p3.8xlarge (us-east-1), which ours changes (--set price.on_demand='10 USD/h')"
     run = ["run", str(path), "resnet50", "--batch", "4", "--fast"]
-    assert main(["check", str(path)]) == 0 and f"ours.yaml: {told}\n" in capsys.readouterr().out
-    assert main(run) == 0 and f"    - {told}\n" in capsys.readouterr().out
+    assert main(["check", str(path)]) == 0 and f"ours.yaml: {note}\n" in capsys.readouterr().out
+    assert main(run) == 0 and f"    - {note}\n" in capsys.readouterr().out
     assert main([*run, "--set", "price.on_demand=10 USD/h"]) == 0 and "copied" not in capsys.readouterr().out
     (row,) = price_rows(load_hardware(str(path)).spec)
     assert row["source"].startswith("price of p3.8xlarge: aws/")
@@ -63,8 +63,8 @@ def test_machines_of_one_list_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("market", ["on_demand", "spot"])
 def test_the_line_of_a_written_price_names_its_option_and_no_day(market: Market, capsys: pytest.CaptureFixture[str]) -> None:
-    key, asked = f"price.{market}", ["run", "p4d.24xlarge", "resnet50", "--batch", "4", "--market", market.replace("_", "-")]
-    assert main([*asked, "--set", f"{key}=5 USD/h"]) == 0
+    key, command = f"price.{market}", ["run", "p4d.24xlarge", "resnet50", "--batch", "4", "--market", market.replace("_", "-")]
+    assert main([*command, "--set", f"{key}=5 USD/h"]) == 0
     assert f"price: $5.00/h, {market.replace('_', '-')} (us-east-1, --set {key})\n" in capsys.readouterr().out
 
 
@@ -84,5 +84,5 @@ def test_a_price_that_is_written_has_no_day_of_the_old_one(said: list[str], days
     assert price is not None
     assert (price.date, price.day_of_spot) == days
     assert isinstance(price.source, dict)
-    told = (price.source.get("on_demand"), price.source["spot"])
-    assert tuple(source == f"--set price.{market}" for market, source in zip(("on_demand", "spot"), told, strict=True)) == sources
+    price_sources = (price.source.get("on_demand"), price.source["spot"])
+    assert tuple(source == f"--set price.{market}" for market, source in zip(("on_demand", "spot"), price_sources, strict=True)) == sources

@@ -20,14 +20,14 @@ BEST = Candidate(
 OTHER = replace(BEST, hardware="g4dn.xlarge", nodes=1, market="on_demand", job=BEST.job._replace(later_epochs=9000.0), cost=4.0)
 
 
-def found(best: Candidate | None, ranked: tuple[Candidate, ...], budget: Budget | None = None) -> Recommendation:
+def recommended(best: Candidate | None, ranked: tuple[Candidate, ...], budget: Budget | None = None) -> Recommendation:
     near = None if best else next(iter(ranked), None)
     given = budget or Budget(time=3600.0)
     return Recommendation(JobPlan(3.0), given, best, None, near, ranked, {"dgx-2": "dgx-2: no price is known (spot)"}, ["how sure it is"])
 
 
 def test_the_document_has_every_candidate_whole() -> None:
-    document = recommendation_document("w", found(BEST, (BEST, OTHER)))
+    document = recommendation_document("w", recommended(BEST, (BEST, OTHER)))
     assert [row["hardware"] for row in document["candidates"]] == ["p3.2xlarge", "g4dn.xlarge"]
     assert document["best"] == document["candidates"][0]
     assert sum(document["best"]["parts_s"].values()) == document["best"]["total_time_s"] == 3100.0
@@ -35,7 +35,7 @@ def test_the_document_has_every_candidate_whole() -> None:
 
 
 def test_the_answer_comes_first() -> None:
-    text = recommendation_text(recommendation_document("w", found(BEST, (BEST, OTHER))))
+    text = recommendation_text(recommendation_document("w", recommended(BEST, (BEST, OTHER))))
     assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and $7.50.")
     assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
 
@@ -46,26 +46,26 @@ def test_a_missed_budget_tells_by_how_much() -> None:
         (Budget(time=3000.0), "closest, 3.3% over budget: 2 x p3.2xlarge"),
         (Budget(money=1.0), "closest, 7.5 times the budget"),
     ):
-        text = recommendation_text(recommendation_document("w", found(None, (BEST,), budget)))
+        text = recommendation_text(recommendation_document("w", recommended(None, (BEST,), budget)))
         assert text.startswith("Nothing meets") and words in text
 
 
 def test_where_nothing_runs_the_reasons_are_told() -> None:
-    text = recommendation_text(recommendation_document("w", found(None, ())))
+    text = recommendation_text(recommendation_document("w", recommended(None, ())))
     assert text.startswith("No rentable machine") and "dgx-2: no price is known (spot)" in text
-    named = recommendation_text(recommendation_document("w", found(None, ()), ["dgx-2"]))
+    named = recommendation_text(recommendation_document("w", recommended(None, ()), ["dgx-2"]))
     assert named.startswith("None of these machines can be rented to run w.")
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:
     many = tuple(replace(OTHER, nodes=1 + place) for place in range(SHOWN + 3))
-    text = recommendation_text(recommendation_document("w", found(BEST, many)))
+    text = recommendation_text(recommendation_document("w", recommended(BEST, many)))
     assert text.count("g4dn.xlarge") == SHOWN and "and 3 more" in text
 
 
 def test_the_picture_names_the_best_and_the_budget() -> None:
     for best, budget in ((BEST, Budget(time=3600.0)), (None, Budget(money=1.0))):
-        svg = ElementTree.fromstring(recommendation_plot(recommendation_document("w", found(best, (BEST, OTHER), budget))).svg)
+        svg = ElementTree.fromstring(recommendation_plot(recommendation_document("w", recommended(best, (BEST, OTHER), budget))).svg)
         texts = {"".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")}
         assert {"w", "minutes, whole job", "USD, whole job", "budget", "2 x p3.2xlarge (spot)"} <= texts
-    assert recommendation_plot(recommendation_document("w", found(None, ()))).png.startswith(b"\x89PNG")
+    assert recommendation_plot(recommendation_document("w", recommended(None, ()))).png.startswith(b"\x89PNG")

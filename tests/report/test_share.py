@@ -15,11 +15,11 @@ from tests.harness import machine, toy_workload
 def divided() -> dict[str, Any]:
     jobs = [SimpleNamespace(workload=toy_workload().model_copy(update={"name": name}), ranks=2) for name in ("fast", "slow")]
     outcomes = (PolicyOutcome("even", (4, 4), (100.0, 50.0), (60.0, 200.0)), PolicyOutcome("greedy", (7, 1), (150.0, 50.0), (40.0, 150.0)))
-    found: Any = SimpleNamespace(
+    answer: Any = SimpleNamespace(
         hardware="toy", cores=(16, 16), jobs=jobs, arrivals=(0.0, 20.0), epochs=(1.0, 0.5), outcomes=outcomes, machine=machine(),
         inputs={"hardware": "f00"},
     )  # fmt: skip
-    return share_document(found)
+    return share_document(answer)
 
 
 def test_gains_are_against_the_first_policy() -> None:

@@ -24,19 +24,19 @@ def answered(on_demand_cost: float | None = 4.0) -> dict[str, Any]:
     job = SimpleNamespace(
         speeds=(50.0, 100.0), work=1000.0, checkpoint=2.0, restore=1.0, start_up=60.0, replacement=30.0, policy="wait"
     )  # fmt: skip
-    found: Any = SimpleNamespace(
+    answer: Any = SimpleNamespace(
         machine=SimpleNamespace(name="toy", groups=()), document=DOCUMENT, job=job, interval=300.0,
         outcomes=COURSES, on_demand_time=3600.0, on_demand_cost=on_demand_cost, notes=["a note"],
     )  # fmt: skip
-    return spot_document(found)
+    return spot_document(answer)
 
 
 def test_means_and_quantiles_are_those_of_the_courses() -> None:
-    found = answered()
-    assert found["spot"]["time_s"]["mean"] == pytest.approx(3 * 3600) and found["spot"]["time_s"]["p50"] == 3 * 3600
-    assert found["spot"]["cost_usd"]["mean"] == pytest.approx(1.46) and found["saving"] == pytest.approx(1 - 1.46 / 4)
-    assert (found["spot"]["revocations"], found["spot"]["lost_s"]) == (1.0, 50.0 / 100)
-    assert found["checkpoint"] == {"interval_s": 3.0, "interval_samples": 300.0, "count": 4, "write_s": 2.0, "read_s": 1.0}
+    document = answered()
+    assert document["spot"]["time_s"]["mean"] == pytest.approx(3 * 3600) and document["spot"]["time_s"]["p50"] == 3 * 3600
+    assert document["spot"]["cost_usd"]["mean"] == pytest.approx(1.46) and document["saving"] == pytest.approx(1 - 1.46 / 4)
+    assert (document["spot"]["revocations"], document["spot"]["lost_s"]) == (1.0, 50.0 / 100)
+    assert document["checkpoint"] == {"interval_s": 3.0, "interval_samples": 300.0, "count": 4, "write_s": 2.0, "read_s": 1.0}
 
 
 def test_the_distribution_rises_from_the_least_to_the_most() -> None:
@@ -55,10 +55,10 @@ def test_the_text_compares_with_on_demand() -> None:
 
 
 def test_one_interruption_is_no_plural() -> None:
-    found = answered()
-    assert "  1 interruption is expected;" in spot_text(found)
-    found["spot"]["revocations"] = 2.04
-    assert "  2 interruptions are expected;" in spot_text(found)
+    document = answered()
+    assert "  1 interruption is expected;" in spot_text(document)
+    document["spot"]["revocations"] = 2.04
+    assert "  2 interruptions are expected;" in spot_text(document)
 
 
 def test_words() -> None:

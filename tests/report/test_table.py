@@ -12,7 +12,7 @@ from sim.analysis.memory import THRASHING
 from sim.documents import document as described
 from sim.report.table import BAR, bar, run_text, scaling_text
 from sim.study.scenario import Scenario, answer
-from tests.report.page.cases import document, found, html
+from tests.report.page.cases import case_answer, document, html
 
 
 @given(st.floats(-0.5, 1.5))
@@ -23,7 +23,7 @@ def test_a_bar_is_as_long_as_its_share(share: float) -> None:
 
 
 def test_every_cause_that_a_step_has_is_a_line() -> None:
-    own, run = document("slow disk"), found("slow disk").run
+    own, run = document("slow disk"), case_answer("slow disk").run
     text = run_text(run, own)
     for cause, seconds in own["stalls_s"].items():
         line = next((line for line in text.splitlines() if line.startswith(f"  {cause} ")), "")
@@ -34,13 +34,13 @@ def test_every_cause_that_a_step_has_is_a_line() -> None:
 
 def test_an_epoch_of_tokens_says_how_many() -> None:
     """The stream of tokens that workloads are trained on has 100 billion; a table of layers reads samples."""
-    assert "\n  epoch of 100 billion tokens: " in run_text(found("tokens").run, document("tokens"))
+    assert "\n  epoch of 100 billion tokens: " in run_text(case_answer("tokens").run, document("tokens"))
     assert "<dt>Epoch of 100 billion tokens</dt>" in html("tokens")
-    assert "\n  epoch: " in run_text(found("exchange").run, document("exchange"))
+    assert "\n  epoch: " in run_text(case_answer("exchange").run, document("exchange"))
 
 
 def test_verbose_lists_resources() -> None:
-    own, run = document("exchange"), found("exchange").run
+    own, run = document("exchange"), case_answer("exchange").run
     assert "waited for, in a warm step:" not in run_text(run, own)
     text = run_text(run, own, verbose=True)
     assert all(row.resource in text for row in run.jobs[0].warm.resources)
@@ -70,7 +70,7 @@ def test_sizes_that_cannot_run_say_why() -> None:
 def test_a_gpu_that_is_nearly_full_is_told() -> None:
     """Of the largest batch that fits, by the share from which layouts warn as well."""
     for batch, full in ((64, False), ("max", True)):
-        asked = Scenario("p3.16xlarge", "vgg16", batch=batch)
-        done, figures = answer(asked), described(asked)
+        scenario = Scenario("p3.16xlarge", "vgg16", batch=batch)
+        done, figures = answer(scenario), described(scenario)
         assert (figures["gpu_memory_bytes"]["total"] > THRASHING * done.run.node().gpu.memory) == full
         assert (", nearly full: the allocator frees and retries" in run_text(done.run, figures)) == full

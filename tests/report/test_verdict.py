@@ -25,40 +25,40 @@ SENTENCES = {
 @pytest.mark.parametrize("name", SENTENCES)
 def test_the_sentence_names_the_slow_resource(name: str) -> None:
     """With counterfactual runs and without them."""
-    found = run(*scene(name))
-    assert verdict(found, 0, bottlenecks(found)[0]).startswith(SENTENCES[name])
-    assert verdict(found).startswith(SENTENCES[name])
+    simulated = run(*scene(name))
+    assert verdict(simulated, 0, bottlenecks(simulated)[0]).startswith(SENTENCES[name])
+    assert verdict(simulated).startswith(SENTENCES[name])
 
 
 def test_the_single_nvlink_is_named() -> None:
     """Two GPUs on one NVLink, a gigabyte of gradients."""
-    found = run(machine(2, wiring={"0-1": 1}, nvlink=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),)))
-    assert verdict(found, 0, bottlenecks(found)[0]).startswith(
+    simulated = run(machine(2, wiring={"0-1": 1}, nvlink=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),)))
+    assert verdict(simulated, 0, bottlenecks(simulated)[0]).startswith(
         "Gradient exchange waits on the single NVLink GPU0-GPU1; freeing it would save"
     )
 
 
 def test_copies_and_exchange_may_share_pcie() -> None:
     """Both on one bus: the sentence says so."""
-    found = run(machine(2, wiring="pcie", pcie=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),), prepared=4e9))
-    assert "and gradient exchange wait on PCIe" in verdict(found, 0, bottlenecks(found)[0])
+    simulated = run(machine(2, wiring="pcie", pcie=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),), prepared=4e9))
+    assert "and gradient exchange wait on PCIe" in verdict(simulated, 0, bottlenecks(simulated)[0])
 
 
 def test_a_store_behind_a_slow_nic_is_not_a_slow_disk() -> None:
     """A sample in 1 s through the NIC, and in a millisecond from the disk behind it: a faster disk would save nothing."""
     stored = machine(1, nic=1e6, disk=volume(1e9, over_network=True))
-    found = run(stored, toy_workload(sample=1e6, loader="pytorch", inputs={"num_workers": 2}))
+    simulated = run(stored, toy_workload(sample=1e6, loader="pytorch", inputs={"num_workers": 2}))
     text = "Disk fetch: the network to the storage, with 0% of the reads cached, feeds 1 samples/s"
-    [bottleneck] = bottlenecks(found)
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.first == "network" and bottleneck.freed_times["disk"] == pytest.approx(1.0, rel=1e-3)
-    assert verdict(found, 0, bottleneck).startswith(text) and verdict(found).startswith(text)
+    assert verdict(simulated, 0, bottleneck).startswith(text) and verdict(simulated).startswith(text)
 
 
 @pytest.mark.parametrize(("bandwidth", "longer"), [(1e6, " First epoch: 6.67 min instead of 2 min."), (3.2e6, ""), (1e9, "")])
 def test_a_first_epoch_that_is_much_longer_is_mentioned(bandwidth: float, longer: str) -> None:
     """Closed form: 400 samples of 1 MB, each read in 1 s or in less than 110% of its 0.3 s of compute; from memory in warm epochs."""
-    found = run(machine(1, memory=1e9, disk=volume(bandwidth)), toy_workload(loader="pytorch", inputs={"num_workers": 2}))
-    for sentence in (verdict(found, 0, bottlenecks(found)[0]), verdict(found)):
+    simulated = run(machine(1, memory=1e9, disk=volume(bandwidth)), toy_workload(loader="pytorch", inputs={"num_workers": 2}))
+    for sentence in (verdict(simulated, 0, bottlenecks(simulated)[0]), verdict(simulated)):
         assert sentence.startswith("Compute-bound: ") and sentence.endswith(f"%.{longer}")
 
 
@@ -66,17 +66,17 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
     """Closed form: three hops of 50 ms before each step of 1 s, and an all-reduce of six that hides behind backward, or does not."""
     for backward, exposed in ((0.6, 0.0), (0.2, 0.1)):
         layers = (layer(0.1, backward), layer(0.1, 0.2, 10))  # the gradients of the second are there first
-        found = run(machine(4, hop_latency=0.05), toy_workload(layers, buffers=8.0, stack={"broadcast_buffers": True}))
-        [bottleneck] = bottlenecks(found)
+        simulated = run(machine(4, hop_latency=0.05), toy_workload(layers, buffers=8.0, stack={"broadcast_buffers": True}))
+        [bottleneck] = bottlenecks(simulated)
         step = 0.15 + 0.4 + backward + exposed
-        assert found.jobs[0].warm.step_time == pytest.approx(step, rel=1e-6)
+        assert simulated.jobs[0].warm.step_time == pytest.approx(step, rel=1e-6)
         assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
         assert bottleneck.freed_times["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
             "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms per step, nvlink latency over 4 "
             "GPUs; turning that off (--set training.stack.broadcast_buffers=false) would save 13% of the step."
         )
-        sentence = verdict(found, 0, bottleneck)
+        sentence = verdict(simulated, 0, bottleneck)
         assert sentence.startswith("Gradient exchange waits on nvlink latency") if exposed else sentence == hidden
 
 
@@ -92,10 +92,10 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     workload = toy_workload()
     noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": 0.02})
     training = workload.training.model_copy(update={"noise": noise})
-    found = run(machine(4), workload.model_copy(update={"training": training}), seed=7)
-    warm = found.jobs[0].warm
+    simulated = run(machine(4), workload.model_copy(update={"training": training}), seed=7)
+    warm = simulated.jobs[0].warm
     assert warm.interval is not None
-    [text] = warnings(found)
+    [text] = warnings(simulated)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn_steps, warm.steps)} of {warm.steps} in the warm epoch")
     assert text.endswith(f"the 95% interval of the step time is +-{100 * warm.interval / warm.step_time:.2g}%")
 

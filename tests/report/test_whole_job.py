@@ -18,10 +18,10 @@ def test_epochs_in_words(epochs: float, text: str) -> None:
 
 def test_the_line_says_what_the_document_holds() -> None:
     job = Course(3.0, WholeJob(75.0, 600.0, 1000.0, 0.0, 25.0))
-    found = whole_job_document(JobPlan(3), job, 36.0)
-    assert found["cost_usd"] == pytest.approx(17.0)
+    document = whole_job_document(JobPlan(3), job, 36.0)
+    assert document["cost_usd"] == pytest.approx(17.0)
     said = "whole job, 3 epochs: 28.3 min, $17.00 (startup 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
-    assert whole_job_text(found) == said
+    assert whole_job_text(document) == said
     unpriced = f"{said.replace(', $17.00', '')}; no price is known: --set price.on_demand='10 USD/h' gives one"
     assert whole_job_text(whole_job_document(JobPlan(3), job, None)) == unpriced
 
@@ -36,5 +36,5 @@ def test_weeks_are_said_in_days_as_well() -> None:
 
 
 def test_a_job_that_ends_within_its_startup_says_so() -> None:
-    found = whole_job_document(JobPlan(None, time=36.0), Course(0.0, WholeJob(36.0, 0.0, 0.0, 0.0, 0.0)), 36.0)
-    assert whole_job_text(found).startswith("whole job, 0 epochs, as it ends before training begins: 36 s, $0.36")
+    document = whole_job_document(JobPlan(None, time=36.0), Course(0.0, WholeJob(36.0, 0.0, 0.0, 0.0, 0.0)), 36.0)
+    assert whole_job_text(document).startswith("whole job, 0 epochs, as it ends before training begins: 36 s, $0.36")

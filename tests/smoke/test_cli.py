@@ -32,8 +32,8 @@ def refusal(capsys: Capture, *arguments: str) -> str:
 
 
 def test_json_has_the_whole_contract(capsys: Capture) -> None:
-    found = document(capsys, *MAIN_JOB)
-    assert list(found) == [
+    contents = document(capsys, *MAIN_JOB)
+    assert list(contents) == [
         "schema", "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s",
         "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "price", "stalls_s", "first_epoch",
         "gpu_memory_bytes", "energy", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
@@ -42,14 +42,14 @@ def test_json_has_the_whole_contract(capsys: Capture) -> None:
         "freed_step_time_s",
         "without_buffer_broadcast_step_time_s", "whole_job",
     ]  # fmt: skip
-    assert list(found["stalls_s"]) == [cause.value for cause in STALLS]
-    assert math.isclose(sum(found["stalls_s"].values()), found["step_time_s"], rel_tol=1e-9)
-    first = found["first_epoch"]
+    assert list(contents["stalls_s"]) == [cause.value for cause in STALLS]
+    assert math.isclose(sum(contents["stalls_s"].values()), contents["step_time_s"], rel_tol=1e-9)
+    first = contents["first_epoch"]
     assert math.isclose(sum(first["stalls_s"].values()), first["step_time_s"], rel_tol=1e-9)
-    assert found["gpus"] == 8
-    assert found["throughput_samples_per_s"] == pytest.approx(8 * found["batch_per_gpu"] / found["step_time_s"])
-    assert found["cost_per_epoch_usd"] == pytest.approx(24.48 / 3600 * found["epoch_time_s"])
-    assert set(found["inputs_sha256"]) == {"hardware", "workload", "stack", "records"}
+    assert contents["gpus"] == 8
+    assert contents["throughput_samples_per_s"] == pytest.approx(8 * contents["batch_per_gpu"] / contents["step_time_s"])
+    assert contents["cost_per_epoch_usd"] == pytest.approx(24.48 / 3600 * contents["epoch_time_s"])
+    assert set(contents["inputs_sha256"]) == {"hardware", "workload", "stack", "records"}
 
 
 def test_same_inputs_same_bytes(capsys: Capture) -> None:
@@ -74,9 +74,9 @@ def test_report_says_how_far_it_may_be_off(capsys: Capture) -> None:
     """The figures are those of the JSON document."""
     assert main([*MAIN_JOB, "--fast"]) == 0
     text = capsys.readouterr().out
-    known = document(capsys, *MAIN_JOB, "--fast")["expected_error"]
-    assert f"expected error: median {100 * known['median']:.0f}%, one in ten above {100 * known['p90']:.0f}%" in text
-    assert known["basis"].split("; ")[0] in text
+    error = document(capsys, *MAIN_JOB, "--fast")["expected_error"]
+    assert f"expected error: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%" in text
+    assert error["basis"].split("; ")[0] in text
 
 
 def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
     other = "{extends: resnet18, dataset: {extends: imagenet-1k, name: another}}"
     for second, cached in (("resnet18", "100%"), (other, "65%")):
         jobs.write_text(f"jobs:\n  - {{workload: resnet18, placement: '4'}}\n  - {{workload: {second}, placement: '4'}}\n")
-        found = document(capsys, "run", "p3.16xlarge", str(jobs), "--fast", "--set", "node.host.memory=250 GiB")
-        for job in found["jobs"]:
+        contents = document(capsys, "run", "p3.16xlarge", str(jobs), "--fast", "--set", "node.host.memory=250 GiB")
+        for job in contents["jobs"]:
             shown = next(text for text in job["assumptions"] if "page cache" in text)
             assert cached in shown
 
@@ -110,8 +110,8 @@ def test_an_alias_says_what_it_means(capsys: Capture) -> None:
 def test_the_batch_that_the_refusal_names_fits(capsys: Capture) -> None:
     said = refusal(capsys, "run", "p4d.24xlarge", "vgg16", "--batch", "5000")
     largest = said.rsplit("the largest batch that fits is ", 1)[1].split()[0].rstrip(".;")
-    found = document(capsys, "run", "p4d.24xlarge", "vgg16", "--fast", "--batch", largest)
-    assert found["gpu_memory_bytes"]["total"] <= 40 * 2**30
+    contents = document(capsys, "run", "p4d.24xlarge", "vgg16", "--fast", "--batch", largest)
+    assert contents["gpu_memory_bytes"]["total"] <= 40 * 2**30
 
 
 def test_csv_rows_have_units(capsys: Capture) -> None:
@@ -142,16 +142,16 @@ def test_set_reaches_hardware_workload_and_stack(capsys: Capture) -> None:
     sets = ("--set", "input.num_workers=9;training.stack.bucket_cap=5 MiB")
     two = [*MAIN_JOB, "--nodes", "2", "--fast"]
     slow = document(capsys, *two, *sets)
-    found = document(capsys, *two, *sets, "--set", "node.nic.bandwidth=100 Gbps")
-    assert found["stalls_s"]["network"] < slow["stalls_s"]["network"]
+    fast = document(capsys, *two, *sets, "--set", "node.nic.bandwidth=100 Gbps")
+    assert fast["stalls_s"]["network"] < slow["stalls_s"]["network"]
     assert slow["stalls_s"]["network"] != document(capsys, *two)["stalls_s"]["network"]
 
 
 def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text("jobs:\n  - {workload: resnet18, placement: '4'}\n  - {workload: vgg16, placement: '4'}\n")
-    found = document(capsys, "run", "p3.16xlarge", str(tmp_path / "two.yaml"), "--fast")
-    assert [job["workload"] for job in found["jobs"]] == ["resnet18", "vgg16"]
-    assert [job["gpus"] for job in found["jobs"]] == [4, 4]
+    contents = document(capsys, "run", "p3.16xlarge", str(tmp_path / "two.yaml"), "--fast")
+    assert [job["workload"] for job in contents["jobs"]] == ["resnet18", "vgg16"]
+    assert [job["gpus"] for job in contents["jobs"]] == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_help_shows_an_example(capsys: Capture) -> None:
 
 
 def test_collective_table(capsys: Capture, tmp_path: Path) -> None:
-    found = document(capsys, "collective", "p3.16xlarge", "--bytes", "1MiB..8MiB", "-o", str(tmp_path))
-    assert [row["bytes"] for row in found["rows"]] == [2**20, 2**21, 2**22, 2**23]
-    for row in found["rows"]:
+    contents = document(capsys, "collective", "p3.16xlarge", "--bytes", "1MiB..8MiB", "-o", str(tmp_path))
+    assert [row["bytes"] for row in contents["rows"]] == [2**20, 2**21, 2**22, 2**23]
+    for row in contents["rows"]:
         assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / row["time_s"])
         assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * 2 * 7 / 8)
         assert (row["algorithm"], row["protocol"]) in {("Ring", "LL128"), ("Ring", "Simple")}

@@ -47,11 +47,11 @@ def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixtu
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["recommend", "resnet18", "p3.2xlarge", "p3.8xlarge", "--nodes", "1", "--epochs", "3"]
-    assert main([*asked, "--budget-hours", "2"]) == 0
+    command = ["recommend", "resnet18", "p3.2xlarge", "p3.8xlarge", "--nodes", "1", "--epochs", "3"]
+    assert main([*command, "--budget-hours", "2"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Rent 1 x p3") and "3 epochs of resnet18 in " in said
-    assert main([*asked, "--budget-hours", "0.001", "--json"]) == 1
+    assert main([*command, "--budget-hours", "0.001", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["best"] is None
     assert document["nearest"]["hardware"] == "p3.8xlarge"
@@ -88,25 +88,25 @@ def test_whole_jobs_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sweep(tmp_path: Path) -> None:
     file = tmp_path / "batches.csv"
-    asked = ["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=16,32", "-o", str(file)]
-    assert main(asked) == 0
+    command = ["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=16,32", "-o", str(file)]
+    assert main(command) == 0
     assert [line.split(",")[0] for line in file.read_text().splitlines()] == ["batch", "16", "32"]
     assert list(tmp_path.iterdir()) == [file]
-    assert main(asked) == 2  # never replaces a table unasked
+    assert main(command) == 2  # never replaces a table unasked
 
 
 def test_a_sweep_loses_nothing_of_another_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, journal = tmp_path / "batches.csv", tmp_path / "batches.csv.journal"
-    asked = ["sweep", "p3.2xlarge", "resnet18", "-o", str(file), "--jobs", "1", "--vary"]
+    command = ["sweep", "p3.2xlarge", "resnet18", "-o", str(file), "--jobs", "1", "--vary"]
     sweep(Scenario("p3.2xlarge", "resnet18"), grid([axis("batch=8,16")]), row, journal=journal, processes=1)
     kept = journal.read_bytes()
-    assert main([*asked, "batch=32,64"]) == 2
+    assert main([*command, "batch=32,64"]) == 2
     assert "holds 2 points of another, unfinished sweep" in capsys.readouterr().err
     assert journal.read_bytes().strip() == kept.strip() and not file.exists()
-    assert main([*asked, "batch=8,16"]) == 0  # the one that was stopped ends
+    assert main([*command, "batch=8,16"]) == 0  # the one that was stopped ends
     assert not journal.exists()
     journal.write_bytes(kept)
-    assert main([*asked, "batch=32,64", "--force"]) == 0
+    assert main([*command, "batch=32,64", "--force"]) == 0
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -182,8 +182,8 @@ def test_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["spot", "cm-dare-k80", "resnet32-cifar", "--workers", "2", "--steps", "64000", "--stack", "tf-parameter-server", "--json"]
-    assert main([*asked, "--trials", "200", "--checkpoint-interval", "none"]) == 0
+    command = ["spot", "cm-dare-k80", "resnet32-cifar", "--workers", "2", "--steps", "64000", "--stack", "tf-parameter-server", "--json"]
+    assert main([*command, "--trials", "200", "--checkpoint-interval", "none"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["policy"] == "shrink"
     assert document["spot"]["lost_s"] == 0
@@ -202,6 +202,6 @@ def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_spot_refuses(change: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [SPOT[0], change[0], *SPOT[2:]] if not change[0].startswith("-") else [*SPOT, *change]
-    assert main(asked) == 2
+    command = [SPOT[0], change[0], *SPOT[2:]] if not change[0].startswith("-") else [*SPOT, *change]
+    assert main(command) == 2
     assert said in capsys.readouterr().err

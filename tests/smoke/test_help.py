@@ -31,8 +31,8 @@ def test_headings_name_options_that_exist_once_each() -> None:
     """An option that no heading names comes under Other."""
     named = Counter(name for names in HEADINGS.values() for name in names.split())
     assert not [name for name, count in named.items() if count > 1]
-    known = {max(option.opts, key=len) for _, command, _ in helped() for option in command.params if option.param_type_name == "option"}
-    assert set(named) - known <= {"--show-completion", "--install-completion", "--help"}, "of stallsim alone, and click's own"
+    options = {max(option.opts, key=len) for _, command, _ in helped() for option in command.params if option.param_type_name == "option"}
+    assert set(named) - options <= {"--show-completion", "--install-completion", "--help"}, "of stallsim alone, and click's own"
 
 
 def test_help_shows_every_option_once_and_two_examples() -> None:

@@ -18,15 +18,15 @@ POINTS = 150
 
 def children(of: int) -> list[int]:
     """Return the processes that *of* started, resource trackers and all."""
-    found = Path(f"/proc/{of}/task/{of}/children")
-    return [int(word) for word in found.read_text().split()] if found.exists() else []
+    path = Path(f"/proc/{of}/task/{of}/children")
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
 def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
     """As a terminal does, SIGINT goes to all processes of the group, just when the workers import."""
     words = ["sweep", "p3.8xlarge", "resnet50", "--vary", f"batch=1..180:{POINTS}", "--jobs", "2", "-o", "t.csv"]
-    told = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "sim", *words],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
@@ -36,14 +36,14 @@ def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell starts what is in its background without it
     )
     end = time.monotonic() + SECONDS
-    while len(children(told.pid)) < 3 and told.poll() is None and time.monotonic() < end:
+    while len(children(process.pid)) < 3 and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.2)  # in the midst of their imports
-    started = children(told.pid)
-    os.killpg(told.pid, signal.SIGINT)
-    out, err = told.communicate(timeout=SECONDS)
+    started = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS)
     assert len(started) >= 3
-    assert told.returncode == 130, err
+    assert process.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err
     assert err.endswith("interrupted\n")

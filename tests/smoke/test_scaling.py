@@ -65,26 +65,26 @@ def test_estimates_are_tried_at_the_last_point(capsys: Capture) -> None:
 
 def test_a_placement_brings_its_nodes(capsys: Capture) -> None:
     assert main(["run", "p3.16xlarge", "vgg16", "--fast", "--placement", "1+2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["nodes"], found["gpus"]) == (2, 3)
-    assert found["cost_per_epoch_usd"] == pytest.approx(2 * 24.48 / 3600 * found["epoch_time_s"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["nodes"], document["gpus"]) == (2, 3)
+    assert document["cost_per_epoch_usd"] == pytest.approx(2 * 24.48 / 3600 * document["epoch_time_s"])
 
 
 def test_idle_nodes_are_not_paid_for(capsys: Capture) -> None:
     """Closed form: one of the two p3.8xlarge, 12.24 USD/h."""
     assert main(["run", "2x-p3.8xlarge", "vgg16", "--fast", "--placement", "4", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["cost_per_epoch_usd"] == pytest.approx(12.24 / 3600 * found["epoch_time_s"])
-    assert "1 node without a job is not paid for" in found["assumptions"]
+    document = json.loads(capsys.readouterr().out)
+    assert document["cost_per_epoch_usd"] == pytest.approx(12.24 / 3600 * document["epoch_time_s"])
+    assert "1 node without a job is not paid for" in document["assumptions"]
 
 
 def test_the_global_batch_counts_micro_batches(capsys: Capture) -> None:
     """Definition: 512 samples a step = 8 GPUs x 2 micro-batches x 32."""
     options = ["--global-batch", "512", "--set", "training.gradient_accumulation_steps=2", "--fast", "--json"]
     assert main(["run", "p3.16xlarge", "vgg16", *options]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["batch_per_gpu"] == 32
-    assert found["throughput_samples_per_s"] * found["step_time_s"] == pytest.approx(512)
+    document = json.loads(capsys.readouterr().out)
+    assert document["batch_per_gpu"] == 32
+    assert document["throughput_samples_per_s"] * document["step_time_s"] == pytest.approx(512)
 
 
 def test_less_than_one_step_an_epoch_is_said(capsys: Capture) -> None:

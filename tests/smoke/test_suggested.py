@@ -62,13 +62,13 @@ def _texts() -> Iterator[tuple[str, str]]:
 @cache
 def suggested() -> dict[str, str]:
     """Every suggested command, and a place that suggests it."""
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     for place, text in texts():
         for match in _COMMAND.finditer(text):
             line = f"{match[1]}{match[2]}".rstrip(".:")
             if "..." not in line and not line.endswith(("=", "-")):
-                found.setdefault(line, place)
-    return found
+                commands.setdefault(line, place)
+    return commands
 
 
 def words_of(line: str) -> list[str]:
@@ -109,11 +109,11 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     for folder in ("my-machines", "results"):
         (tmp_path / folder).mkdir()
-    found = suggested()
-    assert len(found) > 40, "the search itself"
+    commands = suggested()
+    assert len(commands) > 40, "the search itself"
     wrong = [
         f"{place}: {line}: {problem}"
-        for line, place in found.items()
+        for line, place in commands.items()
         if not (line.startswith("sim study") and place.startswith(_WITH_PACKAGE)) and (problem := parsed(words_of(line)))
     ]
     assert not wrong, "\n".join(wrong)
@@ -137,11 +137,11 @@ def test_quick_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_every_option_that_a_text_names_exists() -> None:
-    known = set(_OTHERS)
+    options = set(_OTHERS)
     level = [program("sim"), program("calibration")]
     while level:
         command = level.pop()
-        known |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        options |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
         level += getattr(command, "commands", {}).values()
     wrong = sorted(
         {
@@ -149,7 +149,7 @@ def test_every_option_that_a_text_names_exists() -> None:
             for place, text in texts()
             if place.startswith("sim/") and not place.startswith(_FOREIGN)
             for option in _OPTION.findall(text)
-            if option not in known and "-" + option not in text
+            if option not in options and "-" + option not in text
         }
     )
     assert not wrong, "\n".join(wrong)

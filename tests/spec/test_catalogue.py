@@ -98,12 +98,12 @@ def test_a_gpu_that_no_machine_has_can_be_put_into_one(name: str) -> None:
 
 
 def test_suggestions_resemble_or_contain_the_name() -> None:
-    known = ["p3.16xlarge", "p3.8xlarge", "V100-SXM2-16GB"]
-    assert suggestions("p3.16xlarg", known, most=1) == ["p3.16xlarge"]
-    assert suggestions("v100", known) == ["V100-SXM2-16GB"]
-    assert suggestions("qqq", known) == []
-    assert suggestions("h100-dgx", ["hgx-h100", *known]) == ["hgx-h100"]
-    assert suggestions("-".join("abcdefghijklmnop"), known) == []  # of so many words no order is tried
+    names = ["p3.16xlarge", "p3.8xlarge", "V100-SXM2-16GB"]
+    assert suggestions("p3.16xlarg", names, most=1) == ["p3.16xlarge"]
+    assert suggestions("v100", names) == ["V100-SXM2-16GB"]
+    assert suggestions("qqq", names) == []
+    assert suggestions("h100-dgx", ["hgx-h100", *names]) == ["hgx-h100"]
+    assert suggestions("-".join("abcdefghijklmnop"), names) == []  # of so many words no order is tried
 
 
 def test_a_file_is_read_again_only_when_it_changes(library: Path) -> None:

@@ -20,11 +20,11 @@ def written(folder: Path, text: str, name: str = "it.yaml") -> str:
 
 
 def test_a_decoder_needs_no_more_than_its_shape(tmp_path: Path) -> None:
-    found = load_workload(written(tmp_path, SMALL)).spec
-    training = found.training
+    workload = load_workload(written(tmp_path, SMALL)).spec
+    training = workload.training
     assert (training.batch, training.precision, training.optimizer.name) == (1, "bf16", "adam")
-    assert (training.stack.name, found.dataset.name, found.input.num_workers) == ("torch-2.x-ddp", "tokens", 1)
-    assert found.dataset.prepared == found.model.input == 16 * 32
+    assert (training.stack.name, workload.dataset.name, workload.input.num_workers) == ("torch-2.x-ddp", "tokens", 1)
+    assert workload.dataset.prepared == workload.model.input == 16 * 32
 
 
 def test_the_stack_follows_the_layout(tmp_path: Path) -> None:
@@ -39,18 +39,18 @@ def test_the_stack_follows_the_layout(tmp_path: Path) -> None:
         (sharded, [], "torchtitan-2.x"),
         (sharded, ["training.parallel.shard=none"], "torch-2.x-ddp"),
     ):
-        found = load_workload(name, overrides).spec.training.stack
-        if found.name != stack:
-            wrong.append((name, overrides, found.name))
+        loaded_stack = load_workload(name, overrides).spec.training.stack
+        if loaded_stack.name != stack:
+            wrong.append((name, overrides, loaded_stack.name))
     assert not wrong
     assert load_workload(path, ["training.stack.bucket_cap=1 MiB"]).spec.training.stack.bucket_cap == 2**20
 
 
 def test_own_words_win(tmp_path: Path) -> None:
     text = SMALL + "dataset: {samples: 6400}\ntraining: {batch: 8, optimizer: {name: sgd}, stack: torch-1.13-ddp}\n"
-    found = load_workload(written(tmp_path, text)).spec
-    assert (found.training.batch, found.training.optimizer.name, found.training.stack.name) == (8, "sgd", "torch-1.13-ddp")
-    assert found.dataset.samples == 6400 // 32, "the data set counts tokens"
+    workload = load_workload(written(tmp_path, text)).spec
+    assert (workload.training.batch, workload.training.optimizer.name, workload.training.stack.name) == (8, "sgd", "torch-1.13-ddp")
+    assert workload.dataset.samples == 6400 // 32, "the data set counts tokens"
     with pytest.raises(SpecError, match=r"training\.batch"):
         load_workload(written(tmp_path, SMALL + "training: {batch: none}\n"))
 
@@ -67,7 +67,7 @@ def test_a_stream_of_tokens_is_cut_into_sequences() -> None:
 
 def test_the_sequence_derives_the_table_again() -> None:
     short, long = (load_workload("llama-3.1-405b", [f"model.sequence={tokens}"]).spec for tokens in (1024, 2048))
-    linear = [sum(layer.forward for layer in found.model.layers if layer.op == "gemm") for found in (short, long)]
-    square = [sum(layer.forward for layer in found.model.layers if layer.op == "attention") for found in (short, long)]
+    linear = [sum(layer.forward for layer in workload.model.layers if layer.op == "gemm") for workload in (short, long)]
+    square = [sum(layer.forward for layer in workload.model.layers if layer.op == "attention") for workload in (short, long)]
     assert (linear[1], square[1]) == (2 * linear[0], 4 * square[0])
     assert short.dataset.prepared * 2 == long.dataset.prepared

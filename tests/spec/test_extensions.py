@@ -59,7 +59,7 @@ def test_an_extension_is_found_by_its_name(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "told"),
+    ("name", "rows", "message"),
     [
         ("lost", {"fine1": ":Fine"}, "found 'lost'; write one of fine1, or the name of one of your own (docs/develop/own-schedule.md)"),
         ("gone", {"gone": "_gone:Fine"}, "of user1 1.0: cannot be loaded: ModuleNotFoundError: No module named"),
@@ -73,11 +73,11 @@ def test_an_extension_is_found_by_its_name(installed: Path) -> None:
         ("other", {"other": ":Fine"}, "of user1 1.0: its name attribute is fine1; both names must be equal"),
     ],
 )
-def test_a_broken_extension_is_told_of_in_a_sentence(installed: Path, name: str, rows: dict[str, str], told: str) -> None:
+def test_a_broken_extension_is_told_of_in_a_sentence(installed: Path, name: str, rows: dict[str, str], message: str) -> None:
     package(installed, 1, rows)
     with pytest.raises(SpecError) as refused:
         extension(SCHEDULES, name)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert name == "lost" or str(refused.value).startswith(f"schedule {name}, entry point of_user_1_")
 
@@ -95,8 +95,8 @@ def test_the_command_line_and_yaml_take_it_and_tell_what_it_refuses(tmp_path: Pa
     package(tmp_path, 1, {"fine1": ":Fine", "refuses": ":refuses"})
     (tmp_path / "mine.yaml").write_text("{extends: llama-3.2-1b, name: mine, training: {parallel: {pipeline: 2, schedule: fine1}}}\n")
     command = [sys.executable, "-m", "sim", "run", "hgx-h100", "mine.yaml", "--micro-batches", "3", "--batch", "1"]
-    told = typed(command, tmp_path)
-    assert told.returncode == 0 and "pipeline 2 (fine1)" in told.stdout, told.stderr
+    completed = typed(command, tmp_path)
+    assert completed.returncode == 0 and "pipeline 2 (fine1)" in completed.stdout, completed.stderr
     refused = typed([*command, "--schedule", "refuses"], tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == "training.parallel: schedule refuses: an odd number of micro-batches; write an even one\n"

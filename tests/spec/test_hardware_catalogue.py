@@ -153,8 +153,8 @@ def test_cube_mesh_is_the_matrix_that_nvidia_smi_printed() -> None:
 
 @pytest.mark.parametrize(("slice_of", "gpus"), [("p3.8xlarge", (0, 1, 2, 3)), ("p3.8xlarge-mixed-quad", (0, 1, 4, 5))])
 def test_slices_are_cut_from_the_whole_mesh(slice_of: str, gpus: tuple[int, ...]) -> None:
-    whole = nvlinks(node("p3.16xlarge"))
-    cut = {(gpus.index(low), gpus.index(high)): count for (low, high), count in whole.items() if low in gpus and high in gpus}
+    full_mesh = nvlinks(node("p3.16xlarge"))
+    cut = {(gpus.index(low), gpus.index(high)): count for (low, high), count in full_mesh.items() if low in gpus and high in gpus}
     assert nvlinks(node(slice_of)) == cut
 
 
@@ -219,8 +219,8 @@ AWS = {
 def test_instance_is_what_the_provider_says(name: str) -> None:
     host, nic, storage = node(name).host, node(name).nic, node(name).storage
     assert storage is not None and storage.bandwidth is not None
-    found = (node(name).gpu_count, host.vcpus, host.physical_cores, host.memory / 2**30)
-    assert (*found, nic.count * nic.bandwidth * 8e-9, storage.bandwidth / 1e6) == pytest.approx(AWS[name])
+    instance = (node(name).gpu_count, host.vcpus, host.physical_cores, host.memory / 2**30)
+    assert (*instance, nic.count * nic.bandwidth * 8e-9, storage.bandwidth / 1e6) == pytest.approx(AWS[name])
 
 
 # USD per hour. P2 and P3: cost_map of Stash's analyze.py, which AWS's list of 2026-07-20 repeats; others: that list.
@@ -270,8 +270,8 @@ def test_two_nodes_have_the_gpus_and_the_price_of_their_twin(of: str, twin: str)
 
 
 def test_the_name_of_the_paper_finds_the_machine_it_means() -> None:
-    found = machine("p3.24xlarge")
-    assert found.name == "p3dn.24xlarge" and "p3.24xlarge" in found.note
+    named = machine("p3.24xlarge")
+    assert named.name == "p3dn.24xlarge" and "p3.24xlarge" in named.note
 
 
 @for_each(MACHINES)

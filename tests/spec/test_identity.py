@@ -28,18 +28,18 @@ def test_contents_are_equal_if_descriptions_are() -> None:
 
 def test_a_cache_keeps_alive_what_its_keys_name() -> None:
     """Were they let go, their identities would come again, in other objects."""
-    asked = []
+    computed_keys = []
 
     @lru_cache(maxsize=1000)
     def find(same: IdentityKey) -> float:
-        asked.append(same)
+        computed_keys.append(same)
         return float(same.held[0].memory_bandwidth)
 
     for bandwidth in range(1, 200):
         gpu = toy_node().gpu.model_copy(update={"memory_bandwidth": float(bandwidth)})
         assert find(IdentityKey(field_identities(gpu), gpu)) == bandwidth
-    assert len(asked) == 199
+    assert len(computed_keys) == 199
     gpu = toy_node().gpu
     assert find(IdentityKey(field_identities(gpu), gpu)) == find(IdentityKey(field_identities(gpu.model_copy()), gpu.model_copy()))
-    assert len(asked) == 200
+    assert len(computed_keys) == 200
     assert IdentityKey(1) != 1

@@ -22,8 +22,8 @@ def schemas() -> dict[str, dict[str, Any]]:
 def references(content: Any) -> list[str]:
     if isinstance(content, dict):
         own = [content["$ref"]] if "$ref" in content else []
-        return own + [found for value in content.values() for found in references(value)]
-    return [found for item in content for found in references(item)] if isinstance(content, list) else []
+        return own + [reference for value in content.values() for reference in references(value)]
+    return [reference for item in content for reference in references(item)] if isinstance(content, list) else []
 
 
 @pytest.mark.parametrize("name", schema.KINDS)

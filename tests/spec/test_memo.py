@@ -84,7 +84,7 @@ def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) 
     (tmp_path / "inner.yaml").write_text("extends: p3.2xlarge\nname: inner\nnode: {gpu: nosuch}\n")
     path = tmp_path / "outer.yaml"
     path.write_text("name: outer\ngroups: [{node: inner.yaml, count: 1, role: worker}]\n")
-    told = []
+    messages = []
     for name in ("", "a", "a"):
         with pytest.raises(SpecError) as refused:
             if name:
@@ -92,9 +92,9 @@ def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) 
                     load_hardware(str(path))
             else:
                 load_hardware(str(path))
-        told.append(str(refused.value))
-    assert "nosuch" in told[0]
-    assert told[1:] == told[:1] * 2
+        messages.append(str(refused.value))
+    assert "nosuch" in messages[0]
+    assert messages[1:] == messages[:1] * 2
 
 
 @pytest.mark.parametrize("name", ["p3.16xlarge", "2x-p3.8xlarge", "dlperf", "hgx-h100", "cm-dare-p100"])
@@ -118,16 +118,16 @@ def test_wrong_values_beside_kept_parts_are_told_alike() -> None:
         ["node.nic.bandwidth=1 Mbps"],
     ]
 
-    def told() -> list[str]:
-        found = []
+    def refusals() -> list[str]:
+        messages = []
         for change in wrong:
             with pytest.raises(SpecError) as refused:
                 loaded = load_hardware("p3.16xlarge", change)
                 require(check_hardware(loaded.spec, loaded.document))
-            found.append(str(refused.value))
-        return found
+            messages.append(str(refused.value))
+        return messages
 
-    plain = told()
+    plain = refusals()
     with caching("wrong"):
         load_hardware("p3.16xlarge")
-        assert told() == told() == plain
+        assert refusals() == refusals() == plain

@@ -71,8 +71,8 @@ def test_a_volume_of_which_something_is_said_no_longer_stands_in_for_the_users(l
 
 
 def test_several_overrides_stand_in_one_text() -> None:
-    found = node("node.gpu_count=2; node.nic.count=1;;node.nic.bandwidth=1 Gbps")
-    assert found.nic.bandwidth == 125e6
+    overridden = node("node.gpu_count=2; node.nic.count=1;;node.nic.bandwidth=1 Gbps")
+    assert overridden.nic.bandwidth == 125e6
 
 
 def test_node_and_price_mean_those_of_the_only_group() -> None:

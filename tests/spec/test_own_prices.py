@@ -118,7 +118,7 @@ def test_an_object_stays_in_this_process_whatever_the_number_of_processes() -> N
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (12.5, "found 12.5; return a mapping such as {'on_demand': 12.5, 'date': '2026-11-01'}, or None"),
         ({"on_demand": 12.5, "currency": "EUR"}, "unknown key 'currency'; valid keys: on_demand, spot, date, spot_date, region, source"),
@@ -131,25 +131,25 @@ def test_an_object_stays_in_this_process_whatever_the_number_of_processes() -> N
         ({"on_demand": 1.0, "date": "2026", "source": 4}, "source is 4; return text"),
     ],
 )
-def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, told: str) -> None:
+def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.16xlarge", "resnet18", prices=Source(answer))
-    assert str(refused.value).startswith(f"--prices mine: p3.16xlarge: {told}")
+    assert str(refused.value).startswith(f"--prices mine: p3.16xlarge: {message}")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("lost", "--prices lost: found 'lost'; none is installed; register one of your own (docs/develop/own-prices.md)"),
         (5, "the price source 5: does not follow PriceSource: it lacks name and price; see docs/develop/own-prices.md for an example"),
         (Failing(), "price source mine: KeyError: 'none'"),
     ],
 )
-def test_a_source_that_is_not_there_or_fails_is_told_of(source: object, told: str) -> None:
+def test_a_source_that_is_not_there_or_fails_is_told_of(source: object, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.compare("resnet18", ["p3.16xlarge"], prices=source)
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 def test_a_price_that_is_said_is_that_machines_alone(capsys: pytest.CaptureFixture[str]) -> None:

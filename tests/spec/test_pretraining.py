@@ -45,15 +45,15 @@ def test_the_parts_of_a_ramp_are_its_tokens(start: int, step: int, many: int, to
 
 
 def test_what_is_left_for_the_workloads_own_steps() -> None:
-    asked = Pretraining.model_validate(
+    pretraining = Pretraining.model_validate(
         {
             "batch_ramp": {"start": 8, "step": 8, "tokens": "1B"},
             "first": [{"tokens": "2B", "sequence": 512}],
             "last": [{"tokens": "4B", "sequence": 65536}],
         }
     )
-    assert asked.least_tokens == 7e9
-    assert [part.global_batch for part in asked.before(32)] == [8, 16, 24, None]
+    assert pretraining.least_tokens == 7e9
+    assert [part.global_batch for part in pretraining.before(32)] == [8, 16, 24, None]
 
 
 @pytest.mark.parametrize(

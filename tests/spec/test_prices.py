@@ -65,8 +65,8 @@ def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
         "us-central1-a,a4-highgpu-8g,,,224,0,0,us-central1\nus-central1-a,,B200,8,,95,40,us-central1\n",
         azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,85.5,eastus2\n",
     )
-    found = {change.name: (change.on_demand, change.spot) for change in price_refresh.price_changes(folder)}
-    assert found == {
+    prices = {change.name: (change.on_demand, change.spot) for change in price_refresh.price_changes(folder)}
+    assert prices == {
         "p5.48xlarge": (60, 23),  # the middle of the zones with a machine to spare
         "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
     }  # fmt: skip

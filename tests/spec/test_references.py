@@ -91,8 +91,8 @@ def test_aliases_are_not_inherited(library: Path) -> None:
 def test_a_cluster_takes_node_and_price_of_a_machine(library: Path) -> None:
     text = "name: mine\ngroups: [{node: toy, count: 4}, {node: {extends: toy, nic: {count: 1}}}, {node: toy, price: null}]"
     groups = [group(library, text, index) for index in range(3)]
-    assert [found["node"]["gpu_count"] for found in groups] == [2, 2, 2]
-    assert [found["price"] and found["price"]["on_demand"] for found in groups] == ["3 USD/h", "3 USD/h", None]
+    assert [entry["node"]["gpu_count"] for entry in groups] == [2, 2, 2]
+    assert [entry["price"] and entry["price"]["on_demand"] for entry in groups] == ["3 USD/h", "3 USD/h", None]
     assert groups[0]["count"] == 4
 
 
@@ -101,7 +101,7 @@ def test_a_single_group_and_a_node_at_the_top_are_the_same(library: Path) -> Non
     (library / "hardware/grouped.yaml").write_text(single)
     assert load_hardware("grouped").spec == load_hardware("toy").spec
     assert group(library, "extends: grouped\nnode: {gpu_count: 1}")["node"]["gpu_count"] == 1
-    assert [found["count"] for found in resolved(library, "extends: toy\ngroups: [{node: toy, count: 2}]").value["groups"]] == [2]
+    assert [entry["count"] for entry in resolved(library, "extends: toy\ngroups: [{node: toy, count: 2}]").value["groups"]] == [2]
 
 
 PROBLEMS = {

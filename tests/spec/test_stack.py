@@ -78,9 +78,9 @@ def stack(name):
 @pytest.mark.parametrize("name, threshold, cycle", [("horovod-0.19", 64, 5e-3), ("horovod-0.21", 128, 1e-3)])
 def test_horovods_defaults_by_version(name, threshold, cycle):
     """horovod/common/operations.cc at v0.19.5 and v0.21.0."""
-    found = stack(name)
-    assert (found.fusion.threshold, found.fusion.cycle_time, found.fusion.response_cache) == (threshold * MIB, cycle, 1024)
-    assert not found.broadcast_buffers
+    loaded = stack(name)
+    assert (loaded.fusion.threshold, loaded.fusion.cycle_time, loaded.fusion.response_cache) == (threshold * MIB, cycle, 1024)
+    assert not loaded.broadcast_buffers
 
 
 def test_backends_and_buckets_of_the_catalogue():
@@ -109,8 +109,8 @@ FRAMEWORKS = {
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_frameworks_of_dlperf_exchange_as_their_sources_say(name):
     """Sources in the files: the strategy, and the elements or bytes that it puts together."""
-    found = stack(name)
-    together = {"apex": found.message_size, "horovod": found.fusion and found.fusion.threshold, "ddp": found.bucket_cap}
-    assert (found.strategy, together.get(found.strategy)) == FRAMEWORKS[name]
-    assert found.broadcast_buffers == (name == "torch-1.6-ddp")
-    assert found.overlap == (name not in ("tensorflow-2.3", "ngc-tensorflow-20.03-xla", "mxnet-1.6-gluon"))
+    loaded = stack(name)
+    together = {"apex": loaded.message_size, "horovod": loaded.fusion and loaded.fusion.threshold, "ddp": loaded.bucket_cap}
+    assert (loaded.strategy, together.get(loaded.strategy)) == FRAMEWORKS[name]
+    assert loaded.broadcast_buffers == (name == "torch-1.6-ddp")
+    assert loaded.overlap == (name not in ("tensorflow-2.3", "ngc-tensorflow-20.03-xla", "mxnet-1.6-gluon"))

@@ -105,15 +105,15 @@ def model(name: str) -> Model:
     return load_part(Model, name, "workloads/models")
 
 
-def tensors(found: Model) -> list[int]:
-    return [elements for layer in found.layers for elements in layer.gradients]
+def tensors(layer_table: Model) -> list[int]:
+    return [elements for layer in layer_table.layers for elements in layer.gradients]
 
 
 @for_each(STASH)
 def test_gradient_tensors_are_those_that_stash_exchanged(name: str) -> None:
     parameters, count, largest = STASH[name]
-    found = tensors(model(name))
-    assert (model(name).parameters, sum(found), len(found), max(found)) == (parameters, parameters, count, largest)
+    sizes = tensors(model(name))
+    assert (model(name).parameters, sum(sizes), len(sizes), max(sizes)) == (parameters, parameters, count, largest)
 
 
 @pytest.mark.parametrize("depth", NO_RESIDUE)
@@ -123,21 +123,21 @@ def test_down_sampling_without_residuals_gets_no_gradient(depth: str) -> None:
     64 x 128, 128 x 256 and 256 x 512 weights and two vectors of the output channels.
     """
     count, parameters = NO_RESIDUE[depth]
-    found = model(f"{depth}_noresidue")
+    layer_table = model(f"{depth}_noresidue")
     dropped = sum(64 * 2**i * 128 * 2**i + 2 * 128 * 2**i for i in range(3))
-    assert (found.parameters, len(tensors(found)), sum(tensors(found))) == (parameters, count - 9, parameters - dropped)
+    assert (layer_table.parameters, len(tensors(layer_table)), sum(tensors(layer_table))) == (parameters, count - 9, parameters - dropped)
 
 
 @for_each(PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
-    found = model(name)
-    assert found.parameters == PUBLISHED[name] == sum(tensors(found))
+    layer_table = model(name)
+    assert layer_table.parameters == PUBLISHED[name] == sum(tensors(layer_table))
 
 
 @for_each(APPROXIMATE)
 def test_parameters_are_about_the_published_ones(name: str) -> None:
-    found = model(name)
-    assert found.parameters == sum(tensors(found)) == pytest.approx(APPROXIMATE[name] * 1e6, rel=0.006)
+    layer_table = model(name)
+    assert layer_table.parameters == sum(tensors(layer_table)) == pytest.approx(APPROXIMATE[name] * 1e6, rel=0.006)
 
 
 def test_forward_flop_of_vgg16_by_hand() -> None:
@@ -159,33 +159,33 @@ def test_forward_flop_of_bert_large_by_hand() -> None:
 @for_each(sorted(MODELS.keys() - DECODERS))
 def test_model(name: str) -> None:
     """Every table: reads back to the same bytes, says its command, backward is twice forward but for the first layer and dead ends."""
-    found, path = model(name), MODELS[name]
-    assert found.name == name
-    assert table.render(found) == path.read_text(encoding="utf-8")
-    assert f"# Written by: {found.command}\n" in path.read_text(encoding="utf-8")
-    assert found.command.startswith("python -m sim extract ") and found.command.endswith(f"-o workloads/models/{name}.yaml")
-    products = [layer for layer in found.layers if layer.forward]
+    layer_table, path = model(name), MODELS[name]
+    assert layer_table.name == name
+    assert table.render(layer_table) == path.read_text(encoding="utf-8")
+    assert f"# Written by: {layer_table.command}\n" in path.read_text(encoding="utf-8")
+    assert layer_table.command.startswith("python -m sim extract ") and layer_table.command.endswith(f"-o workloads/models/{name}.yaml")
+    products = [layer for layer in layer_table.layers if layer.forward]
     feedforward = [layer for layer in products if layer.op != "rnn"]
     assert all(layer.backward in (0, layer.forward, 2 * layer.forward, 2.5 * layer.forward) for layer in feedforward)
     assert all(1.9 < layer.backward / layer.forward < 2 for layer in products if layer.op == "rnn")  # the initial state has no gradient
     assert all(layer.backward or "downsample" in layer.name for layer in products)
     assert all(layer.channels for layer in products if layer.op != "attention")
-    assert sum(layer.saved for layer in found.layers) > 0
-    assert len({layer.name for layer in found.layers}) == len(found.layers)
+    assert sum(layer.saved for layer in layer_table.layers) > 0
+    assert len({layer.name for layer in layer_table.layers}) == len(layer_table.layers)
 
 
 @for_each(sorted(WORKLOADS.keys() - DECODERS))
 def test_workload(name: str) -> None:
     """Every workload resolves, says who chose its batch, feeds the model what it takes, and fits a GPU of 16 GB, or the one it names."""
-    found = load_workload(name).spec
-    assert (found.name, found.model.name) == (name, name)
-    assert found.description and found.training.source != "the user's choice"
-    assert found.dataset.prepared == found.model.input
-    assert found.training.stack.name == "torch-1.13-ddp" and found.training.precision in ("fp32", LOW_PRECISION.get(name))
-    width = 2 if found.training.precision == "bf16" else 4
-    states = width * found.model.parameters * (2 + found.training.optimizer.states)  # weights, gradients, optimizer
-    half = 1 if found.training.precision == "fp32" else 2
-    activations = found.training.batch * sum(layer.saved for layer in found.model.layers) / half
+    workload = load_workload(name).spec
+    assert (workload.name, workload.model.name) == (name, name)
+    assert workload.description and workload.training.source != "the user's choice"
+    assert workload.dataset.prepared == workload.model.input
+    assert workload.training.stack.name == "torch-1.13-ddp" and workload.training.precision in ("fp32", LOW_PRECISION.get(name))
+    width = 2 if workload.training.precision == "bf16" else 4
+    states = width * workload.model.parameters * (2 + workload.training.optimizer.states)  # weights, gradients, optimizer
+    half = 1 if workload.training.precision == "fp32" else 2
+    activations = workload.training.batch * sum(layer.saved for layer in workload.model.layers) / half
     assert states + activations < 1e9 * (LARGER.get(name, 16) - 1)  # less the context
 
 
@@ -193,13 +193,13 @@ def test_decoders() -> None:
     """Every decoder resolves with the defaults, says where its sizes and its sequence come from, and counts as its first line says."""
     wrong = []
     for name in sorted(DECODERS):
-        found, text = load_workload(name).spec, MODELS[name].read_text(encoding="utf-8")
-        model, training = found.model, found.training
+        workload, text = load_workload(name).spec, MODELS[name].read_text(encoding="utf-8")
+        model, training = workload.model, workload.training
         dataset = "openwebtext-seq1024" if name in GPT2 else "tokens"
-        named = (found.name, model.name, found.dataset.name, training.stack.name) == (name, name, dataset, "torch-2.x-ddp")
-        cut = model.sequence is not None and found.dataset.prepared == model.input == 16 * model.sequence
+        named = (workload.name, model.name, workload.dataset.name, training.stack.name) == (name, name, dataset, "torch-2.x-ddp")
+        cut = model.sequence is not None and workload.dataset.prepared == model.input == 16 * model.sequence
         counted = f": {model.parameters:,} parameters." in text.splitlines()[0]
-        sourced = isinstance(model.source, dict) and {"*", "sequence"} <= model.source.keys() and bool(found.description)
+        sourced = isinstance(model.source, dict) and {"*", "sequence"} <= model.source.keys() and bool(workload.description)
         if not (named and cut and counted and sourced):
             wrong.append((name, named, cut, counted, sourced))
     assert not wrong
@@ -223,18 +223,18 @@ def test_every_model_has_a_workload_and_stashs_names_resolve() -> None:
 @for_each(catalogue("workloads/datasets"))
 def test_dataset(name: str) -> None:
     """Every number of a dataset has its source."""
-    found = load_part(Dataset, name, "workloads/datasets")
-    assert found.name == name and isinstance(found.source, dict)
-    numbers = {"samples", "sample", "prepared", "prep", "dali_prep", "dali_gpu_prep", "dali_gpu_time"} & found.model_fields_set
-    assert numbers <= found.source.keys()
+    dataset_part = load_part(Dataset, name, "workloads/datasets")
+    assert dataset_part.name == name and isinstance(dataset_part.source, dict)
+    numbers = {"samples", "sample", "prepared", "prep", "dali_prep", "dali_gpu_prep", "dali_gpu_time"} & dataset_part.model_fields_set
+    assert numbers <= dataset_part.source.keys()
 
 
 @for_each(all_files("workloads/stacks"))
 def test_stack(name: str) -> None:
     """Every stack resolves under its own name, with a source for each factor that is not the default of the schema."""
-    found = load_part(Stack, name, "workloads/stacks")
-    assert found.name == name and isinstance(found.source, dict) and "*" in found.source
-    assert {"launch_cpu", "gradient_copy_passes", "optimizer"} <= found.source.keys()
+    stack_part = load_part(Stack, name, "workloads/stacks")
+    assert stack_part.name == name and isinstance(stack_part.source, dict) and "*" in stack_part.source
+    assert {"launch_cpu", "gradient_copy_passes", "optimizer"} <= stack_part.source.keys()
 
 
 def test_stacks_differ_as_the_software_does() -> None:
@@ -296,12 +296,12 @@ def test_decoders_have_the_published_parameters() -> None:
     rows = {row["name"].lower().removesuffix("-hf"): row for row in csv.DictReader(DECODERS_CSV.read_text(encoding="utf-8").splitlines())}
     compared, wrong = 0, []
     for name in DECODERS:
-        row, found = rows.get(NAMED.get(name, name)), model(name)
+        row, entry = rows.get(NAMED.get(name, name)), model(name)
         if row is None:
             continue
         compared += 1
-        assert found.transformer is not None
-        if abs(found.parameters / int(row["parameters_total"]) - 1) > 1e-4 or found.transformer.tied != (row["tied_embeddings"] == "true"):
-            wrong.append((name, found.parameters, row["parameters_total"]))
+        assert entry.transformer is not None
+        if abs(entry.parameters / int(row["parameters_total"]) - 1) > 1e-4 or entry.transformer.tied != (row["tied_embeddings"] == "true"):
+            wrong.append((name, entry.parameters, row["parameters_total"]))
     assert not wrong
     assert compared >= 45

@@ -381,7 +381,7 @@ def _blocks_in(kind: type[Spec]) -> frozenset[str]:
     return frozenset(each.__name__ for each in _kinds(kind))
 
 
-def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
+def _turn(value: Any, knob: Knob, factor: float, matched: bool = False) -> Any:
     """Return *value* with the numbers of *knob* multiplied; whole numbers move by one or more, zeros stay."""
     if isinstance(value, Spec):
         if knob.block not in _blocks_in(type(value)):
@@ -391,10 +391,10 @@ def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
             update={name: _turn(getattr(value, name), knob, factor, mine and name == knob.field) for name in type(value).model_fields}
         )
     if isinstance(value, tuple):
-        return _turned_curve(value, factor) if found and _is_curve(value) else tuple(_turn(item, knob, factor, found) for item in value)
+        return _turned_curve(value, factor) if matched and _is_curve(value) else tuple(_turn(item, knob, factor, matched) for item in value)
     if isinstance(value, dict):
-        return {key: _turn(item, knob, factor, found) for key, item in value.items()}
-    if not found or not value or isinstance(value, bool) or not isinstance(value, int | float):
+        return {key: _turn(item, knob, factor, matched) for key, item in value.items()}
+    if not matched or not value or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if isinstance(value, float):
         return value * factor

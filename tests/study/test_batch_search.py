@@ -71,15 +71,15 @@ def test_three_kinds_share_a_batch_as_every_share_shows(tmp_path: Path, stack: s
     """Oracle: all 28 shares of nine samples simulated. Horovod's buckets are others at other batches: fewer samples bound nothing there."""
     path = tmp_path / "three.yaml"
     path.write_text(THREE)
-    found = batches(Scenario(str(path), "resnet50", ("input.loader=synthetic", *sets), stack=stack), 9).search
-    every = all_choices(found)
-    times = {sizes: found.step_time(sizes) for sizes in every}
-    assert len(every) == 28 and not found.simulations_left
-    assert found.simulated_times[found.best] == min(times.values()), stack
-    assert bool(found.smaller_times) == (stack != "horovod-0.21")
-    for sizes, other in itertools.product(every, found.smaller_times):
+    search = batches(Scenario(str(path), "resnet50", ("input.loader=synthetic", *sets), stack=stack), 9).search
+    every = all_choices(search)
+    times = {sizes: search.step_time(sizes) for sizes in every}
+    assert len(every) == 28 and not search.simulations_left
+    assert search.simulated_times[search.best] == min(times.values()), stack
+    assert bool(search.smaller_times) == (stack != "horovod-0.21")
+    for sizes, other in itertools.product(every, search.smaller_times):
         if all(more >= less for more, less in zip(sizes, other, strict=True)):
-            assert times[sizes] >= found.smaller_times[other] * (1 - 1e-9), (stack, sizes, other)
+            assert times[sizes] >= search.smaller_times[other] * (1 - 1e-9), (stack, sizes, other)
 
 
 def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_of_thousands_of_shares_few_are_simulated(tmp_path: Path) -> None:
 
 def test_an_array_of_many_boards_needs_few_steps() -> None:
     """127 steps were simulated before; their shortest is the answer."""
-    found = batches(Scenario("256x-tpu-v2-v3", "resnet50", precision="amp_bf16"), 65536).search
-    assert (found.best, found.simulations_left) == ((51, 77), 0)
-    assert found.simulated <= 12
+    search = batches(Scenario("256x-tpu-v2-v3", "resnet50", precision="amp_bf16"), 65536).search
+    assert (search.best, search.simulations_left) == ((51, 77), 0)
+    assert search.simulated <= 12
 
 
 def test_parts_end_where_a_gpu_waits() -> None:

@@ -59,8 +59,8 @@ def test_batches_are_the_best_under_the_simulator(unlike: str) -> None:
     """Oracle: every share of a small batch simulated by `run`, with DDP and with a parameter server; no step is below its bound."""
     cases = (("alexnet", (SYNTHETIC,), None), ("resnet18", (SYNTHETIC, *COLOCATED), "tf-parameter-server-sync"))
     for model, sets, stack in cases:
-        found = batches(Scenario(unlike, model, sets, stack=stack), 20)
-        assert not found.search.simulations_left
+        best_batches = batches(Scenario(unlike, model, sets, stack=stack), 20)
+        assert not best_batches.search.simulations_left
         times = {}
         for slow in range(1, 10):
             sizes = (slow, 20 - 2 * slow)
@@ -68,9 +68,9 @@ def test_batches_are_the_best_under_the_simulator(unlike: str) -> None:
             run = answer(Scenario(unlike, model, own, stack=stack)).run.jobs[0]
             times[sizes] = run.warm.step_time
             assert run.throughput == pytest.approx(20 / run.warm.step_time)
-            assert found.search.bound(sizes) <= run.warm.step_time
-        assert found.search.simulated_times[found.search.best] == pytest.approx(min(times.values()), rel=1e-12), model
-        assert found.search.best[0] < found.search.best[1]
+            assert best_batches.search.bound(sizes) <= run.warm.step_time
+        assert best_batches.search.simulated_times[best_batches.search.best] == pytest.approx(min(times.values()), rel=1e-12), model
+        assert best_batches.search.best[0] < best_batches.search.best[1]
 
 
 def test_equal_machines_take_equal_batches_and_batches_mean_what_batch_does(unlike: str, tmp_path: Path) -> None:

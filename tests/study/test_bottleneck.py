@@ -21,13 +21,13 @@ from tests.study.scenes import COMPUTE, scene
 @pytest.mark.parametrize("name", [name for name in RESOURCES if name != "gpu"])
 def test_the_only_slow_resource_is_the_bottleneck(name: str) -> None:
     """Closed form: without it the step is its compute; the sentence names the GPUs next, or the rate they could take."""
-    found = run(*scene(name))
-    [bottleneck] = bottlenecks(found)
+    simulated = run(*scene(name))
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.first == name
     assert bottleneck.step_time > 1.15 * COMPUTE
     assert bottleneck.freed_times[bottleneck.first] == pytest.approx(COMPUTE, rel=1e-3)
     assert all(step > COMPUTE * 1.1 for other, step in bottleneck.freed_times.items() if other not in (name, "pcie", "gpu"))
-    sentence = verdict(found, 0, bottleneck)
+    sentence = verdict(simulated, 0, bottleneck)
     assert f"freeing it would save {100 * (1 - COMPUTE / bottleneck.step_time):.0f}% of the step" in sentence
     assert "the GPUs" in sentence
 
@@ -44,38 +44,38 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     """Closed form: disk and cores each take 1 s a batch beside one another; freeing one leaves the other, both leave 0.3 s of compute."""
     threads = {"num_threads": 1}
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs=threads)
-    found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
-    [bottleneck] = bottlenecks(found)
+    simulated = run(machine(1, disk=volume(bandwidth=1e6)), workload)
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.freed_times["disk"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.freed_times["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
     assert bottleneck.doubled_time == pytest.approx(0.5, rel=1e-3)
     said = "bound the step together: freeing either alone saves under 4%, both 70%, doubling both 50%."
-    assert verdict(found, 0, bottleneck).endswith(said)
+    assert verdict(simulated, 0, bottleneck).endswith(said)
 
 
 def test_a_network_whose_doubling_gains_little_since_pcie_is_next_is_named_with_it() -> None:
     """Closed form: 1 GB over a card of 1 GB/s, or over PCIe of 1.04 GB/s behind it: 1 s, 0.96 s with a faster card, 0.5 s with both."""
     workload = toy_workload([layer(0.1, 0.2, 250_000_000)])
-    found = run(machine(1, 2, nic=1e9, pcie=1.04e9), workload)
-    [bottleneck] = bottlenecks(found)
+    simulated = run(machine(1, 2, nic=1e9, pcie=1.04e9), workload)
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.tied == ("network", "pcie")
     assert bottleneck.freed_times["network"] == pytest.approx(0.3 + 1 / 1.04, rel=1e-3)
     assert bottleneck.doubled_time == pytest.approx(0.3 + 0.5, rel=1e-3)
     said = "The network and PCIe bound the step together: freeing either alone saves under 4%, both 77%, doubling both 38%."
-    assert verdict(found, 0, bottleneck) == said
-    assert bound_by(found, 0, bottleneck) == "network"
+    assert verdict(simulated, 0, bottleneck) == said
+    assert bound_by(simulated, 0, bottleneck) == "network"
 
 
 def test_what_binds_nearly_as_much_as_the_gpus_is_named_beside_them() -> None:
     """Closed form: 0.3 s of compute and cores that need 0.285 s a batch: faster GPUs alone save 5%, both doubled half."""
     workload = toy_workload(loader="dali_cpu", prep=0.285, inputs={"num_threads": 1})
-    found = run(machine(1, disk=volume()), workload)
-    [bottleneck] = bottlenecks(found)
+    simulated = run(machine(1, disk=volume()), workload)
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.tied == ("gpu", "cpu")
     assert bottleneck.doubled_time == pytest.approx(0.15, rel=1e-3)
     said = "would save less than 4%; faster GPUs alone would save at most 5%, because then the CPU limits; doubling both saves 50%."
-    assert verdict(found, 0, bottleneck).endswith(said)
+    assert verdict(simulated, 0, bottleneck).endswith(said)
 
 
 def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
@@ -83,10 +83,10 @@ def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
     hardware = cluster(toy_node(2, nic=1e9), count=8, leaf_spine={"nodes_per_leaf": 2, "oversubscription": 2})
     on = [((0, 0), (1, 0)), ((0, 1), (2, 0)), ((3, 0), (4, 0)), ((5, 0),), ((6, 0), (7, 0))]
     jobs = [Job(toy_workload([layer(0.1, 0.1, 10**7)]), tuple(Placement(node, (gpu,)) for node, gpu in own)) for own in on]
-    found = run(hardware, *jobs)
-    assert jobs_met_by(found) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
+    simulated = run(hardware, *jobs)
+    assert jobs_met_by(simulated) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
     alone = bottlenecks(run(hardware, jobs[4]))[0]
-    assert bottlenecks(found)[4].freed_times == pytest.approx(alone.freed_times, rel=1e-9)
+    assert bottlenecks(simulated)[4].freed_times == pytest.approx(alone.freed_times, rel=1e-9)
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
@@ -114,22 +114,22 @@ def test_gloo_waits_for_its_sockets_or_its_cores() -> None:
 def test_what_is_next_at_once_is_named() -> None:
     """Closed form: cores allow a batch in 1.5 s, the disk one in 1 s: freeing the cores saves a third, then the disk limits."""
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.5, inputs={"num_threads": 1})
-    found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
-    [bottleneck] = bottlenecks(found)
+    simulated = run(machine(1, disk=volume(bandwidth=1e6)), workload)
+    [bottleneck] = bottlenecks(simulated)
     assert (bottleneck.first, bottleneck.next_limit) == ("cpu", "disk")
-    assert "saves" not in (sentence := verdict(found, 0, bottleneck))
+    assert "saves" not in (sentence := verdict(simulated, 0, bottleneck))
     assert sentence.endswith("would save 33% of the step, then the disk limits at 1 samples/s.")
 
 
 def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:
     """Oracle: machines that have the better part. Most waiting is for the NIC, but a faster NIC alone helps nobody."""
-    asked = {"nodes": 2}
-    found = answer(Scenario("p3.8xlarge", "alexnet", **asked), thorough=True)
+    options = {"nodes": 2}
+    answered = answer(Scenario("p3.8xlarge", "alexnet", **options), thorough=True)
     better = {
-        "network": answer(Scenario("p3.8xlarge", "alexnet", ("node.nic.bandwidth=100 Gbps",), **asked)).run,
-        "cpu": answer(Scenario("p3.8xlarge", "alexnet", ("node.host.cpu.speed=9",), **asked)).run,
+        "network": answer(Scenario("p3.8xlarge", "alexnet", ("node.nic.bandwidth=100 Gbps",), **options)).run,
+        "cpu": answer(Scenario("p3.8xlarge", "alexnet", ("node.host.cpu.speed=9",), **options)).run,
     }
-    [bottleneck] = found.bottlenecks
+    [bottleneck] = answered.bottlenecks
     assert (bottleneck.first, bottleneck.next_limit) == ("cpu", "network")
     assert better["cpu"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed_times["cpu"], rel=0.02)
     assert better["network"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed_times["network"], rel=0.02)
@@ -141,16 +141,16 @@ def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:
 )
 def test_what_was_not_tried_would_not_have_helped(hardware: str, workload: str, nodes: int) -> None:
     """Oracle: the runs that were left out. No resource that nobody waits for saves more than what was called the best."""
-    found = answer(Scenario(hardware, workload, nodes=nodes), thorough=True)
-    [bottleneck] = found.bottlenecks
-    job = found.run.jobs[0].job
+    answered = answer(Scenario(hardware, workload, nodes=nodes), thorough=True)
+    [bottleneck] = answered.bottlenecks
+    job = answered.run.jobs[0].job
     for resource in RESOURCES:
         if resource not in bottleneck.freed_times:
-            assert 1 - _freed(found.run, job, resource) / bottleneck.step_time < 0.01, resource
+            assert 1 - _freed(answered.run, job, resource) / bottleneck.step_time < 0.01, resource
 
 
-def _freed(found: Run, job: Job, resource: Any) -> float:
-    hardware, [freed] = faster(found.hardware, [job], [resource])
+def _freed(simulated: Run, job: Job, resource: Any) -> float:
+    hardware, [freed] = faster(simulated.hardware, [job], [resource])
     return run(hardware, freed, cold=False).jobs[0].warm.step_time
 
 
@@ -158,11 +158,11 @@ def test_the_document_tells_what_was_freed() -> None:
     """Round trip: the figures of the document are those of the counterfactual runs; without them it says so."""
     from sim.report.document import run_document
 
-    found = answer(Scenario("p3.2xlarge", "alexnet"), thorough=True)
-    document = run_document(found.run, found.inputs, bottlenecks=found.bottlenecks)
-    assert document["freed_step_time_s"] == dict(found.bottlenecks[0].freed_times)
-    assert document["verdict"] == verdict(found.run, 0, found.bottlenecks[0])
-    assert run_document(found.run, found.inputs)["freed_step_time_s"] is None
+    answered = answer(Scenario("p3.2xlarge", "alexnet"), thorough=True)
+    document = run_document(answered.run, answered.inputs, bottlenecks=answered.bottlenecks)
+    assert document["freed_step_time_s"] == dict(answered.bottlenecks[0].freed_times)
+    assert document["verdict"] == verdict(answered.run, 0, answered.bottlenecks[0])
+    assert run_document(answered.run, answered.inputs)["freed_step_time_s"] is None
 
 
 def test_the_better_saving_wins_and_ties_go_to_the_narrower() -> None:
@@ -176,8 +176,8 @@ def test_the_better_saving_wins_and_ties_go_to_the_narrower() -> None:
 def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
     """Decoding on the GPU beside training or in a gap of it, by when a batch is built; the cold epoch's moment is among those tried."""
     scenario = Scenario("g5.12xlarge", "resnet50", ("input.loader=dali_gpu",), nodes=3, batch=8)
-    found = answer(scenario).run
-    job, [bottleneck] = found.jobs[0], bottlenecks(found)
+    simulated = answer(scenario).run
+    job, [bottleneck] = simulated.jobs[0], bottlenecks(simulated)
     low, high = bottleneck.spread
     assert job.first.step_time < 0.96 * job.warm.step_time  # both exact
     assert low <= job.first.step_time * 1.001
@@ -187,8 +187,8 @@ def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
 
 def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
     """Closed form: one decoder takes 1 s a batch, whenever that is; synthetic data have no moment."""
-    found = run(machine(1, disk=volume()), toy_workload(loader="dali_cpu", prep=1.0, inputs={"num_threads": 1}))
-    [bottleneck] = bottlenecks(found)
+    simulated = run(machine(1, disk=volume()), toy_workload(loader="dali_cpu", prep=1.0, inputs={"num_threads": 1}))
+    [bottleneck] = bottlenecks(simulated)
     assert bottleneck.spread == pytest.approx((1.0, 1.0), rel=1e-6)
     assert moment_warning(bottleneck) == []
     assert bottlenecks(run(machine(1), toy_workload()))[0].phases == ()

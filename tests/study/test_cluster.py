@@ -57,8 +57,8 @@ def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
     said = ""
     for line in process.stderr:
         said += line
-        if found := re.search(r"(?:Scheduler at|Registered to):\s+tcp://(\S+)", line):
-            return process, found.group(1)
+        if match := re.search(r"(?:Scheduler at|Registered to):\s+tcp://(\S+)", line):
+            return process, match.group(1)
     pytest.fail(f"{words[0]} ended before it listened: {said}")
 
 
@@ -89,15 +89,15 @@ def lasting() -> Iterator[Machines]:
 @pytest.mark.nightly
 def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixture[str]) -> None:
     """Oracle: the sweep on one process; nothing is said of the loss on stderr."""
-    told: list[SweepProgress] = []
+    reports: list[SweepProgress] = []
 
     def kill_one(done: SweepProgress) -> None:
-        told.append(done)
+        reports.append(done)
         if done.points == 1:
             machines.workers[0].send_signal(signal.SIGKILL)
 
     assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
-    assert told[-1] == SweepProgress(len(POINTS), len(POINTS), 0)
+    assert reports[-1] == SweepProgress(len(POINTS), len(POINTS), 0)
     assert machines.workers[0].wait(240) == -signal.SIGKILL
     assert capfd.readouterr().err == ""
 
@@ -117,9 +117,9 @@ def test_a_recommendation_on_a_cluster_is_that_of_one_process(lasting: Machines,
     own = tmp_path / "mine.yaml"
     own.write_text("extends: p3.8xlarge\nname: mine\n")
     renting = RentalOptions(Budget(money=1e6), ["p3.2xlarge", str(own)], nodes=[1, 2], processes=1)
-    asked = Scenario("", "resnet18", plan=JobPlan(1))
+    scenario = Scenario("", "resnet18", plan=JobPlan(1))
     there = replace(renting, processes=None, cluster=lasting.address, journal=tmp_path / "rent.journal")
-    assert recommendation(asked, there) == recommendation(asked, renting)
+    assert recommendation(scenario, there) == recommendation(scenario, renting)
     assert len((tmp_path / "rent.journal").read_text().splitlines()) == 4
 
 
@@ -153,10 +153,10 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
         assert [killed.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
         killed.kill()
         killed.wait(240)
-    told: list[SweepProgress] = []
-    found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
-    assert found == sweep(BASE, POINTS, row, processes=1)
-    assert told[0].journaled >= 2
+    reports: list[SweepProgress] = []
+    rows = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=reports.append)
+    assert rows == sweep(BASE, POINTS, row, processes=1)
+    assert reports[0].journaled >= 2
 
 
 @pytest.mark.slow
@@ -216,8 +216,8 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
         heard.append(text)
         machines.workers[:] = [machines.another()]
 
-    found = sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all, notice=bring_another)
-    assert found == sweep(BASE, POINTS, row, processes=1)
+    rows = sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all, notice=bring_another)
+    assert rows == sweep(BASE, POINTS, row, processes=1)
     (said,) = heard
     assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for new ones", said)
     monkeypatch.setattr("sim.study.cluster._PATIENCE", 0.5)

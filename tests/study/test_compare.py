@@ -16,12 +16,12 @@ points = st.lists(st.tuples(st.integers(1, 5).map(float), st.none() | st.integer
 
 
 @given(points)
-def test_front_by_brute_force(known: list[tuple[float, float | None]]) -> None:
-    for (time, cost), kept in zip(known, front(known), strict=True):
+def test_front_by_brute_force(times_and_costs: list[tuple[float, float | None]]) -> None:
+    for (time, cost), kept in zip(times_and_costs, front(times_and_costs), strict=True):
         if cost is None:
             assert not kept
             continue
-        others = [(t, c) for t, c in known if c is not None]
+        others = [(t, c) for t, c in times_and_costs if c is not None]
         assert kept == (not any(t <= time and c <= cost and (t, c) != (time, cost) for t, c in others))
 
 
@@ -33,9 +33,9 @@ def test_every_machine_has_the_figures_of_its_own_run() -> None:
 
 def test_a_machine_that_cannot_run_it_keeps_the_reason() -> None:
     rows = compare(Scenario("", "vgg16", batch=128), ["p3.2xlarge", "hgx-h100"], document)
-    found = comparison_document("vgg16", rows)
-    assert [row["hardware"] for row in found["rows"]] == ["hgx-h100"]
-    assert "GPU memory" in found["left_out"][0]["problem"]
+    comparison = comparison_document("vgg16", rows)
+    assert [row["hardware"] for row in comparison["rows"]] == ["hgx-h100"]
+    assert "GPU memory" in comparison["left_out"][0]["problem"]
 
 
 def test_where_chooses_from_the_catalogue() -> None:

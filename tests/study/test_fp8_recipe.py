@@ -30,15 +30,15 @@ RUN = ("run", "hgx-h100", "llama-3.2-1b", "--stack", "megatron-core", "--paralle
 
 def test_a_recipe_of_8_bits_is_one_that_stack_and_gpu_have() -> None:
     """Transformer Engine: MX blocks need compute capability 10 (check_mxfp8_support); torchtitan: float8 and mx alone."""
-    asked = (
+    cases = (
         ("hgx-h100", "megatron-core", "mxfp8", "H100-SXM5-80GB", "delayed or tensorwise or blockwise"),
         ("hgx-h100", "torchtitan-2.x", "delayed", "stack torchtitan-2.x", "tensorwise or rowwise"),
         ("gb300-nvl72", "megatron-core", "rowwise", "stack megatron-core", "delayed or tensorwise or blockwise or mxfp8"),
     )
-    for machine, stack, recipe, lacks, others in asked:
+    for machine, stack, recipe, lacks, others in cases:
         given = ["training.precision=fp8", f"training.stack={stack}", f"training.fp8_recipe={recipe}"]
-        (found,) = check_job(load_hardware(machine).spec, load_workload("llama-3.2-1b", given).spec)
-        assert found.endswith(f"{lacks} has no fp8 recipe {recipe}; write {others}")
+        (problem,) = check_job(load_hardware(machine).spec, load_workload("llama-3.2-1b", given).spec)
+        assert problem.endswith(f"{lacks} has no fp8 recipe {recipe}; write {others}")
     unused = load_workload("llama-3.2-1b", ["training.precision=bf16", "training.fp8_recipe=mxfp8"]).spec
     hardware = load_hardware("hgx-h100").spec
     assert not check_job(hardware, unused)
@@ -67,12 +67,12 @@ def test_command_line_python_and_yaml_ask_alike(capsys: pytest.CaptureFixture[st
 
 def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
     scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64, fp8_recipe="rowwise")
-    asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"fp8"}))
-    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).layouts for each in found}
+    question = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"fp8"}))
+    tried = {(each.stack, each.precision) for _, candidates in prepare_plan(question).layouts for each in candidates}
     assert {stack for stack, precision in tried if precision == "fp8"} == {"torchtitan-2.x"}
     assert {stack for stack, precision in tried if precision == "bf16"} > {"torchtitan-2.x"}
-    only = prepare_plan(replace(asked, scenario=replace(scenario, precision="fp8")))
-    assert {each.stack for _, found in only.layouts for each in found} == {"torchtitan-2.x"}
+    only = prepare_plan(replace(question, scenario=replace(scenario, precision="fp8")))
+    assert {each.stack for _, candidates in only.layouts for each in candidates} == {"torchtitan-2.x"}
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_launch_files_read_back_as_the_recipe(recipe: Fp8Recipe, machine: str, f
     plan = prepare_plan(
         PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": "optimizer" if file == "megatron.args" else "parameters"})
     )
-    setting, found = next((setting, found) for setting, found in plan.layouts if found)
-    launch = launch_of(plan, outcome_of(setting, found[0]))
+    setting, candidates = next((setting, candidates) for setting, candidates in plan.layouts if candidates)
+    launch = launch_of(plan, outcome_of(setting, candidates[0]))
     assert launch.fp8_recipe == recipe
     written = launch_files(launch, "sim run")
     text = written.files[file]
@@ -120,8 +120,8 @@ def test_launch_files_read_back_as_the_recipe(recipe: Fp8Recipe, machine: str, f
         "megatron.args": lambda: megatron(text, file),
         "accelerate.yaml": lambda: accelerate(yaml.safe_load(text), file),
     }
-    told = read[file]()
-    assert (told.training["precision"], told.training["fp8_recipe"]) == ("fp8", recipe)
+    settings = read[file]()
+    assert (settings.training["precision"], settings.training["fp8_recipe"]) == ("fp8", recipe)
 
 
 def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
@@ -130,10 +130,10 @@ def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
     for recipe, stack, shard in (
         ("delayed", "megatron-core", "none"), ("rowwise", "torchtitan-2.x", "none"), ("rowwise", "torchtitan-2.x", "parameters"),
     ):  # fmt: skip
-        asked = replace(scenario, fp8_recipe=recipe, stack=stack)
-        plan = prepare_plan(PlanQuestion(asked, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
-        setting, found = next((setting, found) for setting, found in plan.layouts if found)
-        left[recipe, shard] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
+        recipe_scenario = replace(scenario, fp8_recipe=recipe, stack=stack)
+        plan = prepare_plan(PlanQuestion(recipe_scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
+        setting, candidates = next((setting, candidates) for setting, candidates in plan.layouts if candidates)
+        left[recipe, shard] = launch_files(launch_of(plan, outcome_of(setting, candidates[0])), "sim run").left_out
     assert left["delayed", "none"]["torchtitan.toml"] == "torchtitan has the fp8 recipes tensorwise, rowwise and mxfp8, not delayed"
     assert left["rowwise", "none"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"
     assert left["rowwise", "parameters"]["accelerate.yaml"] == "Accelerate has no fp8 recipe rowwise; it has delayed, tensorwise, mxfp8"

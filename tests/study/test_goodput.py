@@ -44,8 +44,8 @@ SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf1
 
 @cache
 def steps(nodes: int = 16) -> Steps:
-    found = document(replace(SCENARIO, nodes=nodes))
-    return steps_of(found, load_hardware("hgx-h100").spec, load_workload("gpt2-xl").spec)
+    described = document(replace(SCENARIO, nodes=nodes))
+    return steps_of(described, load_hardware("hgx-h100").spec, load_workload("gpt2-xl").spec)
 
 
 def weeks(**keys: object) -> Goodput:
@@ -54,11 +54,11 @@ def weeks(**keys: object) -> Goodput:
 
 def test_without_failures_weeks_are_the_run() -> None:
     """Failures that are 1e9 years apart: the epochs take their steps, saves, and the start."""
-    found = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
-    quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
+    simulated = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
+    quiet = replace(simulated.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, simulated.run.correlated[2]))
     courses = draw(quiet, 3)
     work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
-    saves = math.ceil(work / 3600) * found.run.saving.blocking
+    saves = math.ceil(work / 3600) * simulated.run.saving.blocking
     started = courses.lost["restart"]
     assert courses.interruptions.sum() == 0
     assert courses.elapsed == pytest.approx(work + saves + started, rel=1e-9)
@@ -66,7 +66,7 @@ def test_without_failures_weeks_are_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "epochs", "tokens"),
+    ("scenario", "epochs", "tokens"),
     [
         (Scenario("dgx-a100", "resnet50", nodes=2), 3.5, None),
         (Scenario("dgx-a100", "resnet50", nodes=64), 0.25, None),
@@ -74,46 +74,46 @@ def test_without_failures_weeks_are_the_run() -> None:
         (Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),)), None, 1e10),
     ],
 )
-def test_without_failures_goodput_is_that_of_run(asked: Scenario, epochs: float | None, tokens: float | None) -> None:
+def test_without_failures_goodput_is_that_of_run(scenario: Scenario, epochs: float | None, tokens: float | None) -> None:
     """Oracle: the whole job of `run`, start-up and first epoch included, without the checkpoints of which each has its own."""
-    ran = document(replace(asked, plan=plan_of(epochs, None, tokens=None if tokens is None else f"{tokens:g}")))["whole_job"]
+    ran = document(replace(scenario, plan=plan_of(epochs, None, tokens=None if tokens is None else f"{tokens:g}")))["whole_job"]
     parts = ran["parts_s"]
-    found = weeks_document(asked, Weeks(epochs=epochs, tokens=tokens, rate="0 /d", trials=2), changes=False)
+    goodput = weeks_document(scenario, Weeks(epochs=epochs, tokens=tokens, rate="0 /d", trials=2), changes=False)
     job = ran["time_s"] - parts["checkpoints"]
     work = parts["first_epoch"] + parts["later_epochs"]
-    saved = found["lost_s"]["checkpoint"]
-    assert found["elapsed_s"] - saved == pytest.approx(job, rel=1e-12)
-    assert found["work_s"] == pytest.approx(work, rel=1e-12)
-    assert found["lost_s"]["restart"] == pytest.approx(parts["start_up"])
-    assert found["effective_share"] == found["goodput"] == pytest.approx(work / (job + saved), rel=1e-12)
-    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
-    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload(asked.workload).spec.dataset.samples, rel=1e-12)
+    saved = goodput["lost_s"]["checkpoint"]
+    assert goodput["elapsed_s"] - saved == pytest.approx(job, rel=1e-12)
+    assert goodput["work_s"] == pytest.approx(work, rel=1e-12)
+    assert goodput["lost_s"]["restart"] == pytest.approx(parts["start_up"])
+    assert goodput["effective_share"] == goodput["goodput"] == pytest.approx(work / (job + saved), rel=1e-12)
+    assert goodput["closed_form"]["effective_share"] == pytest.approx(goodput["effective_share"], rel=1e-12)
+    assert goodput["samples"] == pytest.approx(ran["epochs"] * load_workload(scenario.workload).spec.dataset.samples, rel=1e-12)
 
 
 def test_without_failures_as_much_is_trained_in_a_time_as_by_run() -> None:
     """Oracle: the epochs that `run --hours` tells, without checkpoints."""
-    asked = Scenario("dgx-a100", "resnet50", nodes=2)
-    ran = document(replace(asked, plan=plan_of(None, 1.0, checkpoints=False)))["whole_job"]
-    found = weeks_document(asked, Weeks(days=1 / 24, rate="0 /d", trials=2), changes=False)
-    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload("resnet50").spec.dataset.samples, rel=1e-12)
-    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
+    scenario = Scenario("dgx-a100", "resnet50", nodes=2)
+    ran = document(replace(scenario, plan=plan_of(None, 1.0, checkpoints=False)))["whole_job"]
+    goodput = weeks_document(scenario, Weeks(days=1 / 24, rate="0 /d", trials=2), changes=False)
+    assert goodput["samples"] == pytest.approx(ran["epochs"] * load_workload("resnet50").spec.dataset.samples, rel=1e-12)
+    assert goodput["closed_form"]["effective_share"] == pytest.approx(goodput["effective_share"], rel=1e-12)
 
 
 def test_without_failures_the_job_takes_as_long_as_that_of_run() -> None:
     """Oracle: `run --epochs`, on so many nodes that the wait for an epoch's first batch is a tenth of it; starts and saves apart."""
-    asked = Scenario("dgx-a100", "resnet50", nodes=64, plan=plan_of(300.0, None))
-    ran = document(asked)
+    scenario = Scenario("dgx-a100", "resnet50", nodes=64, plan=plan_of(300.0, None))
+    ran = document(scenario)
     epochs = ran["whole_job"]["parts_s"]
     assert ran["epoch_time_s"] > 1.05 * ran["step_time_s"] * load_workload("resnet50").spec.dataset.samples / (512 * 80)
-    found = weeks_document(replace(asked, plan=None), Weeks(epochs=300.0, rate="0 /d", trials=2), changes=False)
-    assert found["work_s"] == pytest.approx(epochs["first_epoch"] + epochs["later_epochs"], rel=1e-3)
-    assert found["samples"] == pytest.approx(300 * load_workload("resnet50").spec.dataset.samples)
+    goodput = weeks_document(replace(scenario, plan=None), Weeks(epochs=300.0, rate="0 /d", trials=2), changes=False)
+    assert goodput["work_s"] == pytest.approx(epochs["first_epoch"] + epochs["later_epochs"], rel=1e-3)
+    assert goodput["samples"] == pytest.approx(300 * load_workload("resnet50").spec.dataset.samples)
 
 
 def test_each_start_compiles_and_captures_graphs() -> None:
     """Oracles: the same faults without compiling, whose restarts are shorter by what was drawn for each; the file of the stack."""
-    asked = Weeks(days=20.0, trials=60, rate="0.05 /d", spares=100)  # no recovery waits, to be interrupted by the next fault
-    eager = simulate_weeks(steps(), asked, changes=False)
+    settings = Weeks(days=20.0, trials=60, rate="0.05 /d", spares=100)  # no recovery waits, to be interrupted by the next fault
+    eager = simulate_weeks(steps(), settings, changes=False)
     workload = steps().workload
     stack = workload.training.stack
     assert eager.run.compilation == ZERO_TIME
@@ -123,7 +123,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
         ({"cuda_graphs": True, "compilation": (4.0, 15.0), "capture": (1.0, 1.0)}, 5.0, 16.0),
     ):
         training = workload.training.model_copy(update={"stack": stack.model_copy(update=changed)})
-        slow = simulate_weeks(steps()._replace(workload=workload.model_copy(update={"training": training})), asked, changes=False)
+        slow = simulate_weeks(steps()._replace(workload=workload.model_copy(update={"training": training})), settings, changes=False)
         assert slow.run.compilation == Uniform(low, high)
         assert "each start compiles" in " ".join(slow.notes)
         assert slow.expected < eager.expected
@@ -135,31 +135,31 @@ def test_each_start_compiles_and_captures_graphs() -> None:
 
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
-    found = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
+    simulated = simulate_weeks(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
     work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + sum(steps().cold)
-    assert found.intervals == pytest.approx([work] * 4)
-    assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
-    assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
-    assert next(one for one in found.changes if one.name == "half the failures").share == found.changes[0].share
+    assert simulated.intervals == pytest.approx([work] * 4)
+    assert simulated.courses.elapsed == pytest.approx(work + simulated.run.saving.blocking + simulated.courses.lost["restart"], rel=1e-12)
+    assert {name for name, lost in simulated.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
+    assert next(one for one in simulated.changes if one.name == "half the failures").share == simulated.changes[0].share
 
 
 def test_checkpoints_are_between_steps() -> None:
     """Oracle: of all intervals of whole steps the one that keeps most in closed form; none is shorter than a step of the layout."""
     slow = steps()._replace(step_time=100.0)
     for mode in ("sync", "async", "tiered"):
-        found = simulate_weeks(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
-        saving, rate = found.run.saving, found.run.rate[1]
-        apart = found.intervals.used if mode != "tiered" else saving.memory_interval
+        simulated = simulate_weeks(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
+        saving, rate = simulated.run.saving, simulated.run.rate[1]
+        apart = simulated.intervals.used if mode != "tiered" else saving.memory_interval
         costs = (saving.blocking, saving.persist) if mode != "tiered" else (saving.memory_blocking, saving.memory_persist)
         tried = [effective_share(1 / rate, count * 100.0, *costs, 1.0) for count in range(1, 400)]
         assert apart == pytest.approx(100.0 * (1 + int(np.argmax(tried)))), mode
         copies = saving.interval / (saving.memory_interval or saving.interval)
         assert copies == pytest.approx(round(copies))
-    found = simulate_weeks(slow, Weeks(days=0.1, trials=2, rate="50 /d", store="tectonic"), changes=False)
-    assert found.intervals.exact < found.intervals.young < 100.0 == found.intervals.used
-    asked = simulate_weeks(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
-    assert asked.run.saving.interval == 1000.0
-    assert "every 16.7 min of work, or 10 steps (best" in goodput_text(goodput_document(asked))
+    simulated = simulate_weeks(slow, Weeks(days=0.1, trials=2, rate="50 /d", store="tectonic"), changes=False)
+    assert simulated.intervals.exact < simulated.intervals.young < 100.0 == simulated.intervals.used
+    with_interval = simulate_weeks(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
+    assert with_interval.run.saving.interval == 1000.0
+    assert "every 16.7 min of work, or 10 steps (best" in goodput_text(goodput_document(with_interval))
     with pytest.raises(SpecError, match=r"a step takes 1\.67 min, and checkpoints are taken between steps"):
         simulate_weeks(slow, Weeks(days=20.0, interval="60 s", store="tectonic"), changes=False)
 
@@ -168,27 +168,27 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     """Oracle: the same run whose nodes are all repaired in the time that renting one takes; nobody rents a node of an own cluster."""
     own = steps(2)
     rented = own._replace(usd_per_s=0.01)
-    asked = Weeks(days=20.0, rate="0.2 /d", trials=300)
-    found, alone = (simulate_weeks(each, asked, changes=False) for each in (rented, own))
-    assert (found.run.spares, alone.run.spares) == (0, 1)
-    at_once = replace(alone.run, spares=0, saving=found.run.saving, repair=[(0.0, 75.0), (1.0, 75.0)])
+    settings = Weeks(days=20.0, rate="0.2 /d", trials=300)
+    on_rented, alone = (simulate_weeks(each, settings, changes=False) for each in (rented, own))
+    assert (on_rented.run.spares, alone.run.spares) == (0, 1)
+    at_once = replace(alone.run, spares=0, saving=on_rented.run.saving, repair=[(0.0, 75.0), (1.0, 75.0)])
     at_once = replace(at_once, correlated=(*at_once.correlated[:2], Uniform(75.0, 75.0)))
-    assert (found.courses.elapsed == draw(at_once, 300, asked.seed).elapsed).all()
-    waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced_nodes, 1)
-    assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced_nodes > 0]) == pytest.approx(
+    assert (on_rented.courses.elapsed == draw(at_once, 300, settings.seed).elapsed).all()
+    waited = on_rented.courses.lost["spare_wait"] / np.maximum(on_rented.courses.replaced_nodes, 1)
+    assert (waited <= 75.0 + 1e-6).all() and np.median(waited[on_rented.courses.replaced_nodes > 0]) == pytest.approx(
         75.0
     )  # faults may end a wait
-    assert any("another is rented within 1.25 min" in note for note in found.notes)
-    assert simulate_weeks(rented, replace(asked, spares=1), changes=False).run == alone.run
-    assert simulate_weeks(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
+    assert any("another is rented within 1.25 min" in note for note in on_rented.notes)
+    assert simulate_weeks(rented, replace(settings, spares=1), changes=False).run == alone.run
+    assert simulate_weeks(rented._replace(nodes=20, gpus=160), settings, changes=False).run.spares == 1
 
 
 def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     """Oracle: without repairs or spares a job lives until the first fault that takes a node, at random: an exponential life."""
-    asked = Weeks(epochs=300.0, rate="0.002 /d", spares=0, repairs=False, trials=4000)
-    found = simulate_weeks(steps(), asked, changes=False)
+    settings = Weeks(epochs=300.0, rate="0.002 /d", spares=0, repairs=False, trials=4000)
+    outcome = simulate_weeks(steps(), settings, changes=False)
     quiet = replace(
-        found.run, shape=math.inf, repeats=(0.0, 1.0), correlated=(0.0, 4, found.run.correlated[2]), causes=found.run.causes[:1],
+        outcome.run, shape=math.inf, repeats=(0.0, 1.0), correlated=(0.0, 4, outcome.run.correlated[2]), causes=outcome.run.causes[:1],
         planned=(0.0, 0.0),
     )  # fmt: skip
     work = quiet.work
@@ -196,11 +196,11 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     died = courses.death_times[np.isfinite(courses.death_times)]
     expected = -math.expm1(-quiet.rate[1] * work)
     assert died.size / 4000 == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 4000))
-    document = goodput_document(found)
+    document = goodput_document(outcome)
     json.dumps(document, allow_nan=False)
-    assert 0.1 < document["died"]["share"] == np.isfinite(found.courses.death_times).mean() < 0.5
-    alive = ~np.isfinite(found.courses.death_times)
-    assert document["days"] * DAY == pytest.approx(found.courses.elapsed[alive].mean())
+    assert 0.1 < document["died"]["share"] == np.isfinite(outcome.courses.death_times).mean() < 0.5
+    alive = ~np.isfinite(outcome.courses.death_times)
+    assert document["days"] * DAY == pytest.approx(outcome.courses.elapsed[alive].mean())
     assert document["work_s"] == pytest.approx(work) and document["lost_s"]["spare_wait"] == 0.0
     assert f"{100 * document['died']['share']:.3g}% of 4,000 simulated runs run out of spares and die" in goodput_text(document)
     daily = goodput_document(weeks(repairs=False, spares=0, rate="0.0005 /d", trials=400))
@@ -213,8 +213,8 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
 def test_what_sums_leave_over_is_no_lost_time() -> None:
     """A part that never happens is zero, not the rounding of the sums that it is the rest of."""
     for seed in range(6):
-        found = goodput_document(weeks(days=0.31, seed=seed))
-        assert all(seconds == 0.0 or seconds > 1e-9 for seconds in found["lost_s"].values())
+        goodput = goodput_document(weeks(days=0.31, seed=seed))
+        assert all(seconds == 0.0 or seconds > 1e-9 for seconds in goodput["lost_s"].values())
 
 
 def test_shares_and_days_of_a_table_agree() -> None:
@@ -227,13 +227,13 @@ def test_shares_and_days_of_a_table_agree() -> None:
 
 def test_energy_for_each_token_and_mfu_stand_apart() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),))
-    run, found = document(scenario), weeks_document(scenario, Weeks(tokens=1e10, rate="0 /d", trials=3, spares=0), changes=False)
-    assert found["model_flops_utilization"] == pytest.approx(run["model_flops_utilization"])
-    assert found["energy_per_token_j"] * 1e10 == pytest.approx(found["energy_kwh"] * 3.6e6)
-    assert found["energy_per_token_j"] == pytest.approx(run["energy"]["energy_per_token_j"], rel=0.01)
+    run, goodput = document(scenario), weeks_document(scenario, Weeks(tokens=1e10, rate="0 /d", trials=3, spares=0), changes=False)
+    assert goodput["model_flops_utilization"] == pytest.approx(run["model_flops_utilization"])
+    assert goodput["energy_per_token_j"] * 1e10 == pytest.approx(goodput["energy_kwh"] * 3.6e6)
+    assert goodput["energy_per_token_j"] == pytest.approx(run["energy"]["energy_per_token_j"], rel=0.01)
     laid_out = layout_answer(scenario).run
     assert steps_of(run, laid_out.hardware, laid_out.workload).model_flops_utilization == pytest.approx(run["model_flops_utilization"])
-    text = goodput_text(found)
+    text = goodput_text(goodput)
     assert "energy per token" in text and f"at {100 * run['model_flops_utilization']:.1f}% MFU" in text
 
 
@@ -251,10 +251,10 @@ def test_energy_for_each_token_and_mfu_stand_apart() -> None:
 )
 def test_an_elastic_job_goes_on_with_whole_replicas(nodes: int, layout: dict[str, object], speeds: list[float]) -> None:
     """Oracle: replicas that are whole on the nodes left, counted by hand."""
-    asked = laid_out(nodes, layout)
-    run = long_run(asked, Weeks(days=1.0, elastic=True), reliability_of("middle"))
+    job_steps = laid_out(nodes, layout)
+    run = long_run(job_steps, Weeks(days=1.0, elastic=True), reliability_of("middle"))
     assert run.elastic == pytest.approx(speeds)
-    spot = long_run(asked, Weeks(days=1.0, elastic=True, mean_lifetime="9 h"), reliability_of("middle")).elastic_rules
+    spot = long_run(job_steps, Weeks(days=1.0, elastic=True, mean_lifetime="9 h"), reliability_of("middle")).elastic_rules
     assert spot is not None and spot.speeds == pytest.approx([*[0.0] * (nodes - 1 - len(speeds)), *speeds[::-1], 1.0])
 
 
@@ -272,19 +272,19 @@ def laid_out(nodes: int, layout: dict[str, object]) -> Steps:
 
 def test_a_node_that_leaves_takes_its_disk_along() -> None:
     """Oracle: with every fault taking a node that has a part, what is kept at the end is the work since the last fault."""
-    found = weeks(store="disk", rate="0.02 /d", spares=40)
-    assert found.run.saving.on_nodes == pytest.approx(1 / 16) and weeks().run.saving.on_nodes == 0.0
-    assert "the disks of 1 of 16 nodes" in found.notes[-1] and "from zero" in found.notes[-1]
+    simulated = weeks(store="disk", rate="0.02 /d", spares=40)
+    assert simulated.run.saving.on_nodes == pytest.approx(1 / 16) and weeks().run.saving.on_nodes == 0.0
+    assert "the disks of 1 of 16 nodes" in simulated.notes[-1] and "from zero" in simulated.notes[-1]
     plain = replace(
-        found.run, planned=(0.0, 0.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]), repeats=(0.0, 1.0),
-        shape=math.inf, causes=found.run.causes[:1], saving=replace(found.run.saving, on_nodes=1.0),
+        simulated.run, planned=(0.0, 0.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, simulated.run.correlated[2]), repeats=(0.0, 1.0),
+        shape=math.inf, causes=simulated.run.causes[:1], saving=replace(simulated.run.saving, on_nodes=1.0),
     )  # fmt: skip
     courses, rate = draw(plain, 4000, 2), plain.rate[1]
     since = -math.expm1(-rate * plain.horizon) / rate  # E[min(time since the last fault, horizon)], faults at random
     recovery = (closed_form(replace(plain, saving=replace(plain.saving, interval=1e3))) < 1) * 300.0
     assert courses.work.mean() == pytest.approx(since, abs=recovery + 4 * courses.work.std() / math.sqrt(4000))
     stored = simulate_weeks(steps(), Weeks(days=20.0, trials=60, rate="0.02 /d", spares=40, store="tectonic"), changes=False)
-    assert found.courses.share.mean() < stored.courses.share.mean() - 0.05
+    assert simulated.courses.share.mean() < stored.courses.share.mean() - 0.05
     tiered = weeks(store="disk", rate="0.02 /d", spares=40, mode="tiered")
     assert tiered.courses.share.mean() > stored.courses.share.mean() - 0.02 and "peer memory" in tiered.notes[-1]
     with pytest.raises(SpecError, match="write a --store that outlives nodes"):
@@ -293,19 +293,19 @@ def test_a_node_that_leaves_takes_its_disk_along() -> None:
 
 def test_copies_cross_the_network_to_peers() -> None:
     """Oracle: the bytes of a part over the slowest link of its way, out of one node and into another."""
-    found = weeks(mode="tiered").run.saving
+    saving = weeks(mode="tiered").run.saving
     graph = node_graph(steps().node)
     parts = saved_parts(steps().workload, 128, 16, steps().step_time)
     part = parts.nbytes
     way = min(graph.links[link].capacity for link in (*graph.memory_to_network(0), *graph.memory_from_network(0)))
     training = parts.traffic / steps().node.nic.count
     assert 0 < training < way / 2  # what training leaves of a NIC
-    assert found.memory_persist - found.memory_blocking == pytest.approx(part / (way - training), rel=1e-6)
-    assert found.peer_load == pytest.approx(found.memory_load + part / way, rel=1e-6)
+    assert saving.memory_persist - saving.memory_blocking == pytest.approx(part / (way - training), rel=1e-6)
+    assert saving.peer_load == pytest.approx(saving.memory_load + part / way, rel=1e-6)
     slowly = simulate_weeks(
         steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0 * (store is not None)
     )
-    assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > found.memory_blocking + 3.0
+    assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > saving.memory_blocking + 3.0
     alone = simulate_weeks(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
     assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer_time == 0.0
 
@@ -313,13 +313,13 @@ def test_copies_cross_the_network_to_peers() -> None:
 def test_a_part_of_a_machine_draws_what_a_run_on_it_draws() -> None:
     """Oracle: the run's own energy of a sample; GPUs that the job leaves alone are idle, while it waits as well."""
     part = replace(SCENARIO, nodes=None, gpus=4)
-    run, found = document(part), weeks_document(part, Weeks(epochs=1.0, rate="0 /d", spares=0, trials=2), changes=False)
-    assert found["energy"]["node_power_w"]["working"] == pytest.approx(run["energy"]["node_power_w"])
-    assert found["energy_per_sample_j"] == pytest.approx(run["energy"]["energy_per_sample_j"], rel=1e-3)
-    whole = goodput_document(weeks())["energy"]["node_power_w"]
+    run, goodput = document(part), weeks_document(part, Weeks(epochs=1.0, rate="0 /d", spares=0, trials=2), changes=False)
+    assert goodput["energy"]["node_power_w"]["working"] == pytest.approx(run["energy"]["node_power_w"])
+    assert goodput["energy_per_sample_j"] == pytest.approx(run["energy"]["energy_per_sample_j"], rel=1e-3)
+    powers = goodput_document(weeks())["energy"]["node_power_w"]
     spinning = 4 * (0.3 - 0.12) * 700.0  # hardware/parts/power/default.yaml
-    assert whole["waiting"] - found["energy"]["node_power_w"]["waiting"] == pytest.approx(spinning + 8 * 50.0)  # one node needs no NICs
-    assert found["energy"]["node_power_w"]["idle"] == pytest.approx(whole["idle"] - 8 * 50.0)
+    assert powers["waiting"] - goodput["energy"]["node_power_w"]["waiting"] == pytest.approx(spinning + 8 * 50.0)  # one node needs no NICs
+    assert goodput["energy"]["node_power_w"]["idle"] == pytest.approx(powers["idle"] - 8 * 50.0)
 
 
 def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
@@ -327,15 +327,15 @@ def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
     prices = [Prices.model_construct(on_demand=usd_per_s) for usd_per_s in (1e-3, 3e-3)]
     mixed = load_hardware("256x-tpu-v2-v3").spec
     groups = [group.model_copy(update={"price": price}) for group, price in zip(mixed.groups, prices, strict=True)]
-    found = document(Scenario("256x-tpu-v2-v3", "resnet50"))
-    made = steps_of(found, mixed.model_copy(update={"groups": groups}), load_workload("resnet50").spec)
+    described = document(Scenario("256x-tpu-v2-v3", "resnet50"))
+    made = steps_of(described, mixed.model_copy(update={"groups": groups}), load_workload("resnet50").spec)
     assert made.usd_per_s == pytest.approx(2e-3) and [count for _, count in made.kinds] == [128, 128]
-    whole = simulate_weeks(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
-    working = whole.power["working"]
-    assert working is not None and working.total == pytest.approx(found["energy"]["node_power_w"])
+    mixed_weeks = simulate_weeks(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
+    working = mixed_weeks.power["working"]
+    assert working is not None and working.total == pytest.approx(described["energy"]["node_power_w"])
     alone = [simulate_weeks(made._replace(node=node, others=()), Weeks(days=1.0, trials=2), changes=False).power for node, _ in made.kinds]
     for state in ("working", "waiting", "idle"):
-        assert whole.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
+        assert mixed_weeks.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
     assert alone[0]["working"].total < working.total < alone[1]["working"].total  # type: ignore[union-attr]
 
 
@@ -350,9 +350,9 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     capped = Documents(power_cap=watts)(SCENARIO)
     cap = {"step_time_s": capped["step_time_s"], "energy_per_sample_j": capped["energy"]["energy_per_sample_j"]}
     assert cap == pytest.approx({name: estimated[name] for name in cap}, rel=5e-3)
-    asked = Weeks(epochs=300.0, rate="0 /d", spares=0, trials=2)
-    said = weeks_document(SCENARIO, replace(asked, power_cap=watts), changes=False)
-    before = weeks_document(SCENARIO, asked, changes=False)
+    settings = Weeks(epochs=300.0, rate="0 /d", spares=0, trials=2)
+    said = weeks_document(SCENARIO, replace(settings, power_cap=watts), changes=False)
+    before = weeks_document(SCENARIO, settings, changes=False)
     assert said["step_time_s"] == pytest.approx(cap["step_time_s"]) and sum(said["stalls_s"].values()) == pytest.approx(cap["step_time_s"])
     assert said["energy"]["power_cap"]["energy_per_sample_j"] == pytest.approx(cap["energy_per_sample_j"])
     assert said["energy"]["power_cap"]["energy_per_sample_without_j"] == pytest.approx(run["energy"]["energy_per_sample_j"])
@@ -387,14 +387,14 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
     """Oracle: the file's numbers; the same weeks without intervals, or with wider ones, have figures that spread less, or more."""
     level, job = reliability_of("middle"), steps(128)
     assert level.planned.interval == pytest.approx((0.22 / DAY, 0.87 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
-    found = simulate_weeks(job, Weeks(days=54.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
-    assert found.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
-    assert found.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
-    assert found.spreads["cause gpu"] == pytest.approx((0.422 / 0.48, 0.542 / 0.48))
-    assert set(found.spreads) == {*OTHERS, *(f"cause {cause.name}" for cause in level.causes)}
+    run = simulate_weeks(job, Weeks(days=54.0, trials=2, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
+    assert run.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
+    assert run.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
+    assert run.spreads["cause gpu"] == pytest.approx((0.422 / 0.48, 0.542 / 0.48))
+    assert set(run.spreads) == {*OTHERS, *(f"cause {cause.name}" for cause in level.causes)}
     before = {"share": 0.0, "interruptions": 0.0, "stops": 0.0}
     for power in (0.0, 1.0, 2.0):
-        wide = replace(found, spreads={name: (low**power, high**power) for name, (low, high) in found.spreads.items()})
+        wide = replace(run, spreads={name: (low**power, high**power) for name, (low, high) in run.spreads.items()})
         courses = draw(wide, 300)
         width = {name: float(np.ptp(np.quantile(getattr(courses, name), [0.025, 0.975]))) for name in before}
         assert all(width[name] > before[name] for name in width)
@@ -403,17 +403,20 @@ def test_intervals_of_other_rates_reach_the_draws() -> None:
 
 def test_meta_s_formula_takes_the_copies_that_failures_go_back_to() -> None:
     """Oracles: the formula by hand, and the closed form, which is near where failures are rare and copies fast."""
-    found = weeks(mode="tiered", rate="0.05 /d", store="object-store")
-    saving, overhead = found.run.saving, 0.0
-    for cause in found.run.causes:
-        fixed = cause.detection.mean + cause.localisation.mean + found.run.communicators.mean
-        stays, leaves = found.run.restart_in_place + saving.memory_load, found.run.restart + found.run.spare.mean + saving.peer_load
+    simulated = weeks(mode="tiered", rate="0.05 /d", store="object-store")
+    saving, overhead = simulated.run.saving, 0.0
+    for cause in simulated.run.causes:
+        fixed = cause.detection.mean + cause.localisation.mean + simulated.run.communicators.mean
+        stays, leaves = (
+            simulated.run.restart_in_place + saving.memory_load,
+            simulated.run.restart + simulated.run.spare.mean + saving.peer_load,
+        )
         overhead += cause.share * (fixed + (1 - cause.replaces) * stays + cause.replaces * leaves)
     apart = saving.memory_interval or 0.0
     rate = 16 * 0.05 / DAY
     assert saving.interval > apart
-    assert found.meta == pytest.approx((1 - rate * (overhead + apart / 2)) / (1 + saving.memory_blocking / apart), rel=1e-9)
-    assert found.meta == pytest.approx(found.expected, abs=1e-4)
+    assert simulated.meta == pytest.approx((1 - rate * (overhead + apart / 2)) / (1 + saving.memory_blocking / apart), rel=1e-9)
+    assert simulated.meta == pytest.approx(simulated.expected, abs=1e-4)
 
 
 def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
@@ -421,11 +424,13 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     middle = reliability_of("middle").rate.value
     job = weeks(days=54.0).run
     assert time_of_changes(replace(job, rate=(2048 * middle,) * 3)) == 54 * DAY
-    whole = simulate_weeks(steps(), Weeks(days=20.0, trials=2))
-    told = goodput_document(whole)
-    assert [one["gain_points"] for one in told["sensitivities"]] == [100 * (one.share - whole.changes[0].share) for one in whole.changes]
-    assert "Effect of one change (percentage points of effective share):" in goodput_text(told)
-    assert "as it is" not in goodput_text(told)  # one figure of the effective share: the outcome's
+    simulated = simulate_weeks(steps(), Weeks(days=20.0, trials=2))
+    contents = goodput_document(simulated)
+    assert [one["gain_points"] for one in contents["sensitivities"]] == [
+        100 * (one.share - simulated.changes[0].share) for one in simulated.changes
+    ]
+    assert "Effect of one change (percentage points of effective share):" in goodput_text(contents)
+    assert "as it is" not in goodput_text(contents)  # one figure of the effective share: the outcome's
 
 
 @pytest.mark.nightly
@@ -444,14 +449,14 @@ def test_half_the_failures_are_half_of_the_same_failures() -> None:
 
 
 def test_drawn_is_near_the_closed_form_where_it_holds() -> None:
-    found = weeks(rate="0.05 /d", spares=40, trials=200)
+    simulated = weeks(rate="0.05 /d", spares=40, trials=200)
     plain = replace(
-        found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]), repeats=(0.0, 1.0),
-        causes=[replace(cause, silent_for=0.0) for cause in found.run.causes], shape=math.inf,
+        simulated.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, simulated.run.correlated[2]), repeats=(0.0, 1.0),
+        causes=[replace(cause, silent_for=0.0) for cause in simulated.run.causes], shape=math.inf,
     )  # fmt: skip
     drawn = draw(plain, 400, 1).share
     assert abs(drawn.mean() - closed_form(plain)) < 4 * drawn.std() / 20 + 5e-4
-    assert found.expected == pytest.approx(found.meta, abs=0.01)
+    assert simulated.expected == pytest.approx(simulated.meta, abs=0.01)
 
 
 def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
@@ -459,14 +464,14 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     slow = replace(SCENARIO, nodes=2, overrides=("node.nic.bandwidth=10 Gbps",))
     run = answer(slow).run
     saved = saved_during_run(run, "tectonic")
-    found = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
-    assert found["slowed_s"] == pytest.approx(saved.slowdown_cost) and saved.slowdown_cost > saved.blocking
-    assert found["blocking_s"] == pytest.approx(saved.cost)
+    checkpoint = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
+    assert checkpoint["slowed_s"] == pytest.approx(saved.slowdown_cost) and saved.slowdown_cost > saved.blocking
+    assert checkpoint["blocking_s"] == pytest.approx(saved.cost)
     waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
     slowed = {"object-store": 3.0, "memory of peers": 0.0}
-    asked = Weeks(days=20.0, trials=20, mode="tiered")
-    tiered = simulate_weeks(steps(), asked, changes=False, slowed=lambda store: slowed[store.name if store else ""]).run.saving
+    settings = Weeks(days=20.0, trials=20, mode="tiered")
+    tiered = simulate_weeks(steps(), settings, changes=False, slowed=lambda store: slowed[store.name if store else ""]).run.saving
     plain = weeks(mode="tiered").run.saving
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
@@ -477,40 +482,40 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
 @pytest.mark.parametrize("stretched", [0.0, 20.0])
 def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
     """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
-    found = simulate_weeks(
+    simulated = simulate_weeks(
         steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
         slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,
     )  # fmt: skip
-    used, best, *_ = found.intervals
-    copies = round(used / (found.run.saving.memory_interval or used))
+    used, best, *_ = simulated.intervals
+    copies = round(used / (simulated.run.saving.memory_interval or used))
     assert used == pytest.approx(best, abs=copies * steps().step_time)
-    asked = simulate_weeks(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
-    assert asked.used == pytest.approx(3600.0, abs=10 * steps().step_time)
+    hourly = simulate_weeks(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
+    assert hourly.used == pytest.approx(3600.0, abs=10 * steps().step_time)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "tiered"])
 def test_the_best_interval_is_the_same_whatever_was_asked(mode: str) -> None:
-    asked = [
+    choices = [
         Weeks(days=20.0, trials=2, rate="0.05 /d", interval=interval, store="tectonic", mode=mode) for interval in ("auto", "1 h", "7 h")
     ]
-    best = [simulate_weeks(steps(), one, changes=False).intervals[1:] for one in asked]
+    best = [simulate_weeks(steps(), one, changes=False).intervals[1:] for one in choices]
     assert best[0] == best[1] == best[2]
 
 
 def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
     """Oracle: the drawn share with a half and with twice the copies for each checkpoint, on the same faults; the cost is shared by them."""
-    found = simulate_weeks(
+    simulated = simulate_weeks(
         steps(), Weeks(days=100.0, trials=2, rate="0.05 /d", spares=30, mode="tiered"), changes=False,
         slowed=lambda store: 20.0 if store and store.name == "object-store" else 0.0,
     )  # fmt: skip
-    saving, rate = found.run.saving, found.run.rate[1]
+    saving, rate = simulated.run.saving, simulated.run.rate[1]
     copies = round(saving.interval / (saving.memory_interval or 0.0))
 
     def kept(count: int) -> float:
         blocking = saving.memory_blocking + 20.0 * (1 / count - 1 / copies)
         apart = best_interval(1 / rate, blocking, saving.memory_persist)
         changed = replace(saving, interval=count * apart, memory_interval=apart, memory_blocking=blocking)
-        courses = draw(replace(found.run, saving=changed), 1000, 3)
+        courses = draw(replace(simulated.run, saving=changed), 1000, 3)
         return float(courses.work.sum() / courses.elapsed.sum())
 
     assert copies > 8
@@ -519,19 +524,19 @@ def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
 
 def test_nodes_that_an_elastic_job_lost_draw_and_cost_nothing() -> None:
     """Oracle: without a node that returns, the speed that is left follows the nodes that are left, and so do node-seconds."""
-    found = weeks(days=200.0, trials=200, spares=0, repairs=False, elastic=True)
-    alive = ~np.isfinite(found.courses.death_times)
-    there = found.courses.node_seconds[alive] / (16 * found.courses.elapsed[alive])
-    missing = found.courses.lost["degraded"][alive] / found.courses.elapsed[alive]
+    simulated = weeks(days=200.0, trials=200, spares=0, repairs=False, elastic=True)
+    alive = ~np.isfinite(simulated.courses.death_times)
+    there = simulated.courses.node_seconds[alive] / (16 * simulated.courses.elapsed[alive])
+    missing = simulated.courses.lost["degraded"][alive] / simulated.courses.elapsed[alive]
     assert missing.mean() > 0.1
     assert there.mean() == pytest.approx(1.0 - missing.mean(), abs=0.02)
 
 
 def test_failures_beside_a_run_use_its_store_and_power_cap(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["run", "p3.16xlarge", "resnet50", "--nodes", "2", "--epochs", "9", "--fast", "--json", "--with-failures"]
-    assert main([*asked, "--store", "fsx-lustre-125", "--power-cap", "200 W"]) == 0
+    command = ["run", "p3.16xlarge", "resnet50", "--nodes", "2", "--epochs", "9", "--fast", "--json", "--with-failures"]
+    assert main([*command, "--store", "fsx-lustre-125", "--power-cap", "200 W"]) == 0
     capped = json.loads(capsys.readouterr().out)["with_failures"]
-    assert main(asked) == 0
+    assert main(command) == 0
     free = json.loads(capsys.readouterr().out)["with_failures"]
     assert (capped["checkpoint"]["store"], free["checkpoint"]["store"]) == ("fsx-lustre-125", "object-store")
     assert capped["step_time_s"] > free["step_time_s"] and capped["energy_kwh"] < free["energy_kwh"]
@@ -586,9 +591,9 @@ def test_spot_is_a_case_of_it() -> None:
     scenario = Scenario("p3.2xlarge", "resnet50", nodes=4)
     drawn = spot(scenario, SpotRequest(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
     time = spread(drawn.outcomes, lambda outcome: outcome.time).mean
-    found = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
-    asked = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
-    made = simulate_weeks(found, asked, changes=False)
+    job_steps = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
+    settings = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
+    made = simulate_weeks(job_steps, settings, changes=False)
     assert made.courses.elapsed.mean() == pytest.approx(time, rel=0.02)
     assert made.courses.interruptions.mean() == pytest.approx(spread(drawn.outcomes, lambda outcome: outcome.revocations).mean, rel=0.1)
 
@@ -596,9 +601,9 @@ def test_spot_is_a_case_of_it() -> None:
 def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
     """Oracle: `sim.study.transient` with the same measured lives, where all wait for a replacement; the same job in plain numbers."""
     gpu = load_hardware("p3.2xlarge").spec.groups[0].node.gpu
-    known = lifetimes_of(gpu)
-    assert known is not None
-    lives, nodes, work, saves = survival(known), 4, 40 * 3600.0, 60.0
+    measured_lives = lifetimes_of(gpu)
+    assert measured_lives is not None
+    lives, nodes, work, saves = survival(measured_lives), 4, 40 * 3600.0, 60.0
     job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
     drawn = draw_courses(job, 1800.0, 400)
     rate = nodes / lives.mean
@@ -618,8 +623,8 @@ def test_the_spot_market_draws_measured_lives() -> None:
     assert mean.run.lives is not None and "at random" in mean.notes[-2]
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
-    found = simulate_weeks(volta, Weeks(days=5.0, trials=20), changes=False)
-    assert found.run.lives is not None and "at measured ages" in found.notes[-2]
+    simulated = simulate_weeks(volta, Weeks(days=5.0, trials=20), changes=False)
+    assert simulated.run.lives is not None and "at measured ages" in simulated.notes[-2]
     assert simulate_weeks(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
@@ -633,9 +638,9 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
     """Oracle: `spot` itself, policy replace, workers in step, the same lives around the same mean; the same job in the terms of both."""
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
-    asked = Weeks(days=10.0, trials=200, rate="0.000001 /y", mean_lifetime="8 h", elastic=True, interval="1 h", mode="sync", spares=0)
-    found = simulate_weeks(volta, asked, changes=False)
-    run = found.run
+    settings = Weeks(days=10.0, trials=200, rate="0.000001 /y", mean_lifetime="8 h", elastic=True, interval="1 h", mode="sync", spares=0)
+    simulated = simulate_weeks(volta, settings, changes=False)
+    run = simulated.run
     assert run.elastic_rules is not None and run.lives is not None
     recovery = run.restart_in_place + run.communicators.mean + run.saving.load
     replaced = run.causes[-1].repair
@@ -645,22 +650,22 @@ def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
         checkpoint=run.saving.blocking, restore=recovery, in_step=True,
     )  # fmt: skip
     slower = spread(draw_courses(job, 3600.0, 200), attrgetter("time")).mean / (10 * DAY)
-    assert float(found.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
-    assert found.courses.interruptions.mean() == pytest.approx(10 * 24 / 8 * 4, rel=0.05)
-    waiting = simulate_weeks(volta, replace(asked, elastic=False), changes=False)
-    assert found.courses.share.mean() > waiting.courses.share.mean() - 0.01
+    assert float(simulated.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
+    assert simulated.courses.interruptions.mean() == pytest.approx(10 * 24 / 8 * 4, rel=0.05)
+    waiting = simulate_weeks(volta, replace(settings, elastic=False), changes=False)
+    assert simulated.courses.share.mean() > waiting.courses.share.mean() - 0.01
 
 
 def test_a_layout_has_weeks_too() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-70b", nodes=16, layout=(("--tp", "parallel.tensor", 8), ("--pp", "parallel.pipeline", 4)))
-    found = weeks_document(scenario, Weeks(tokens=1e11, trials=20), changes=False)
-    assert found["tokens"] == pytest.approx(1e11) and found["checkpoint"]["writers"] == 32
-    assert found["days"] * DAY == pytest.approx(found["work_s"] + sum(found["lost_s"].values()), rel=1e-9)
+    goodput = weeks_document(scenario, Weeks(tokens=1e11, trials=20), changes=False)
+    assert goodput["tokens"] == pytest.approx(1e11) and goodput["checkpoint"]["writers"] == 32
+    assert goodput["days"] * DAY == pytest.approx(goodput["work_s"] + sum(goodput["lost_s"].values()), rel=1e-9)
 
 
 def test_what_helps_never_lowers_the_effective_share(tmp_path: Path) -> None:
     """Oracle: on the same faults, each at its best interval, more spares, rarer failures and a faster store keep no less, in the mean."""
-    asked = {"days": 10.0, "trials": 300, "rate": "0.02 /d", "spares": 2}
+    options = {"days": 10.0, "trials": 300, "rate": "0.02 /d", "spares": 2}
     stores = []
     for speed in (0.2, 1, 5, 25):
         stores.append(tmp_path / f"store{speed}.yaml")
@@ -670,10 +675,10 @@ def test_what_helps_never_lowers_the_effective_share(tmp_path: Path) -> None:
     }  # fmt: skip
     for mode in ("async", "sync"):
         for key, values in rising.items():
-            made = [weeks(**(asked | {"mode": mode, key: value})) for value in values]
-            shares = [float(found.courses.share.mean()) for found in made]
+            made = [weeks(**(options | {"mode": mode, key: value})) for value in values]
+            shares = [float(simulated.courses.share.mean()) for simulated in made]
             assert shares == sorted(shares), (mode, key, shares)
-            closed = [found.expected for found in made]
+            closed = [simulated.expected for simulated in made]
             assert closed == sorted(closed), (mode, key, closed)
             assert shares[-1] > shares[0], (mode, key)
 
@@ -734,10 +739,10 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     }
     wrong = []
     for sentence, keys in cases.items():
-        asked = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
+        settings = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
         try:
-            asked.check()
-            simulate_weeks(steps(), asked, changes=False)
+            settings.check()
+            simulate_weeks(steps(), settings, changes=False)
         except SpecError as error:
             if sentence not in str(error) or len(error.problems) != 1:
                 wrong.append((sentence, str(error)))

@@ -22,12 +22,12 @@ MB = 1 << 20
 )
 def test_a_microbenchmark_takes_what_sim_collective_says(tmp_path: Path, op: str, hardware: str, nodes: int, ranks: int) -> None:
     """The shape of ASTRA-sim's microbenchmarks: one collective on every rank, node ids counted on from rank to rank."""
-    whole = 4096 * ranks
-    part = whole // ranks if op == "all_gather" else whole
+    vector_bytes = 4096 * ranks
+    part = vector_bytes // ranks if op == "all_gather" else vector_bytes
     named = write(tmp_path, *([collective(rank, op.upper(), part)] for rank in range(ranks)))
-    found = graph_run(Scenario(hardware, str(named), nodes=nodes))
-    (row,) = collective_table(hardware, op, [whole], nodes=nodes).rows
-    assert found.step_time == pytest.approx(row.time, rel=1e-9)
+    replayed = graph_run(Scenario(hardware, str(named), nodes=nodes))
+    (row,) = collective_table(hardware, op, [vector_bytes], nodes=nodes).rows
+    assert replayed.step_time == pytest.approx(row.time, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, scenario: dict[str, object
 def test_the_stack_decides_how_nccl_chooses(tmp_path: Path) -> None:
     named = write(tmp_path, *[[collective(0, "ALL_REDUCE", MB)]] * 8)
     for stack in ("torch-1.13-ddp", "torchtitan-2.x"):
-        found = graph_run(Scenario("p3.16xlarge", str(named), stack=stack))
-        version = found.prices.tuning.version
+        replayed = graph_run(Scenario("p3.16xlarge", str(named), stack=stack))
+        version = replayed.prices.tuning.version
         (row,) = collective_table("p3.16xlarge", "all_reduce", [MB], tuning=Tuning(version)).rows
-        assert found.step_time == pytest.approx(row.time, rel=1e-9)
+        assert replayed.step_time == pytest.approx(row.time, rel=1e-9)

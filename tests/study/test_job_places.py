@@ -93,12 +93,12 @@ def test_no_gpu_has_two_jobs(wanted: list[tuple[int, int, int]]) -> None:
     places, seen = Places(FOUR), list[tuple[int, int]]()
     for number, (one, other, count) in enumerate(wanted):
         try:
-            found = places.take(number, job(nodes=f"{min(one, other)}..{max(one, other)}", placement=str(count)))
+            placement = places.take(number, job(nodes=f"{min(one, other)}..{max(one, other)}", placement=str(count)))
         except SpecError as error:
             assert "free" in str(error)
             continue
-        assert [len(part.gpus) for part in found] == [count] * len(found)
-        seen += [(part.node, gpu) for part in found for gpu in part.gpus]
+        assert [len(part.gpus) for part in placement] == [count] * len(placement)
+        seen += [(part.node, gpu) for part in placement for gpu in part.gpus]
     assert len(seen) == len(set(seen))
     assert all(gpu in range(4) and node in range(4) for node, gpu in seen)
 
@@ -147,8 +147,8 @@ def test_side_by_side_and_one_upon_the_other(tmp_path: Path) -> None:
     for other in ("2..3", "0..1"):
         path = tmp_path / "pair.yaml"
         path.write_text(PAIR.replace("OTHER", other))
-        found = answer(Scenario("p3.16xlarge", str(path), ("node.nic.bandwidth=1 Gbps",), nodes=4)).run
-        times[other] = [job.warm.step_time for job in found.jobs]
+        run = answer(Scenario("p3.16xlarge", str(path), ("node.nic.bandwidth=1 Gbps",), nodes=4)).run
+        times[other] = [job.warm.step_time for job in run.jobs]
     alone = answer(Scenario("p3.16xlarge", "resnet18", ("node.nic.bandwidth=1 Gbps", "input.loader=synthetic"), placement="4+4")).run
     assert times["2..3"] == pytest.approx([alone.jobs[0].warm.step_time] * 2, rel=1e-9)
     exchanged = alone.jobs[0].warm.step_time - alone.jobs[0].warm.stalls["compute"]

@@ -34,8 +34,8 @@ def test_a_shared_sweep_reads_and_prepares_once(sharers: int) -> None:
     for machine, prep, sample, expected in ((reading, 0.0, 1e6, 4 * 4 / 2), (preparing, 0.5, 1.0, 4 * 4 * 0.5 / 2)):
         workload = toy_workload([layer(1e-6, 1e-6, 10)], loader="pytorch", batch=4, samples=400, sample=sample, prep=prep)
         jobs = [Job(workload, (Placement(0, (gpu,)),), sharers=sharers) for gpu in range(4)]
-        found = run(machine, *jobs)
-        assert [job.first.step_time for job in found.jobs] == pytest.approx([expected / sharers] * 4, rel=0.02)
+        simulated = run(machine, *jobs)
+        assert [job.first.step_time for job in simulated.jobs] == pytest.approx([expected / sharers] * 4, rel=0.02)
 
 
 @pytest.mark.slow
@@ -45,8 +45,8 @@ def test_a_search_of_hyperparameters_gains_what_coordl_gained(tmp_path: Path) ->
     times = []
     for coordinated, cache in ((False, "linux"), (True, "never_evict")):
         sets = (server[0], f"node.page_cache.policy={cache}")
-        found = answer(Scenario("p3.16xlarge", search(tmp_path, coordinated, [256] * 8), sets))
-        times.append(found.run.jobs[0].warm.step_time)
+        answered = answer(Scenario("p3.16xlarge", search(tmp_path, coordinated, [256] * 8), sets))
+        times.append(answered.run.jobs[0].warm.step_time)
     assert 2.0 < times[0] / times[1] < 12.0
 
 

@@ -316,8 +316,8 @@ def test_the_trace_opens_with_a_file_for_each_rank(tmp_path: Path) -> None:
     assert [file.name for file in files] == [f"rank{rank}.json" for rank in range(8)]
     for rank, file in enumerate(files):
         document = json.loads(file.read_text())
-        told = document["distributedInfo"]
-        assert (told["backend"], told["rank"], told["world_size"]) == ("nccl", rank, 8)
+        distributed = document["distributedInfo"]
+        assert (distributed["backend"], distributed["rank"], distributed["world_size"]) == ("nccl", rank, 8)
         spans = [event for event in document["traceEvents"] if event["ph"] == "X"]
         assert {event["pid"] for event in spans} == {rank}
         assert all(event["dur"] >= 0 for event in spans)
@@ -346,14 +346,14 @@ def test_memory_over_time_covers_the_step_and_peaks_at_the_peak(given: Scenario,
 
 def test_the_document_sums_and_the_page_renders(tmp_path: Path) -> None:
     given = scenario(LLAMA, tp=2, pp=2, shard="parameters", micro_batches=4)
-    found = layout_answer(given)
-    document = layout_document(found)
+    answered = layout_answer(given)
+    document = layout_document(answered)
     assert sum(document["stalls_s"].values()) == pytest.approx(document["step_time_s"], rel=1e-6)
     assert document["global_batch"] == document["replicas"] * 4
     assert [stage["stage"] for stage in document["memory_by_stage"]] == [0, 1]
     assert document["tokens_per_s_per_gpu"] * 8 == pytest.approx(document["tokens_per_s"])
     page = tmp_path / "page.html"
-    page.write_text(layout_page(found.run, document))
+    page.write_text(layout_page(answered.run, document))
     assert page.read_text().count('class="lane high"') == 2  # the memory of each stage against time
     browser = shutil.which("chromium")
     if browser is None:
@@ -379,11 +379,11 @@ def test_commands_take_the_same_options_of_layouts(command: str, capsys: pytest.
 
 
 def test_one_option_and_several_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    printed = []
     for options in (["--tp", "2", "--shard", "parameters"], ["--parallel", "tp=2,shard=parameters"]):
         assert main(["compare", "llama-3.2-1b", "hgx-h100", "--json", *options]) == 0
-        told.append(json.loads(capsys.readouterr().out)["rows"])
-    assert told[0] == told[1] and told[0][0]["tokens_per_s"] > 0
+        printed.append(json.loads(capsys.readouterr().out)["rows"])
+    assert printed[0] == printed[1] and printed[0][0]["tokens_per_s"] > 0
 
 
 def test_one_gpu_has_nobody_to_talk_to():
@@ -467,14 +467,14 @@ def test_exact_and_fast_are_one_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "more", "told"),
+    ("schedule", "more", "expected"),
     [("zb_h1", {"reshard_after_forward": "true"}, True), ("zb_h1", {}, False), ("1f1b", {"reshard_after_forward": "true"}, False)],
 )
-def test_a_layout_that_torch_does_not_train_is_warned_of(schedule: str, more: dict[str, object], told: bool) -> None:
+def test_a_layout_that_torch_does_not_train_is_warned_of(schedule: str, more: dict[str, object], expected: bool) -> None:
     """Oracle: what torch reduces (tests/parallel/test_staged_shards.py): nothing behind the first stage where weights are freed."""
-    asked = scenario("llama-3.2-1b", pp=2, shard="parameters", schedule=schedule, micro_batches=4, **more)
-    warned = any("torch's runtime loses gradients" in text for text in layout_answer(asked).warnings)
-    assert warned is told
+    pipelined = scenario("llama-3.2-1b", pp=2, shard="parameters", schedule=schedule, micro_batches=4, **more)
+    warned = any("torch's runtime loses gradients" in text for text in layout_answer(pipelined).warnings)
+    assert warned is expected
 
 
 @pytest.mark.parametrize("parallel", [{"shard": "parameters"}, {"cp": 2, "shard": "parameters"}, {"tp": 2}, None])

@@ -85,4 +85,4 @@ def test_text_json_and_page_say_what_the_method_cannot(staged: LayoutProfile) ->
 @pytest.mark.parametrize("option", [["--twin", "p4d.24xlarge"], ["--literal"]])
 def test_what_has_no_meaning_is_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "hgx-h100", "llama-3.2-1b", "--shard", "parameters", *option]) == 2
-    assert "of a layout" in (told := capsys.readouterr().err) or "layouts do not have" in told
+    assert "of a layout" in (message := capsys.readouterr().err) or "layouts do not have" in message

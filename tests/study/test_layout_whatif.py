@@ -14,30 +14,32 @@ SHARDED = (("--shard", "parallel.shard", "parameters"),)
 
 
 @pytest.fixture(scope="module")
-def found() -> LayoutWhatIf:
+def what_if() -> LayoutWhatIf:
     """A ring whose NICs (47.3 GB/s) and NVLinks (51.5 GB/s) are nearly as slow."""
     return layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", (APART,), nodes=2, layout=SHARDED))
 
 
-def infinite(found: LayoutWhatIf, resource: Resource) -> float:
-    return next(upgrade.infinite for upgrade in found.upgrades if upgrade.resource == resource)
+def infinite(what_if: LayoutWhatIf, resource: Resource) -> float:
+    return next(upgrade.infinite for upgrade in what_if.upgrades if upgrade.resource == resource)
 
 
-def test_all_links_at_once_leave_no_exposed_message(found: LayoutWhatIf) -> None:
-    run = found.answer.run
+def test_all_links_at_once_leave_no_exposed_message(what_if: LayoutWhatIf) -> None:
+    run = what_if.answer.run
     exposed = sum(run.stalls[cause] for cause in run.stalls if cause.value in ("interconnect", "network"))
-    assert found.links.infinite == pytest.approx(run.step_time - exposed, rel=1e-3)
-    assert exposed > 0.0 and found.links.infinite <= min(infinite(found, "network"), infinite(found, "nvlink"), infinite(found, "pcie"))
+    assert what_if.links.infinite == pytest.approx(run.step_time - exposed, rel=1e-3)
+    assert exposed > 0.0 and what_if.links.infinite <= min(
+        infinite(what_if, "network"), infinite(what_if, "nvlink"), infinite(what_if, "pcie")
+    )
 
 
-def test_infinite_network_equals_a_faster_nic_once_nvlink_is_the_limit(found: LayoutWhatIf) -> None:
+def test_infinite_network_equals_a_faster_nic_once_nvlink_is_the_limit(what_if: LayoutWhatIf) -> None:
     nics = Scenario("hgx-h100", "llama-3.2-1b", ("node.nic.bandwidth='8000 Gbps'", APART), nodes=2, layout=SHARDED)
     faster = layout_answer(nics).run.step_time
-    assert faster - 1e-3 * faster < infinite(found, "network") <= faster  # an infinite network has no hop latency either
+    assert faster - 1e-3 * faster < infinite(what_if, "network") <= faster  # an infinite network has no hop latency either
 
 
-def test_what_gains_little_is_told_from_what_gains_nothing(found: LayoutWhatIf) -> None:
-    document = layout_whatif_document(found)
+def test_what_gains_little_is_told_from_what_gains_nothing(what_if: LayoutWhatIf) -> None:
+    document = layout_whatif_document(what_if)
     text = layout_whatif_text(document)
     nothing = text.split("No effect even if infinitely fast: ")[1].split(".")[0]
     gained = {row["resource"]: row["infinite_gain"] for row in document["resources"]}
@@ -49,9 +51,9 @@ def test_what_gains_little_is_told_from_what_gains_nothing(found: LayoutWhatIf) 
 @pytest.mark.nightly
 def test_a_what_if_says_that_it_keeps_the_channels() -> None:
     """NICs twice as fast let NCCL halve the channels, which frees multiprocessors: the run gains what the what-if cannot."""
-    asked = Scenario("p5.48xlarge", "llama-3.1-8b", nodes=4, layout=SHARDED)
+    scenario = Scenario("p5.48xlarge", "llama-3.1-8b", nodes=4, layout=SHARDED)
     changed = layout_answer(Scenario("p5.48xlarge", "llama-3.1-8b", ("node.nic.bandwidth='200 Gbps'",), nodes=4, layout=SHARDED))
-    document = layout_whatif_document(layout_whatif(asked))
+    document = layout_whatif_document(layout_whatif(scenario))
     twice = next(row["twice_step_time_s"] for row in document["resources"] if row["resource"] == "network")
     assert changed.run.step_time < 0.99 * twice
     assert (

@@ -100,7 +100,7 @@ def _slower(hardware: str, workload: str, nodes: int, factors: Iterable[float]) 
     """Return what slows a step of *workload* on *hardware* though it is faster, and no decision of NCCL's explains it."""
     question = prepare(Scenario(hardware, workload, ("dataset.samples=20000",), nodes=nodes))
     base = simulate(question.hardware, question.jobs, cold=False)
-    step, found = base.jobs[0].warm.step_time, []
+    step, slower = base.jobs[0].warm.step_time, []
     for name, change in _changes(factors):
         machine, jobs = change(question.hardware, list(question.jobs))
         run = simulate(machine, jobs, cold=False)
@@ -110,8 +110,8 @@ def _slower(hardware: str, workload: str, nodes: int, factors: Iterable[float]) 
             continue
         others = [simulate(machine, jobs, cold=False, lag=moment * step).jobs[0].warm.step_time for moment in MOMENTS]
         if min(others) > SLOWER * step:
-            found.append(f"{workload} on {nodes} x {hardware}, {name}: {step:.5g} s to {min(others):.5g} s")
-    return found
+            slower.append(f"{workload} on {nodes} x {hardware}, {name}: {step:.5g} s to {min(others):.5g} s")
+    return slower
 
 
 def test_faster_hardware_never_slows_a_step() -> None:
@@ -146,13 +146,13 @@ def _shrinking(hardware: str, nodes: int, version: str) -> list[str]:
     a byte less over one.
     """
     rows = _rows(hardware, nodes, version)
-    found = [
+    shrinking = [
         f"{nodes} x {hardware}, NCCL {version}: {one.nbytes} B take {one.time:.4g} s, {other.nbytes} B {other.time:.4g} s"
         for one, other in pairwise(rows)
         if other.time < one.time / SLOWER
         and all(getattr(one, same) == getattr(other, same) for same in ("algorithm", "protocol", "channels"))
     ]
-    return found
+    return shrinking
 
 
 def _rows(hardware: str, nodes: int, version: str) -> tuple[CollectiveRow, ...]:

@@ -12,8 +12,8 @@ from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, 
 @pytest.mark.parametrize("knee", [1.5, 7.0, 300.0])
 def test_the_least_factor_is_found_to_a_hundredth(knee: float) -> None:
     """Closed form: 1/factor down to a floor is within 1% of the floor from 1/1.01 of the knee on."""
-    found = least_sufficient_factor(lambda factor: max(1.0, knee / factor), 1.0)
-    assert found == pytest.approx(knee / GONE, rel=0.011)
+    least = least_sufficient_factor(lambda factor: max(1.0, knee / factor), 1.0)
+    assert least == pytest.approx(knee / GONE, rel=0.011)
 
 
 def test_no_factor_is_needed_or_none_is_enough() -> None:
@@ -24,17 +24,17 @@ def test_no_factor_is_needed_or_none_is_enough() -> None:
 def test_cores_that_keep_up_with_the_gpus() -> None:
     """Closed form: a batch takes 4 core-seconds, a step computes 0.3 s: 13.3 cores, with as many workers; 4 are there."""
     workload = toy_workload(loader="dali_cpu", prep=4.0, samples=200, inputs={"num_threads": 1000})
-    found = needs(run(machine(1, cores=4, disk=volume()), workload))
-    assert found.cores == pytest.approx(4.0 / 0.3 / GONE, rel=0.03)
-    assert (found.disk_bandwidth, found.cached_fraction) == (None, None)
+    needed = needs(run(machine(1, cores=4, disk=volume()), workload))
+    assert needed.cores == pytest.approx(4.0 / 0.3 / GONE, rel=0.03)
+    assert (needed.disk_bandwidth, needed.cached_fraction) == (None, None)
 
 
 def test_a_disk_that_keeps_up_with_the_gpus() -> None:
     """Closed form: 3 MB in 0.3 s of compute are 10 MB/s; later epochs find all in memory."""
     workload = toy_workload(loader="dali_cpu", sample=3e6, samples=200, inputs={"num_threads": 8})
-    found = needs(run(machine(1, disk=volume(bandwidth=2e6), memory=1e12), workload))
-    assert found.disk_bandwidth == pytest.approx(10e6 / GONE, rel=0.03)
-    assert found.cached_fraction is None
+    needed = needs(run(machine(1, disk=volume(bandwidth=2e6), memory=1e12), workload))
+    assert needed.disk_bandwidth == pytest.approx(10e6 / GONE, rel=0.03)
+    assert needed.cached_fraction is None
 
 
 def test_memory_that_keeps_up_with_the_gpus() -> None:
@@ -42,8 +42,8 @@ def test_memory_that_keeps_up_with_the_gpus() -> None:
     workload = toy_workload(loader="dali_cpu", sample=3e6, samples=200, inputs={"num_threads": 8})
     node = toy_node(1, disk=volume(bandwidth=2e6), memory=0.5 * 600e6)
     node = node.model_copy(update={"page_cache": PageCache(policy="never_evict", memory_share=1.0)})
-    found = needs(run(cluster(node), workload))
-    assert found.cached_fraction == pytest.approx(0.8, abs=0.02)
+    needed = needs(run(cluster(node), workload))
+    assert needed.cached_fraction == pytest.approx(0.8, abs=0.02)
 
 
 def test_of_unlike_nodes_the_most_is_said() -> None:

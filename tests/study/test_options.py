@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import stallsim
 from sim.commands.options import takes_options
 from sim.study.options import BatchOptions, OptionTerms, keywords, select_options
-from tests.test_package import _TOLD
+from tests.test_package import _CLI_ONLY
 
 OWN_FORM = {
     "nodes": "a range of numbers as text; a list of them",
@@ -33,20 +33,20 @@ OWN_FORM = {
 """Options that are a text on a command line and an object in Python, so that they are two."""
 
 
-class Asked(BatchOptions, total=False):
+class MoreOptions(BatchOptions, total=False):
     depth: Annotated[int, OptionTerms("how deep to look", 3, least=1)]
 
 
 def test_an_option_more_is_one_line() -> None:
-    """Of `Asked`: the command and the function below do not name it."""
+    """Of `MoreOptions`: the command and the function below do not name it."""
     seen: list[dict[str, object]] = []
 
     @takes_options
-    def command(asked: Asked, name: str = "x") -> None:
-        seen.append(dict(asked))
+    def command(given: MoreOptions, name: str = "x") -> None:
+        seen.append(dict(given))
 
-    @keywords(Asked)
-    def function(**options: Unpack[Asked]) -> dict[str, object]:
+    @keywords(MoreOptions)
+    def function(**options: Unpack[MoreOptions]) -> dict[str, object]:
         return dict(options)
 
     app = typer.Typer()
@@ -66,7 +66,7 @@ def test_what_is_left_out_means_the_same(name: str) -> None:
     """Types and defaults of every option, as the command and the function have them."""
     command = inspect.signature(getattr(importlib.import_module(f"sim.commands.{name}"), name), eval_str=True).parameters
     function = inspect.signature(getattr(stallsim, name)).parameters
-    shared = {option for option in command.keys() & function.keys() if command[option].default is not inspect.Parameter.empty} - _TOLD
+    shared = {option for option in command.keys() & function.keys() if command[option].default is not inspect.Parameter.empty} - _CLI_ONLY
     shared -= OWN_FORM.keys()
     unlike = {option: (command[option].default, function[option].default) for option in shared}
     assert len(unlike) > 4 and {option: both for option, both in unlike.items() if both[0] != both[1]} == {}

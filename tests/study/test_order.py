@@ -21,8 +21,8 @@ def order(axes: list[str], nodes: int = 1) -> tuple[list[Point], int]:
     """Return the points of a grid in the order in which they are computed, and how many in a row share their epochs."""
     points = grid([axis(text) for text in axes])
     with caching(f"order {axes} {nodes}"):
-        found = compute_order(points, partial(scenario_at, Scenario("p3.8xlarge", "resnet18", nodes=nodes)))
-    return sorted(points, key=found.place), found.group_size
+        computed = compute_order(points, partial(scenario_at, Scenario("p3.8xlarge", "resnet18", nodes=nodes)))
+    return sorted(points, key=computed.place), computed.group_size
 
 
 @pytest.mark.parametrize(("nodes", "together"), [(1, 6), (2, 3)])
@@ -60,5 +60,5 @@ def _process(_: int) -> int:
 
 def test_what_shares_work_is_done_by_one_process() -> None:
     """Nine rows of five."""
-    found = list(each(_process, range(45), 2, group_size=5))
-    assert all(len(set(found[start : start + 5])) == 1 for start in range(0, 45, 5))
+    processes = list(each(_process, range(45), 2, group_size=5))
+    assert all(len(set(processes[start : start + 5])) == 1 for start in range(0, 45, 5))

@@ -34,11 +34,11 @@ def test_items_of_a_killed_process_are_computed_again(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_an_item_that_kills_its_process_again_is_refused_after_all_before_it(tmp_path: Path) -> None:
-    found = []
+    results = []
     with pytest.raises(SpecError, match=r"^18 of 40: its process was killed repeatedly"):
         for result in each(partial(squared, tmp_path / "killed", True), ITEMS, 2):
-            found.append(result)
-    assert found == [item**2 for item in range(17)]
+            results.append(result)
+    assert results == [item**2 for item in range(17)]
     # once beside others, twice alone; once more where the result before it was not yet handed over when its process died
     assert len((tmp_path / "killed").read_text().splitlines()) in (3, 4)
 

@@ -35,16 +35,16 @@ def described(folder: Path, pretraining: dict[str, Any] | None, **training: Any)
     return str(path)
 
 
-def asked(workload: str, tokens: str | None = "10B", **fields: Any) -> Scenario:
+def scenario_of(workload: str, tokens: str | None = "10B", **fields: Any) -> Scenario:
     return Scenario("hgx-h100", workload, nodes=1, plan=plan_of(None, None, tokens=tokens), **fields)
 
 
 def test_each_part_is_a_run_of_its_own(tmp_path: Path) -> None:
-    found = layout_answer(asked(described(tmp_path, RAMP)))
-    sequence = found.run.workload.model.sequence
+    answered = layout_answer(scenario_of(described(tmp_path, RAMP)))
+    sequence = answered.run.workload.model.sequence
     assert sequence is not None
     third = pytest.approx(1e9 / 3)
-    assert [(part.tokens, part.global_batch, part.sequence) for part in found.parts] == [
+    assert [(part.tokens, part.global_batch, part.sequence) for part in answered.parts] == [
         (third, 4, sequence),
         (third, 8, sequence),
         (third, 12, sequence),
@@ -52,11 +52,11 @@ def test_each_part_is_a_run_of_its_own(tmp_path: Path) -> None:
         (2e9, 16, 8192),
     ]
     plain = described(tmp_path, None)
-    alone = layout_answer(asked(plain, None, global_batch=8)).run
-    assert next(part.step_time for part in found.parts if part.global_batch == 8) == alone.step_time
-    longer = layout_answer(asked(plain, None, global_batch=16, sequence=8192, overrides=("training.parallel.context=2",))).run
-    assert found.parts[-1].step_time == longer.step_time
-    assert math.fsum(part.tokens for part in found.parts) == pytest.approx(10e9)
+    alone = layout_answer(scenario_of(plain, None, global_batch=8)).run
+    assert next(part.step_time for part in answered.parts if part.global_batch == 8) == alone.step_time
+    longer = layout_answer(scenario_of(plain, None, global_batch=16, sequence=8192, overrides=("training.parallel.context=2",))).run
+    assert answered.parts[-1].step_time == longer.step_time
+    assert math.fsum(part.tokens for part in answered.parts) == pytest.approx(10e9)
 
 
 def test_time_and_money_add_up() -> None:
@@ -75,17 +75,17 @@ def test_the_whole_job_takes_what_its_parts_take(tmp_path: Path, capsys: pytest.
     path = described(tmp_path, RAMP)
     assert main(["run", "p5.48xlarge", path, "--tokens", "10B", "--no-checkpoints", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    whole, parts = document["whole_job"], document["pretraining"]
-    assert whole["time_s"] - whole["parts_s"]["start_up"] == pytest.approx(parts["time_s"])
-    assert whole["cost_usd"] == pytest.approx(parts["cost_usd"] * whole["time_s"] / parts["time_s"])
+    job, parts = document["whole_job"], document["pretraining"]
+    assert job["time_s"] - job["parts_s"]["start_up"] == pytest.approx(parts["time_s"])
+    assert job["cost_usd"] == pytest.approx(parts["cost_usd"] * job["time_s"] / parts["time_s"])
     assert main(["run", "p5.48xlarge", path, "--tokens", "10B"]) == 0
     text = capsys.readouterr().out
     assert f"in {len(parts['parts'])} parts: {parts['steps']:,} steps" in text
 
 
 def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
-    assert layout_answer(asked(described(tmp_path, RAMP), None)).parts == ()
-    assert layout_answer(asked(described(tmp_path, None))).parts == ()
+    assert layout_answer(scenario_of(described(tmp_path, RAMP), None)).parts == ()
+    assert layout_answer(scenario_of(described(tmp_path, None))).parts == ()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_slips_are_told_in_one_sentence(tmp_path: Path, pretraining: dict[str, Any], training: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        layout_answer(asked(described(tmp_path, pretraining, **training)))
+        layout_answer(scenario_of(described(tmp_path, pretraining, **training)))
 
 
 def test_plain_data_parallelism_refuses_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,12 +115,12 @@ def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureF
     path = described(tmp_path, RAMP)
     quiet = ["--failure-rate", "0 /d", "--trials", "2", "--fast", "--json"]
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--tokens", "10B", *quiet]) == 0
-    found = json.loads(capsys.readouterr().out)
-    parts = layout_answer(asked(path)).parts
-    assert found["work_s"] == pytest.approx(sum(part.time for part in parts))
-    assert found["tokens"] == pytest.approx(10e9)
-    assert found["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
-    assert any("5 parts" in note for note in found["notes"])
+    document = json.loads(capsys.readouterr().out)
+    parts = layout_answer(scenario_of(path)).parts
+    assert document["work_s"] == pytest.approx(sum(part.time for part in parts))
+    assert document["tokens"] == pytest.approx(10e9)
+    assert document["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
+    assert any("5 parts" in note for note in document["notes"])
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--days", "2", *quiet]) == 0
     assert any("--tokens adds ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
 
@@ -128,8 +128,8 @@ def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureF
 def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = described(tmp_path, RAMP)
     assert main(["run", "hgx-h100", path, "--nodes", "1", "--tokens", "10B", "--with-failures", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["with_failures"]["work_s"] == pytest.approx(found["pretraining"]["time_s"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["with_failures"]["work_s"] == pytest.approx(document["pretraining"]["time_s"])
 
 
 def test_weeks_of_plain_data_parallelism_refuse_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,4 +177,4 @@ def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytes
 def test_parts_that_do_not_make_a_step(pretraining: dict[str, Any], tokens: str, sentence: str, tmp_path: Path) -> None:
     """Oracle: samples times tokens; 16 samples of 8,192 tokens are the workload's own step."""
     with pytest.raises(SpecError, match=sentence):
-        layout_answer(asked(described(tmp_path, pretraining), tokens))
+        layout_answer(scenario_of(described(tmp_path, pretraining), tokens))

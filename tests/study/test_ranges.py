@@ -25,9 +25,9 @@ def test_numbers(text: str, numbers: list[int]) -> None:
 @given(st.integers(1, 10_000), st.integers(0, 10_000), st.integers(2, 50))
 def test_ranges_go_up_and_have_both_ends(low: int, more: int, count: int) -> None:
     for text in (f"{low}..{low + more}", f"{low}..{low + more}:{count}"):
-        found = whole_numbers(text, "--nodes")
-        assert (found[0], found[-1]) == (low, low + more)
-        assert found == sorted(set(found)) and len(found) <= max(count, 15)
+        numbers = whole_numbers(text, "--nodes")
+        assert (numbers[0], numbers[-1]) == (low, low + more)
+        assert numbers == sorted(set(numbers)) and len(numbers) <= max(count, 15)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from sim.study.transient import SpotJob, draw_courses
 from sim.units import show
 
 NAMES = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p3.8xlarge-two-islands", "dgx-1-v100"]
-ASKED = Scenario("", "resnet18")
+SCENARIO = Scenario("", "resnet18")
 EPOCHS = 10
 
 
@@ -44,7 +44,7 @@ def _kept() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def rows() -> list[ComparedMachine]:
-    return compare(ASKED, NAMES, document, nodes=[1, 2])
+    return compare(SCENARIO, NAMES, document, nodes=[1, 2])
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def pair(rows: list[ComparedMachine]) -> list[ComparedMachine]:
 
 def brute_force(rows: list[ComparedMachine]) -> list[tuple[float, float, str, int, str]]:
     """(total time, cost, hardware, nodes, market) of everything that can be rented."""
-    found = []
+    rentals = []
     for row in rows:
         prices = load_hardware(row.hardware).spec.groups[0].price
         if prices is None or row.document is None or row.hardware == "p3.8xlarge-two-islands":
@@ -65,17 +65,17 @@ def brute_force(rows: list[ComparedMachine]) -> list[tuple[float, float, str, in
             rate = getattr(prices, market)
             nodes = row.document["nodes"]
             time, cost = (total, total * rate * nodes) if market == "on_demand" else on_spot(total - START_UP, rate, nodes)
-            found.append((time, cost, row.hardware, nodes, market))
-    return found
+            rentals.append((time, cost, row.hardware, nodes, market))
+    return rentals
 
 
 def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     """Mean time and cost where revocations send all back to the beginning, as there are no checkpoints."""
-    known = load_part(Lifetimes, "v100", "hardware/parts/lifetimes")
-    unpaid = known.start_up.provisioning + known.start_up.staging
+    lives = load_part(Lifetimes, "v100", "hardware/parts/lifetimes")
+    unpaid = lives.start_up.provisioning + lives.start_up.staging
     parameters = load_workload("resnet18").spec.model.parameters
     job = SpotJob(
-        work, (1.0,) * nodes, survival(known), "wait", known.start_up.total, unpaid, known.replacement, 0.0, parameters * 8 / 57.19e6, rate
+        work, (1.0,) * nodes, survival(lives), "wait", lives.start_up.total, unpaid, lives.replacement, 0.0, parameters * 8 / 57.19e6, rate
     )
     outcomes = draw_courses(job, math.inf, 200)
     return sum(outcome.time for outcome in outcomes) / 200, sum(outcome.cost for outcome in outcomes) / 200
@@ -84,34 +84,34 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
 def test_the_catalogue_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that nobody hears of took longer than the rest."""
     monkeypatch.setattr("sim.study.recommend.nearest_that_runs", lambda *_: "searched")
-    asked = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)
-    assert "searched" not in recommend(ASKED, rows, *asked).notes
-    assert recommend(ASKED, [replace(row, document=None) for row in rows], *asked).notes == ["searched"]
+    job_and_budget = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)
+    assert "searched" not in recommend(SCENARIO, rows, *job_and_budget).notes
+    assert recommend(SCENARIO, [replace(row, document=None) for row in rows], *job_and_budget).notes == ["searched"]
 
 
 @pytest.mark.parametrize("hours", [0.2, 0.5, 1.0, 3.0])
 def test_cheapest_within_the_time(rows: list[ComparedMachine], hours: float) -> None:
-    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), Budget(time=hours * 3600))
-    allowed = [known for known in brute_force(rows) if known[0] <= hours * 3600]
+    advice = recommend(SCENARIO, rows, JobPlan(EPOCHS, checkpoints=False), Budget(time=hours * 3600))
+    allowed = [rental for rental in brute_force(rows) if rental[0] <= hours * 3600]
     if not allowed:
-        assert found.best is None
-        assert found.nearest is not None
-        assert found.nearest.job.total == pytest.approx(min(known[0] for known in brute_force(rows)))
+        assert advice.best is None
+        assert advice.nearest is not None
+        assert advice.nearest.job.total == pytest.approx(min(rental[0] for rental in brute_force(rows)))
         return
-    cheapest = min(allowed, key=lambda known: known[1])
-    assert found.best is not None
-    assert (found.best.hardware, found.best.nodes, found.best.market) == cheapest[2:]
-    assert found.best.cost == pytest.approx(cheapest[1])
-    assert len([known for known in found.ranked if found.budget.allows(known)]) == len(allowed)
+    cheapest = min(allowed, key=lambda rental: rental[1])
+    assert advice.best is not None
+    assert (advice.best.hardware, advice.best.nodes, advice.best.market) == cheapest[2:]
+    assert advice.best.cost == pytest.approx(cheapest[1])
+    assert len([rental for rental in advice.ranked if advice.budget.allows(rental)]) == len(allowed)
 
 
 @pytest.mark.parametrize("money", [1.0, 3.0, 10.0])
 def test_fastest_within_the_money(rows: list[ComparedMachine], money: float) -> None:
-    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), Budget(money=money))
-    allowed = [known for known in brute_force(rows) if known[1] <= money]
-    assert (found.best is None) == (not allowed)
-    if found.best is not None:
-        assert found.best.job.total == pytest.approx(min(known[0] for known in allowed))
+    advice = recommend(SCENARIO, rows, JobPlan(EPOCHS, checkpoints=False), Budget(money=money))
+    allowed = [rental for rental in brute_force(rows) if rental[1] <= money]
+    assert (advice.best is None) == (not allowed)
+    if advice.best is not None:
+        assert advice.best.job.total == pytest.approx(min(rental[0] for rental in allowed))
 
 
 @pytest.mark.parametrize("money", [1.0, 3.0, 10.0])
@@ -126,29 +126,29 @@ def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[Compare
         if prices.on_demand * hours * 3600 * row.document["nodes"] <= money:
             allowed.append((epochs, row.hardware, row.document["nodes"]))
     plan = JobPlan(None, checkpoints=False, time=hours * 3600)
-    found = recommend(ASKED, rows, plan, Budget(money=money), ("on_demand",))
-    assert (found.best is None) == (not allowed)
-    if found.best is not None:
-        assert (found.best.epochs, found.best.hardware, found.best.nodes) == (pytest.approx(max(allowed)[0]), *max(allowed)[1:])
-        assert found.best.job.total == pytest.approx(hours * 3600)
+    advice = recommend(SCENARIO, rows, plan, Budget(money=money), ("on_demand",))
+    assert (advice.best is None) == (not allowed)
+    if advice.best is not None:
+        assert (advice.best.epochs, advice.best.hardware, advice.best.nodes) == (pytest.approx(max(allowed)[0]), *max(allowed)[1:])
+        assert advice.best.job.total == pytest.approx(hours * 3600)
     with pytest.raises(SpecError, match="--hours and --budget-hours"):
-        recommend(ASKED, rows, plan, Budget(time=3600.0))
+        recommend(SCENARIO, rows, plan, Budget(time=3600.0))
 
 
 def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -> None:
     """Oracle: every interval of a fine grid, over the same lives."""
-    found = recommend(ASKED, pair, JobPlan(200), Budget(money=1e6), ("spot",))
-    [candidate] = found.ranked
-    known, nbytes = load_part(Lifetimes, "v100", "hardware/parts/lifetimes"), 8 * load_workload("resnet18").spec.model.parameters
+    advice = recommend(SCENARIO, pair, JobPlan(200), Budget(money=1e6), ("spot",))
+    [candidate] = advice.ranked
+    lives, nbytes = load_part(Lifetimes, "v100", "hardware/parts/lifetimes"), 8 * load_workload("resnet18").spec.model.parameters
     work = candidate.document["first_epoch"]["epoch_time_s"] + 199 * candidate.document["epoch_time_s"]
     job = SpotJob(
         work,
         (1.0, 1.0),
-        survival(known),
+        survival(lives),
         "wait",
-        known.start_up.total,
+        lives.start_up.total,
         0.0,
-        known.replacement,
+        lives.replacement,
         checkpoint_time(nbytes),
         restore_time(nbytes),
     )
@@ -161,9 +161,9 @@ def test_spot_checkpoints_as_often_as_costs_least(pair: list[ComparedMachine]) -
 
 def test_spot_of_given_hours_does_fewer_epochs(pair: list[ComparedMachine]) -> None:
     """Oracle: the job of as many epochs takes those hours on average."""
-    [candidate] = recommend(ASKED, pair, JobPlan(None, time=40 * 3600.0), Budget(money=1e6), ("spot",)).ranked
+    [candidate] = recommend(SCENARIO, pair, JobPlan(None, time=40 * 3600.0), Budget(money=1e6), ("spot",)).ranked
     assert candidate.job.total == pytest.approx(40 * 3600)
-    [same] = recommend(ASKED, pair, JobPlan(candidate.epochs), Budget(money=1e6), ("spot",)).ranked
+    [same] = recommend(SCENARIO, pair, JobPlan(candidate.epochs), Budget(money=1e6), ("spot",)).ranked
     assert same.job.total == pytest.approx(40 * 3600, rel=0.02)
     assert same.cost == pytest.approx(candidate.cost, rel=0.02)
 
@@ -172,92 +172,92 @@ def test_spot_of_given_hours_does_fewer_epochs(pair: list[ComparedMachine]) -> N
 def test_the_runner_up_wins_where_its_price_is_said_to_fall_enough(rows: list[ComparedMachine], hours: float) -> None:
     """Oracle: recommending again, with the runner-up's costs at and beyond the price that is named."""
     budget = Budget(time=hours * 3600)
-    found = recommend(ASKED, rows, JobPlan(EPOCHS), budget)
-    assert found.best is not None and found.runner_up is not None
+    advice = recommend(SCENARIO, rows, JobPlan(EPOCHS), budget)
+    assert advice.best is not None and advice.runner_up is not None
     fall = float(
-        next(note for note in found.notes if "would be chosen if its price fell by" in note).split("fell by ")[1].removesuffix("%")
+        next(note for note in advice.notes if "would be chosen if its price fell by" in note).split("fell by ")[1].removesuffix("%")
     )
-    exact = 100 * (1 - found.best.cost / found.runner_up.cost)
+    exact = 100 * (1 - advice.best.cost / advice.runner_up.cost)
     assert fall == pytest.approx(exact, rel=0.06)
     for factor, wins in ((1 - (exact - 0.5) / 100, False), (1 - (exact + 0.5) / 100, True)):
-        cheaper = replace(found.runner_up, cost=found.runner_up.cost * factor)
-        assert (min([found.best, cheaper], key=budget.prefers) is cheaper) is wins
+        cheaper = replace(advice.runner_up, cost=advice.runner_up.cost * factor)
+        assert (min([advice.best, cheaper], key=budget.prefers) is cheaper) is wins
 
 
 def test_three_nodes_are_found_where_they_are_cheapest() -> None:
     """Oracle: brute force over 1, 2, 3 and 4 nodes, within a time that two miss and three meet."""
-    several = compare(ASKED, ["p3.8xlarge"], document, nodes=whole_numbers("1..4:4", "--nodes"))
+    several = compare(SCENARIO, ["p3.8xlarge"], document, nodes=whole_numbers("1..4:4", "--nodes"))
     times = {nodes: time for time, _, _, nodes, market in brute_force(several) if market == "on_demand"}
     between = (times[2] + times[3]) / 2
-    found = recommend(ASKED, several, JobPlan(EPOCHS, checkpoints=False), Budget(time=between), ("on_demand",))
-    allowed = [known for known in brute_force(several) if known[0] <= between and known[4] == "on_demand"]
-    assert sorted(times) == [1, 2, 3, 4] and found.best is not None
-    assert found.best.nodes == min(allowed, key=lambda known: known[1])[3] == 3
-    assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other counts" in found.notes
+    advice = recommend(SCENARIO, several, JobPlan(EPOCHS, checkpoints=False), Budget(time=between), ("on_demand",))
+    allowed = [rental for rental in brute_force(several) if rental[0] <= between and rental[4] == "on_demand"]
+    assert sorted(times) == [1, 2, 3, 4] and advice.best is not None
+    assert advice.best.nodes == min(allowed, key=lambda rental: rental[1])[3] == 3
+    assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other counts" in advice.notes
 
 
 def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
-    several = compare(ASKED, ["p3.16xlarge"], document, nodes=[1, 2, 4], global_batch=8)
-    found = recommend(ASKED, several, JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
-    assert {candidate.nodes for candidate in found.ranked} == {1} and not found.left_out
+    several = compare(SCENARIO, ["p3.16xlarge"], document, nodes=[1, 2, 4], global_batch=8)
+    advice = recommend(SCENARIO, several, JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
+    assert {candidate.nodes for candidate in advice.ranked} == {1} and not advice.left_out
     assert [
         note
-        for note in found.notes
+        for note in advice.notes
         if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide evenly over 16 GPUs")
     ]
 
 
 def test_a_little_more_money_may_save_much_time(rows: list[ComparedMachine]) -> None:
     budget = Budget(money=1e6)
-    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), budget)
-    assert found.best is not None
-    near = [known for known in brute_force(rows) if known[0] <= 1.1 * found.best.job.total]
-    cheapest = min(near, key=lambda known: known[1])
-    said = [note for note in found.notes if " less money for " in note]
-    if cheapest[1] > 0.8 * found.best.cost:
+    advice = recommend(SCENARIO, rows, JobPlan(EPOCHS, checkpoints=False), budget)
+    assert advice.best is not None
+    near = [rental for rental in brute_force(rows) if rental[0] <= 1.1 * advice.best.job.total]
+    cheapest = min(near, key=lambda rental: rental[1])
+    said = [note for note in advice.notes if " less money for " in note]
+    if cheapest[1] > 0.8 * advice.best.cost:
         assert not said
     else:
-        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f}% less money" in said[0]
+        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / advice.best.cost):.0f}% less money" in said[0]
 
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
-    mixed = compare(ASKED, ["p3.2xlarge", "g5.xlarge", "g6.xlarge"], document)
-    assert "spot prices are available only for p3.2xlarge" in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0)).notes
-    assert not any("spot price" in note for note in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0), ("on_demand",)).notes)
-    assert "no spot price is available for g5.xlarge" in recommend(ASKED, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
+    mixed = compare(SCENARIO, ["p3.2xlarge", "g5.xlarge", "g6.xlarge"], document)
+    assert "spot prices are available only for p3.2xlarge" in recommend(SCENARIO, mixed, JobPlan(1), Budget(money=100.0)).notes
+    assert not any("spot price" in note for note in recommend(SCENARIO, mixed, JobPlan(1), Budget(money=100.0), ("on_demand",)).notes)
+    assert "no spot price is available for g5.xlarge" in recommend(SCENARIO, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
 
 
 def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given() -> None:
     """Oracle: with ever longer lives, revocations vanish, and the spot market costs its share of the price on demand."""
-    known = compare(ASKED, ["p4d.24xlarge"], document)
-    found = recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6))
-    assert [candidate.market for candidate in found.ranked] == ["on_demand"]
-    assert any("p4d.24xlarge: no interruption data for spot machines; --mean-lifetime" in note for note in found.notes)
-    assert "no interruption data" in recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
+    machines = compare(SCENARIO, ["p4d.24xlarge"], document)
+    advice = recommend(SCENARIO, machines, JobPlan(EPOCHS), Budget(money=1e6))
+    assert [candidate.market for candidate in advice.ranked] == ["on_demand"]
+    assert any("p4d.24xlarge: no interruption data for spot machines; --mean-lifetime" in note for note in advice.notes)
+    assert "no interruption data" in recommend(SCENARIO, machines, JobPlan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
     times = []
     for mean in ("1 h", "100000 h"):
-        given = recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime=mean)
+        given = recommend(SCENARIO, machines, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime=mean)
         spot, on_demand = sorted(given.ranked, key=lambda candidate: candidate.market != "spot")
         assert not any("no interruption data" in note for note in given.notes)
         times.append(spot.job.total)
     assert times[0] > times[1] == pytest.approx(on_demand.job.total, rel=0.05)
     with pytest.raises(SpecError, match="--mean-lifetime soon"):
-        recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime="soon")
+        recommend(SCENARIO, machines, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime="soon")
 
 
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[ComparedMachine]) -> None:
-    found = recommend(ASKED, rows, JobPlan(EPOCHS), Budget(time=3600.0))
-    assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
-    assert "no on-demand or spot price specified" in found.left_out["dgx-1-v100"]
+    advice = recommend(SCENARIO, rows, JobPlan(EPOCHS), Budget(time=3600.0))
+    assert "hypothetical" in advice.left_out["p3.8xlarge-two-islands"]
+    assert "no on-demand or spot price specified" in advice.left_out["dgx-1-v100"]
     with pytest.raises(SpecError, match="one of the two"):
-        recommend(ASKED, rows, JobPlan(1), Budget())
+        recommend(SCENARIO, rows, JobPlan(1), Budget())
 
 
 def test_a_price_that_a_message_suggests_is_taken() -> None:
     """The hint of a machine without a price, typed as it is written, makes the machine a candidate."""
-    unpriced = replace(ASKED, hardware="", batch=32)
-    found = recommend(unpriced, compare(unpriced, ["dgx-1-v100"], document), JobPlan(1, checkpoints=False), Budget(money=1e6))
-    said = found.left_out["dgx-1-v100"]
+    unpriced = replace(SCENARIO, hardware="", batch=32)
+    advice = recommend(unpriced, compare(unpriced, ["dgx-1-v100"], document), JobPlan(1, checkpoints=False), Budget(money=1e6))
+    said = advice.left_out["dgx-1-v100"]
     key, _, value = said.partition("--set ")[2].partition(" gives")[0].partition("=")
     priced = replace(unpriced, overrides=(f"{key}={value.strip(chr(39))}",))
     again = recommend(priced, compare(priced, ["dgx-1-v100"], document), JobPlan(1, checkpoints=False), Budget(money=1e6))
@@ -266,12 +266,12 @@ def test_a_price_that_a_message_suggests_is_taken() -> None:
 
 def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.documents.compare", None)
-    asked = replace(ASKED, hardware="", plan=JobPlan(None, tokens=1e9))
+    in_tokens = replace(SCENARIO, hardware="", plan=JobPlan(None, tokens=1e9))
     with pytest.raises(SpecError, match="resnet18 has no token sequences"):
-        recommendation(asked, RentalOptions(Budget(money=100.0), ["p3.2xlarge"]))
+        recommendation(in_tokens, RentalOptions(Budget(money=100.0), ["p3.2xlarge"]))
     with pytest.raises(SpecError, match="one step takes "):
         recommendation(
-            replace(asked, workload="llama-3.2-1b", plan=JobPlan(None, tokens=1000)), RentalOptions(Budget(money=100.0), ["p3.2xlarge"])
+            replace(in_tokens, workload="llama-3.2-1b", plan=JobPlan(None, tokens=1000)), RentalOptions(Budget(money=100.0), ["p3.2xlarge"])
         )
 
 
@@ -280,30 +280,32 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
     wrong = []
     for name in ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge"):
         for nodes in (1, 2, 3, 7, 8):
-            asked = at_global_batch(replace(ASKED, hardware=name, nodes=nodes), 2048)
-            found = document(asked)
-            passes = int(asked.overrides[-1].partition("=")[2])
-            total = found["gpus"] * found["batch_per_gpu"] * passes
-            if abs(total / 2048 - 1) > 0.05 or found["batch_per_gpu"] > load_workload("resnet18").spec.training.batch:
+            scenario = at_global_batch(replace(SCENARIO, hardware=name, nodes=nodes), 2048)
+            contents = document(scenario)
+            passes = int(scenario.overrides[-1].partition("=")[2])
+            total = contents["gpus"] * contents["batch_per_gpu"] * passes
+            if abs(total / 2048 - 1) > 0.05 or contents["batch_per_gpu"] > load_workload("resnet18").spec.training.batch:
                 wrong.append((name, nodes, total))
     assert not wrong
     with pytest.raises(SpecError, match="a global batch of 8 does not divide evenly over 24 GPUs; --global-batch sets another"):
-        at_global_batch(replace(ASKED, hardware="p3.16xlarge", nodes=3), 8)
-    small = at_global_batch(replace(ASKED, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640)
-    found = document(small)  # the workload's batch of 80 does not fit
-    assert found["batch_per_gpu"] < 80 and found["batch_per_gpu"] * int(small.overrides[-1].partition("=")[2]) == pytest.approx(
+        at_global_batch(replace(SCENARIO, hardware="p3.16xlarge", nodes=3), 8)
+    small = at_global_batch(
+        replace(SCENARIO, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640
+    )
+    contents = document(small)  # the workload's batch of 80 does not fit
+    assert contents["batch_per_gpu"] < 80 and contents["batch_per_gpu"] * int(small.overrides[-1].partition("=")[2]) == pytest.approx(
         640, rel=0.05
     )
-    assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch
-    assert usual_global_batch(ASKED, 4) == usual_global_batch(ASKED)  # enough for each GPU of four nodes
+    assert usual_global_batch(SCENARIO) == 8 * load_workload("resnet18").spec.training.batch
+    assert usual_global_batch(SCENARIO, 4) == usual_global_batch(SCENARIO)  # enough for each GPU of four nodes
     decoder = Scenario("", "llama-3.1-8b")  # a sample a GPU: 8 do not divide over two nodes of 8 GPUs
     assert (usual_global_batch(decoder), usual_global_batch(decoder, 4)) == (8, 32)
 
 
 def _printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main([*command, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
 
 
 def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,9 +313,9 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     job = ["--epochs", "90", "--global-batch", "640"]
     weeks = _printed(["run", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--with-failures"], capsys)["with_failures"]
     alone = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast"], capsys)
-    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "2", *job, "--budget-hours", "48", "--with-failures"]
-    found = _printed(asked, capsys)["candidates"]
-    on_demand, spot = (next(each for each in found if each["market"] == market) for market in ("on_demand", "spot"))
+    command = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "2", *job, "--budget-hours", "48", "--with-failures"]
+    candidates = _printed(command, capsys)["candidates"]
+    on_demand, spot = (next(each for each in candidates if each["market"] == market) for market in ("on_demand", "spot"))
     assert on_demand["effective_share"] == weeks["effective_share"] == alone["effective_share"]
     assert on_demand["total_time_s"] == pytest.approx(86400 * weeks["days"], rel=2e-3)
     assert on_demand["total_cost_usd"] == pytest.approx(weeks["cost_usd"], rel=2e-3) == alone["cost_usd"]
@@ -321,33 +323,33 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     assert spot["parts_s"]["failures"] > on_demand["parts_s"]["failures"] and spot["parts_s"]["revocations"] == 0
     revoked = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--market", "spot"], capsys)
     assert spot["effective_share"] == revoked["effective_share"]
-    often = _printed([*asked, "--reliability", "high"], capsys)
+    often = _printed([*command, "--reliability", "high"], capsys)
     assert next(each for each in often["candidates"] if each["market"] == "on_demand")["effective_share"] < weeks["effective_share"]
     assert any("at failure rate 'high'" in note for note in often["notes"])
 
 
 def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: the job of nodes that never fail costs nearly as much, and one spare of one node doubles that."""
-    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--epochs", "90", "--global-batch", "640", "--budget-hours", "48"]
+    command = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--epochs", "90", "--global-batch", "640", "--budget-hours", "48"]
     never, fails, spare = (
-        _printed([*asked, "--on-demand", *more], capsys) for more in ([], ["--with-failures"], ["--with-failures", "--spares", "1"])
+        _printed([*command, "--on-demand", *more], capsys) for more in ([], ["--with-failures"], ["--with-failures", "--spares", "1"])
     )
-    plain, own, two = (found["candidates"][0]["total_cost_usd"] for found in (never, fails, spare))
+    plain, own, two = (printed["candidates"][0]["total_cost_usd"] for printed in (never, fails, spare))
     assert abs(own / plain - 1.0) < 0.01 and 1.97 < two / own < 2.01
     watched = _printed(["goodput", "p3.8xlarge", "resnet50", "--epochs", "90", "--fast", "--batch", "64"], capsys)["energy"]["node_power_w"]
     more = spare["candidates"][0]["energy_kwh"] / fails["candidates"][0]["energy_kwh"]
     assert more == pytest.approx(1 + watched["idle"] / watched["working"], rel=0.1)  # a spare waits, and draws for it
     assert "a failed machine is replaced within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
     with pytest.raises(SpecError, match="add --with-failures"):
-        recommendation(replace(ASKED, plan=JobPlan(EPOCHS)), RentalOptions(Budget(money=1e6), ["p3.8xlarge"], spares=1))
+        recommendation(replace(SCENARIO, plan=JobPlan(EPOCHS)), RentalOptions(Budget(money=1e6), ["p3.8xlarge"], spares=1))
 
 
 def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `plan --with-failures`; its best may be better by the gap that the shorter search left."""
     sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=16 GiB", "--global-batch", "8", "--tokens", "10B"]
     planned = _printed(["plan", "hgx-h100", "llama-3.2-1b", *sets, "--with-failures", "--jobs", "1"], capsys)
-    asked = ["recommend", "llama-3.2-1b", "hgx-h100", "--nodes", "1", *sets, "--budget-hours", "5000", "--with-failures", "--jobs", "1"]
-    best = _printed(asked, capsys)["best"]
+    command = ["recommend", "llama-3.2-1b", "hgx-h100", "--nodes", "1", *sets, "--budget-hours", "5000", "--with-failures", "--jobs", "1"]
+    best = _printed(command, capsys)["best"]
     weeks = planned["with_failures"]
     assert best["effective_share"] == pytest.approx(weeks["effective_share"], abs=1e-3)
     assert 86400 * weeks["days"] * (1 - 1e-3) <= best["total_time_s"] <= 86400 * weeks["days"] / (1 - best["layout_gap"]) * (1 + 1e-3)
@@ -359,11 +361,11 @@ def test_a_power_cap_is_told_of_each_candidate(capsys: pytest.CaptureFixture[str
         "power_cap"
     ]
     rows = _printed(["compare", "resnet50", "p3.8xlarge", "--power-cap", "200 W", "--global-batch", "256"], capsys)["rows"]
-    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--power-cap", "200 W", "--global-batch", "256", "--budget-hours", "9"]
-    found = _printed(asked, capsys)["candidates"]
+    words = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--power-cap", "200 W", "--global-batch", "256", "--budget-hours", "9"]
+    candidates = _printed(words, capsys)["candidates"]
     assert run["step_time_s"] > run["step_time_without_s"]
-    assert rows[0]["power_cap"] == run and all(each["power_cap"] == run for each in found)
-    assert rows[0]["step_time_s"] == run["step_time_s"] and all(each["step_time_s"] == run["step_time_s"] for each in found)
+    assert rows[0]["power_cap"] == run and all(each["power_cap"] == run for each in candidates)
+    assert rows[0]["step_time_s"] == run["step_time_s"] and all(each["step_time_s"] == run["step_time_s"] for each in candidates)
     assert rows[0]["energy"]["energy_per_sample_j"] == pytest.approx(run["energy_per_sample_j"])
 
 
@@ -408,13 +410,13 @@ def test_steps_in_python_are_those_under_a_power_cap() -> None:
     """Oracle: the step of the figures of the cap itself."""
     alone = stallsim.run("p3.8xlarge", "resnet50", power_cap="200 W")
     laid = stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "parameters"}, power_cap="400 W")
-    for found in (alone, laid):
+    for result in (alone, laid):
         assert (
-            found.step_time
-            == found.document["energy"]["power_cap"]["step_time_s"]
-            > found.document["energy"]["power_cap"]["step_time_without_s"]
+            result.step_time
+            == result.document["energy"]["power_cap"]["step_time_s"]
+            > result.document["energy"]["power_cap"]["step_time_without_s"]
         )
-        assert found.throughput == found.document["throughput_samples_per_s"]
+        assert result.throughput == result.document["throughput_samples_per_s"]
 
 
 def test_checkpoints_of_a_layout_take_the_same_time_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,8 +424,8 @@ def test_checkpoints_of_a_layout_take_the_same_time_in_every_command(capsys: pyt
     job = ["--tokens", "10B", *_LAYOUT, "--set", "price.on_demand=10 USD/h", "--set", "node.storage.volume=gp2"]
     run = _printed(["run", "hgx-h100", "llama-3.2-1b", *job], capsys)["whole_job"]["parts_s"]["checkpoints"]
     row = _printed(["compare", "llama-3.2-1b", "hgx-h100", *job], capsys)["rows"][0]["whole_job"]["parts_s"]["checkpoints"]
-    asked = ["recommend", "llama-3.2-1b", "hgx-h100", *job, "--on-demand", "--budget-hours", "9999"]
-    assert run == row == _printed(asked, capsys)["candidates"][0]["parts_s"]["checkpoints"] > 0
+    command = ["recommend", "llama-3.2-1b", "hgx-h100", *job, "--on-demand", "--budget-hours", "9999"]
+    assert run == row == _printed(command, capsys)["candidates"][0]["parts_s"]["checkpoints"] > 0
 
 
 def test_carbon_is_of_a_named_grid_and_year(capsys: pytest.CaptureFixture[str]) -> None:
@@ -432,21 +434,21 @@ def test_carbon_is_of_a_named_grid_and_year(capsys: pytest.CaptureFixture[str]) 
     grid = run["energy"]["grid"]
     said = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, us-east-1, {grid['year']}"
     compared = ["compare", "resnet50", "p3.8xlarge"]
-    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--budget-hours", "9"]
-    assert _printed(compared, capsys)["rows"][0]["energy"]["grid"] == _printed(asked, capsys)["best"]["grid"] == grid
-    for words in (compared, asked):
+    command = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--budget-hours", "9"]
+    assert _printed(compared, capsys)["rows"][0]["energy"]["grid"] == _printed(command, capsys)["best"]["grid"] == grid
+    for words in (compared, command):
         assert main(words) == 0 and said in capsys.readouterr().out
     assert run_row(run)["co2_of"] == said
 
 
-@pytest.mark.parametrize("asked", [["resnet50", "p3.8xlarge", "--global-batch", "256"], ["llama-3.2-1b", "hgx-h100", "--tp", "2"]])
-def test_a_power_cap_that_never_binds_changes_no_figure(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["resnet50", "p3.8xlarge", "--global-batch", "256"], ["llama-3.2-1b", "hgx-h100", "--tp", "2"]])
+def test_a_power_cap_that_never_binds_changes_no_figure(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: the same command without one, jobs of epochs and of hours."""
     for length in (["--epochs", "3"], ["--hours", "20"]):
-        plain, capped = (_printed(["compare", *asked, *length, *more], capsys)["rows"][0] for more in ([], ["--power-cap", "3 kW"]))
+        plain, capped = (_printed(["compare", *words, *length, *more], capsys)["rows"][0] for more in ([], ["--power-cap", "3 kW"]))
         assert capped.pop("power_cap") and plain.pop("power_cap") is None
-        for found in (plain, capped):
-            found |= {"parts_s": found["whole_job"].pop("parts_s"), "grid": found["energy"].pop("grid")}
+        for row in (plain, capped):
+            row |= {"parts_s": row["whole_job"].pop("parts_s"), "grid": row["energy"].pop("grid")}
         assert plain.keys() == capped.keys()
         exact = ("price", "expected_error", "grid")
         for name, value in plain.items():
@@ -458,8 +460,8 @@ def test_rankings_are_those_of_limited_gpus(capsys: pytest.CaptureFixture[str]) 
     """Oracle: `run --power-cap` on each machine."""
     alike = ["--set", "price.on_demand=20 USD/h", "--precision", "amp_fp16"]
     names, cap = ["dgx-a100", "dgx-1-v100"], ["--power-cap", "160 W"]
-    asked = ["compare", "resnet50", *names, "--batch", "64", *alike]
-    plain, capped = (_printed([*asked, *more], capsys)["rows"] for more in ([], cap))
+    command = ["compare", "resnet50", *names, "--batch", "64", *alike]
+    plain, capped = (_printed([*command, *more], capsys)["rows"] for more in ([], cap))
     alone = {
         name: _printed(["run", name, "resnet50", "--batch", "64", *alike, *cap], capsys)["energy"]["power_cap"]["step_time_s"]
         for name in names
@@ -467,8 +469,8 @@ def test_rankings_are_those_of_limited_gpus(capsys: pytest.CaptureFixture[str]) 
     assert {row["hardware"]: row["step_time_s"] for row in capped} == pytest.approx(alone)
     job = ["--nodes", "1", "--batch", "64", "--epochs", "9", "--on-demand", "--budget-hours", "90", *alike]
     before, after = (_printed(["recommend", "resnet50", *names, *job, *more], capsys)["candidates"] for more in ([], cap))
-    for found in (capped, after):
-        times = [row.get("epoch_time_s", row.get("total_time_s")) for row in found]
+    for ranked in (capped, after):
+        times = [row.get("epoch_time_s", row.get("total_time_s")) for row in ranked]
         assert times == sorted(times)
     ratio = {row["hardware"]: row["total_time_s"] for row in after}["dgx-a100"] / {row["hardware"]: row["total_time_s"] for row in before}[
         "dgx-a100"
@@ -493,7 +495,7 @@ RENT = [
 ]
 
 
-@pytest.mark.parametrize(("options", "fields", "asked"), [
+@pytest.mark.parametrize(("options", "fields", "keywords"), [
     (
         ["--tp", "2", "--shard", "parameters"], {"parallel.tensor": 2, "parallel.shard": "parameters"},
         {"parallel": {"tp": 2, "shard": "parameters"}},
@@ -504,7 +506,7 @@ RENT = [
     ),
 ])  # fmt: skip
 def test_layout_options_are_fields_of_the_workload(
-    options: list[str], fields: dict[str, Any], asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    options: list[str], fields: dict[str, Any], keywords: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Written as --set, by the options of other commands, or in Python, it is one question."""
     documents = []
@@ -513,7 +515,7 @@ def test_layout_options_are_fields_of_the_workload(
         documents.append(json.loads(capsys.readouterr().out))
     shown, written = ({key: document[key] for key in ("best", "candidates")} for document in documents)
     assert shown == written and shown["best"]["layout"]
-    frame = stallsim_recommend("llama-3.2-1b", ["p4d.24xlarge"], tokens="1B", budget_usd=1e6, nodes=[1, 2], **asked)
+    frame = stallsim_recommend("llama-3.2-1b", ["p4d.24xlarge"], tokens="1B", budget_usd=1e6, nodes=[1, 2], **keywords)
     assert frame.attrs["best"] == shown["best"] and len(frame) == len(shown["candidates"])
 
 
@@ -535,5 +537,5 @@ def test_a_written_batch_or_number_of_micro_batches_is_kept(given: list[str], no
 
 
 def test_what_is_as_cheap_is_not_said_to_fall_by_nothing(rows: list[ComparedMachine]) -> None:
-    found = recommend(ASKED, [rows[0], rows[0]], JobPlan(EPOCHS), Budget(time=1e6))
-    assert any(note.endswith("would be chosen if its price fell by less than 0.1%") for note in found.notes)
+    advice = recommend(SCENARIO, [rows[0], rows[0]], JobPlan(EPOCHS), Budget(time=1e6))
+    assert any(note.endswith("would be chosen if its price fell by less than 0.1%") for note in advice.notes)

@@ -37,11 +37,11 @@ def stopping_after(rows: int) -> Callable[[str], Callable[[int, int], None]]:
 
 
 def test_a_stopped_recommendation_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Scenario] = []
+    scenarios: list[Scenario] = []
     own = Documents.__call__
 
     def counted(self: Documents, scenario: Scenario) -> dict[str, Any]:
-        asked.append(scenario)
+        scenarios.append(scenario)
         return own(self, scenario)
 
     expected = recommendation(SMALL, RENTING)
@@ -49,14 +49,14 @@ def test_a_stopped_recommendation_goes_on_and_answers_the_same(tmp_path: Path, m
     kept = replace(RENTING, journal=tmp_path / "rent.journal")
     with pytest.raises(KeyboardInterrupt):
         recommendation(SMALL, kept, stopping_after(4))
-    assert len(asked) == 4
+    assert len(scenarios) == 4
     assert recommendation(SMALL, kept) == expected
-    assert len(asked) == 6
+    assert len(scenarios) == 6
     cheaper = replace(kept, budget=Budget(money=1e3))
     assert recommendation(SMALL, cheaper)[0]["candidates"] == recommendation(SMALL, replace(cheaper, journal=None))[0]["candidates"]
-    assert len(asked) == 12  # those without the journal alone
+    assert len(scenarios) == 12  # those without the journal alone
     recommendation(replace(SMALL, overrides=("node.nic.bandwidth=10 Gbps",)), kept)
-    assert len(asked) == 18
+    assert len(scenarios) == 18
 
 
 def test_planned_machines_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +79,8 @@ def test_a_file_that_changed_is_another_question(tmp_path: Path) -> None:
 
 
 def test_python_takes_a_journal(tmp_path: Path) -> None:
-    asked = {"budget_usd": 1e6, "nodes": 1, "hardware": ["p3.2xlarge"]}
-    first, again, without = (stallsim.recommend("resnet18", **asked, **each) for each in [{"journal": tmp_path / "j"}] * 2 + [{}])
+    options = {"budget_usd": 1e6, "nodes": 1, "hardware": ["p3.2xlarge"]}
+    first, again, without = (stallsim.recommend("resnet18", **options, **each) for each in [{"journal": tmp_path / "j"}] * 2 + [{}])
     assert len((tmp_path / "j").read_text().strip().splitlines()) == 1
     assert first.equals(again) and first.equals(without)
 

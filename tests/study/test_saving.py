@@ -34,18 +34,20 @@ def run(gigabits: float = 25.0) -> Run:
 @cache
 def laid_out(gigabits: float = 25.0) -> LayoutRun:
     """A decoder whose shards are gathered over slow NICs."""
-    found = layout_answer(Scenario("hgx-h100", "llama-3.2-1b", (f"node.nic.bandwidth={gigabits:g} Gbps",), nodes=2, batch=1, layout=LAYOUT))
-    return found.run
+    answered = layout_answer(
+        Scenario("hgx-h100", "llama-3.2-1b", (f"node.nic.bandwidth={gigabits:g} Gbps",), nodes=2, batch=1, layout=LAYOUT)
+    )
+    return answered.run
 
 
-def beside(found: Run, flows: list[Outflow]) -> float:
-    again = simulate(found.hardware, [found.jobs[0].job], cold=False, outflows_of=lambda slot: flows)
+def beside(simulated: Run, flows: list[Outflow]) -> float:
+    again = simulate(simulated.hardware, [simulated.jobs[0].job], cold=False, outflows_of=lambda slot: flows)
     return again.jobs[0].warm.step_time
 
 
-def leaving(found: Run | LayoutRun, share: float) -> list[Outflow]:
+def leaving(simulated: Run | LayoutRun, share: float) -> list[Outflow]:
     """Return a flow out of each NIC, of that *share* of what the NIC carries."""
-    node = found.node if isinstance(found, LayoutRun) else found.node()
+    node = simulated.node if isinstance(simulated, LayoutRun) else simulated.node()
     graph = node_graph(node)
     ways = [graph.memory_to_network(nic) for nic in range(node.nic.count)]
     return [Outflow(way, share * min(graph.links[link].capacity for link in way)) for way in ways]
@@ -68,9 +70,9 @@ def test_a_layout_is_as_fast_as_on_a_network_that_much_slower() -> None:
     plain = laid_out()
     for share in (0.05, 0.2):
         scene = layout_scene(plain.hardware, plain.workload, plain.layout)
-        found = play(replaced(scene, leaving(plain, share))).time
-        assert found == pytest.approx(laid_out(25.0 * (1 - share)).step_time, rel=0.01)
-        assert found > plain.step_time * (1 + share / 2)
+        seconds = play(replaced(scene, leaving(plain, share))).time
+        assert seconds == pytest.approx(laid_out(25.0 * (1 - share)).step_time, rel=0.01)
+        assert seconds > plain.step_time * (1 + share / 2)
 
 
 def replaced(scene: object, flows: list[Outflow]) -> object:

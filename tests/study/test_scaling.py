@@ -12,8 +12,8 @@ ALEXNET = Scenario("p3.2xlarge", "alexnet", ("dataset.samples=20000",))
 
 
 def test_one_list_may_be_long() -> None:
-    assert [(found.nodes, found.gpus) for found in scaling(ALEXNET, [1, 2], [])] == [(1, None), (2, None)]
-    assert [(found.nodes, found.gpus) for found in scaling(ALEXNET, [2], [2, 4])] == [(2, 2), (2, 4)]
+    assert [(scenario.nodes, scenario.gpus) for scenario in scaling(ALEXNET, [1, 2], [])] == [(1, None), (2, None)]
+    assert [(scenario.nodes, scenario.gpus) for scenario in scaling(ALEXNET, [2], [2, 4])] == [(2, 2), (2, 4)]
     assert scaling(ALEXNET, [], []) == [ALEXNET]
     with pytest.raises(SpecError, match="varies --nodes or --gpus, not both at once"):
         scaling(ALEXNET, [1, 2], [1, 2])

@@ -18,12 +18,12 @@ def step(*overrides: str) -> float:
 def test_a_guess_moves_the_step_as_a_run_with_another_value_says() -> None:
     """The speed of the processor is an estimate, and prepares what this job waits for."""
     question = prepare(PREP_BOUND)
-    found = {row.key: row for row in sensitivities(question.hardware, question.jobs[0])}
+    by_key = {row.key: row for row in sensitivities(question.hardware, question.jobs[0])}
     speed = question.hardware.groups[0].node.host.cpu.speed
     base = step()
     moved = [step(f"node.host.cpu.speed={factor * speed!r}") for factor in (1 - CHANGE, 1 + CHANGE)]
-    assert found["node.host.cpu.speed"].share == pytest.approx(max(abs(time - base) for time in moved) / base)
-    assert found["node.host.cpu.speed"].reason
+    assert by_key["node.host.cpu.speed"].share == pytest.approx(max(abs(time - base) for time in moved) / base)
+    assert by_key["node.host.cpu.speed"].reason
 
 
 def test_the_largest_come_first_and_small_ones_are_left_out() -> None:
@@ -41,8 +41,8 @@ def test_warnings_tell_the_key_and_how_far_it_goes() -> None:
 def test_only_estimates_are_told() -> None:
     """Oracle: `check -v` lists every estimate of a description."""
     question = prepare(PREP_BOUND)
-    known = {estimate.key for spec in (question.hardware, question.jobs[0].workload) for estimate in count_estimates(spec)}
-    assert {row.key for row in sensitivities(question.hardware, question.jobs[0])} <= known
+    estimates = {estimate.key for spec in (question.hardware, question.jobs[0].workload) for estimate in count_estimates(spec)}
+    assert {row.key for row in sensitivities(question.hardware, question.jobs[0])} <= estimates
 
 
 def test_shared_among_processes_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,9 @@ def test_servers_have_ports_of_their_own() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collective", "p3.16xlarge", "--op", "parameter_server", "--bytes", "100MB", "--nodes", "8", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["workers"] == 8 and found["rows"][0]["needed_bytes_per_s"]["NCS"] == pytest.approx(2e9)
-    assert found["rows"][0]["hidden"] == {"NCS": True, "NCC": False, "CC": False, "CS": True}
+    document = json.loads(capsys.readouterr().out)
+    assert document["workers"] == 8 and document["rows"][0]["needed_bytes_per_s"]["NCS"] == pytest.approx(2e9)
+    assert document["rows"][0]["hidden"] == {"NCS": True, "NCC": False, "CC": False, "CS": True}
 
 
 @pytest.mark.parametrize("time", ["5", "0 s", "fast"])

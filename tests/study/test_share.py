@@ -62,21 +62,21 @@ def test_greedy_keeps_the_most_gpus_busy_where_jobs_are_alike_in_size(needs, spa
         for tried in product(range(1, workers + 1), repeat=len(needs))
         if sum(tried) <= workers
     )
-    found = divided(divide_greedily, workers, [1] * len(needs), needs)
-    assert sum(found) <= workers
-    assert sum(need.busy(given) for need, given in zip(needs, found, strict=True)) == pytest.approx(best)
+    division = divided(divide_greedily, workers, [1] * len(needs), needs)
+    assert sum(division) <= workers
+    assert sum(need.busy(given) for need, given in zip(needs, division, strict=True)) == pytest.approx(best)
 
 
 def test_rates_change_when_a_job_comes_or_goes():
     """Closed form: 10 samples/s shared by those that run; the second comes at 5 s, the first ends at 15 s, the second at 20 s."""
-    found = course([0.0, 5.0], [100.0, 100.0], lambda active: dict.fromkeys(active, 10.0 / len(active)))
-    assert [(stretch.start, stretch.end) for stretch in found] == [(0.0, 5.0), (5.0, 15.0), (15.0, 20.0)]
-    assert math.isclose(sum((stretch.end - stretch.start) * sum(stretch.rates.values()) for stretch in found), 200.0)
+    stretches = course([0.0, 5.0], [100.0, 100.0], lambda active: dict.fromkeys(active, 10.0 / len(active)))
+    assert [(stretch.start, stretch.end) for stretch in stretches] == [(0.0, 5.0), (5.0, 15.0), (15.0, 20.0)]
+    assert math.isclose(sum((stretch.end - stretch.start) * sum(stretch.rates.values()) for stretch in stretches), 200.0)
 
 
 def test_nobody_runs_in_between():
-    found = course([3.0, 50.0], [10.0, 10.0], lambda active: dict.fromkeys(active, 10.0))
-    assert [(stretch.start, stretch.end) for stretch in found] == [(3.0, 4.0), (50.0, 51.0)]
+    stretches = course([3.0, 50.0], [10.0, 10.0], lambda active: dict.fromkeys(active, 10.0))
+    assert [(stretch.start, stretch.end) for stretch in stretches] == [(3.0, 4.0), (50.0, 51.0)]
 
 
 MIX = """name: mix
@@ -90,8 +90,8 @@ jobs:
 def test_dividing_by_need_beats_an_even_division(tmp_path):
     """Direction: A-Dloader's abstract has throughput +28.9% and makespan -10% against even allocation for its own mix of jobs."""
     (tmp_path / "mix.yaml").write_text(MIX)
-    found = share("p3.16xlarge", str(tmp_path / "mix.yaml"), ["greedy"])
-    document = share_document(found)
+    shared = share("p3.16xlarge", str(tmp_path / "mix.yaml"), ["greedy"])
+    document = share_document(shared)
     first, by_need = document["policies"]
     assert first["throughput_gain"] == first["makespan_gain"] == 0
     assert by_need["throughput_gain"] > 0.1
@@ -111,12 +111,12 @@ jobs:
 def test_jobs_side_by_side_divide_only_common_nodes(tmp_path):
     """Closed form: a node's workers are divided among its own jobs; a job on two nodes has what the fuller one leaves it."""
     (tmp_path / "side.yaml").write_text(SIDE)
-    found = share("p3.8xlarge", str(tmp_path / "side.yaml"), ["even"], nodes=4)
-    cores = found.cores[0]
-    [even_division] = found.outcomes
-    assert found.cores == (cores, cores)
+    shared = share("p3.8xlarge", str(tmp_path / "side.yaml"), ["even"], nodes=4)
+    cores = shared.cores[0]
+    [even_division] = shared.outcomes
+    assert shared.cores == (cores, cores)
     assert even_division.workers == (cores // 4, cores // 4, cores)
-    assert found.hardware == "p3.8xlarge, 3 nodes"
+    assert shared.hardware == "p3.8xlarge, 3 nodes"
     first, second, _ = even_division.throughput
     assert first == pytest.approx(2 * second, rel=0.01)  # as many workers a GPU, twice the GPUs
     (tmp_path / "two.yaml").write_text("\n".join(SIDE.splitlines()[:4]) + "\n")  # without the third

@@ -39,9 +39,9 @@ def test_times_are_those_of_a_step(name: str, overrides: list[str]) -> None:
     """Oracle: the step plan's own forward and backward, with padding left out and operators composed of many as well."""
     document = layer_document(name, "p3.16xlarge", overrides, batch=32)
     gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
-    found = timed_pass(plan_key(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
-    assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
-    assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
+    timed = timed_pass(plan_key(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
+    assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in timed.forward))
+    assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in timed.backward))
 
 
 def test_intensity_of_a_matrix_product_by_hand() -> None:
@@ -117,5 +117,5 @@ def test_a_layer_table_alone_is_shown_as_that_of_its_workload(tmp_path: Path) ->
     path = tmp_path / "net.yaml"
     path.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
     set_up = ["training.precision=amp_fp16", "training.stack=torch-2.x-ddp"]
-    alone, due = (layer_document(name, "p3.2xlarge", set_up, batch=16) for name in (str(path), "resnet18"))
-    assert (alone["layers"], alone["roofline"]) == (due["layers"], due["roofline"])
+    alone, expected = (layer_document(name, "p3.2xlarge", set_up, batch=16) for name in (str(path), "resnet18"))
+    assert (alone["layers"], alone["roofline"]) == (expected["layers"], expected["roofline"])

@@ -45,25 +45,25 @@ def test_clusters_of_transient_dl(
 
     Eight workers queue more at the simulated server than they did.
     """
-    found = cluster(workers, factor)
-    mean = spread(found.outcomes, lambda outcome: outcome.time).mean
-    money = spread(found.outcomes, lambda outcome: outcome.cost).mean
-    assert mean - found.job.start_up == pytest.approx(time, rel=0.15)
+    spot_answer = cluster(workers, factor)
+    mean = spread(spot_answer.outcomes, lambda outcome: outcome.time).mean
+    money = spread(spot_answer.outcomes, lambda outcome: outcome.cost).mean
+    assert mean - spot_answer.job.start_up == pytest.approx(time, rel=0.15)
     assert money == pytest.approx(cost, rel=0.15)
-    assert found.on_demand_time - 71.97 == pytest.approx(on_demand_time, rel=0.15)
-    assert found.on_demand_cost == pytest.approx(on_demand_cost, rel=0.15)
+    assert spot_answer.on_demand_time - 71.97 == pytest.approx(on_demand_time, rel=0.15)
+    assert spot_answer.on_demand_cost == pytest.approx(on_demand_cost, rel=0.15)
     if workers == 8:
-        assert found.on_demand_cost is not None
-        assert 1 - money / found.on_demand_cost == pytest.approx(0.63, abs=0.02)
+        assert spot_answer.on_demand_cost is not None
+        assert 1 - money / spot_answer.on_demand_cost == pytest.approx(0.63, abs=0.02)
 
 
 def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_ones() -> None:
     scenario = Scenario("p4d.24xlarge", "resnet50", ("price.spot=10 USD/h",))
-    found = spot(scenario, SpotRequest(epochs=200, trials=200, mean_lifetime="5 h"), document, processes=1)
-    assert found.job.price == pytest.approx(10 / 3600)
-    assert found.interval < inf
-    revocations = spread(found.outcomes, lambda outcome: outcome.revocations)
-    hours = spread(found.outcomes, lambda outcome: outcome.time).mean / 3600
+    spot_answer = spot(scenario, SpotRequest(epochs=200, trials=200, mean_lifetime="5 h"), document, processes=1)
+    assert spot_answer.job.price == pytest.approx(10 / 3600)
+    assert spot_answer.interval < inf
+    revocations = spread(spot_answer.outcomes, lambda outcome: outcome.revocations)
+    hours = spread(spot_answer.outcomes, lambda outcome: outcome.time).mean / 3600
     assert revocations.mean == pytest.approx(hours / 5, abs=4 * revocations.error + 0.1)
 
 

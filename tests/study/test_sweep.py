@@ -39,11 +39,11 @@ class Counting:
 
 
 def test_rows_are_those_of_runs_one_by_one() -> None:
-    found = sweep(BASE, POINTS, row)
-    for point, known in zip(POINTS, found, strict=True):
+    swept = sweep(BASE, POINTS, row)
+    for point, swept_row in zip(POINTS, swept, strict=True):
         alone = row(scenario_at(BASE, point))
-        assert {key: known[key] for key in alone} == alone
-        assert known["problem"] == ""
+        assert {key: swept_row[key] for key in alone} == alone
+        assert swept_row["problem"] == ""
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_what_a_sweep_remembers_changes_no_row(axes: list[str]) -> None:
     """Oracle: runs one by one, to the last digit, whatever has been read, planned and priced for other points before."""
     points = grid([axis(text) for text in axes])
     for order in (points, points[::-1]):
-        for point, known in zip(order, sweep(BASE, order, row, processes=1), strict=True):
+        for point, swept_row in zip(order, sweep(BASE, order, row, processes=1), strict=True):
             alone = row(scenario_at(BASE, point))
-            assert {key: known[key] for key in alone} == alone
+            assert {key: swept_row[key] for key in alone} == alone
 
 
 def test_another_sweep_reads_what_has_changed_since(tmp_path: Path) -> None:
@@ -82,15 +82,15 @@ def test_several_processes_give_the_same_rows_in_the_same_order() -> None:
 
 def test_a_killed_sweep_goes_on_and_computes_nothing_twice(tmp_path: Path) -> None:
     journal = tmp_path / "sweep.journal"
-    whole = sweep(BASE, POINTS, Counting(), journal=journal)
+    complete = sweep(BASE, POINTS, Counting(), journal=journal)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])  # what kill -9 in the middle of a line leaves
-    again, told = Counting(), []
-    assert sweep(BASE, POINTS, again, journal=journal, progress=told.append) == whole
+    again, reports = Counting(), []
+    assert sweep(BASE, POINTS, again, journal=journal, progress=reports.append) == complete
     assert len(again.asked) == 2
-    assert told[-1] == SweepProgress(4, 4, 2)
+    assert reports[-1] == SweepProgress(4, 4, 2)
     third = Counting()
-    assert sweep(BASE, POINTS, third, journal=journal) == whole
+    assert sweep(BASE, POINTS, third, journal=journal) == complete
     assert not third.asked
 
 
@@ -103,9 +103,9 @@ def test_a_journal_of_another_question_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_point_that_cannot_run_keeps_its_row() -> None:
-    found = sweep(BASE, grid([axis("batch=32,100000")]), row)
-    assert found[0]["problem"] == ""
-    assert "GPU memory" in found[1]["problem"]
+    swept = sweep(BASE, grid([axis("batch=32,100000")]), row)
+    assert swept[0]["problem"] == ""
+    assert "GPU memory" in swept[1]["problem"]
 
 
 def test_options_must_be_numbers_where_numbers_are_due() -> None:
@@ -119,14 +119,14 @@ def test_a_journal_is_not_used_once_a_file_has_changed(tmp_path: Path) -> None:
     machine.write_text("extends: p3.2xlarge\nname: mine\n")
     other.write_text("extends: p3.2xlarge\nname: other\n")
     points = grid([axis(f"hardware={machine},{other}")])
-    asked = []
+    counts = []
     for changed in (None, None, machine, other):
         if changed:
             changed.write_text(changed.read_text() + "description: changed\n")
         run = Counting()
         sweep(Scenario(str(machine), "resnet18"), points, run, journal=journal)
-        asked.append(len(run.asked))
-    assert asked == [2, 0, 2, 2]
+        counts.append(len(run.asked))
+    assert counts == [2, 0, 2, 2]
 
 
 def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_messages_name_what_was_typed(vary: str, said: str, tmp_path: Path) -> N
 
 
 def test_a_first_point_that_cannot_run_stops_no_other() -> None:
-    found = sweep(BASE, grid([axis("gpus=8,4")]), row)
-    assert found[0]["problem"].startswith("--vary gpus=8: 1 x p3.8xlarge has 4 GPUs")
-    assert found[1]["problem"] == ""
+    swept = sweep(BASE, grid([axis("gpus=8,4")]), row)
+    assert swept[0]["problem"].startswith("--vary gpus=8: 1 x p3.8xlarge has 4 GPUs")
+    assert swept[1]["problem"] == ""
 
 
 _SWEEP = """
@@ -213,12 +213,12 @@ def test_fifty_random_kills_leave_the_same_table(tmp_path: Path) -> None:
     assert main([*options, "-o", str(tmp_path / "whole.csv")]) == 0
     journal = tmp_path / "killed.csv.journal"
     chance = Random(17)
-    told = [sys.executable, "-m", "sim", *options, "--jobs", "1", "-o", str(tmp_path / "killed.csv")]
+    command = [sys.executable, "-m", "sim", *options, "--jobs", "1", "-o", str(tmp_path / "killed.csv")]
     for life in range(KILLS):
-        due = (journal.stat().st_size if journal.exists() else 0) + chance.choice([0, 1, 300, 900, 1500])
-        with subprocess.Popen(told, start_new_session=True) as killed:
+        kill_size = (journal.stat().st_size if journal.exists() else 0) + chance.choice([0, 1, 300, 900, 1500])
+        with subprocess.Popen(command, start_new_session=True) as killed:
             time.sleep(chance.uniform(0.0, 0.5))
-            while killed.poll() is None and not (journal.exists() and journal.stat().st_size >= due) and due:
+            while killed.poll() is None and not (journal.exists() and journal.stat().st_size >= kill_size) and kill_size:
                 time.sleep(0.001)
             time.sleep(chance.uniform(0.0, 0.02))
             assert killed.poll() is None, f"life {life} ended by itself"

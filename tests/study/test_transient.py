@@ -57,9 +57,9 @@ def tdl(workers: int, lives: Survival | None = None) -> SpotJob:
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(2, 7764.5, 1.4108), (4, 3764.9, 1.1567), (8, 1840.5, 1.1145)])
 def test_spot_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
     """Aim: 15%. Reached: durations 0, -1 and -2%, costs -8, -2 and -5%. (Its table charges 2 workers until the end, revoked or not.)"""
-    found = draw_courses(tdl(workers), math.inf, 2000, seed=1)
-    assert spread(found, lambda outcome: outcome.time).mean == pytest.approx(duration, rel=0.04)
-    assert spread(found, lambda outcome: outcome.cost).mean == pytest.approx(cost, rel=0.10)
+    courses = draw_courses(tdl(workers), math.inf, 2000, seed=1)
+    assert spread(courses, lambda outcome: outcome.time).mean == pytest.approx(duration, rel=0.04)
+    assert spread(courses, lambda outcome: outcome.cost).mean == pytest.approx(cost, rel=0.10)
 
 
 @pytest.mark.parametrize(("workers", "deviation"), [(2, 1768.5), (4, 590.3), (8, 50.9)])
@@ -71,9 +71,9 @@ def test_revocations_hurt_small_clusters_most(workers: int, deviation: float) ->
 
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(4, 3581.2, 3.0191), (8, 1829.9, 3.0126)])
 def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
-    found = draw_courses(tdl(workers, immortal()), math.inf, 1)[0]
-    assert found.time == pytest.approx(duration, rel=0.06)
-    assert found.cost == pytest.approx(cost, rel=0.06)
+    course = draw_courses(tdl(workers, immortal()), math.inf, 1)[0]
+    assert course.time == pytest.approx(duration, rel=0.06)
+    assert course.cost == pytest.approx(cost, rel=0.06)
 
 
 def test_eight_spot_workers_save_what_transient_dl_says() -> None:
@@ -93,7 +93,7 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
     undisturbed: their own stretch of the same steps took 307 and 367 s, other stretches 211 s (see the next test).
     """
     overhead = chief_overheads(24_000.0 / 1359.29)
-    slope, line = (np.polyfit(list(known), list(known.values()), 1)[0] for known in (overhead, CHIEF))
+    slope, line = (np.polyfit(list(by_steps), list(by_steps.values()), 1)[0] for by_steps in (overhead, CHIEF))
     assert slope == pytest.approx(line, rel=0.03)
     beside = [overhead[since] - CHIEF[since] for since in CHIEF]
     assert np.mean(beside) == pytest.approx(57.0, abs=3.0)
@@ -122,9 +122,9 @@ def chief_overheads(speed: float) -> dict[float, float]:
     for since in CHIEF:
         away = (since - 1500.0) / (speed / 2)
         job = SpotJob(24_000.0, (speed / 2, speed), ExponentialLives(1.0), "replace", replacement=away)
-        found = scripted(job, [5500.0 / speed, math.inf, math.inf], 4000.0)
-        assert (found.revocations, found.lost) == (1, pytest.approx(since))
-        overhead[since] = found.time - undisturbed_time(job, 4000.0)
+        course = scripted(job, [5500.0 / speed, math.inf, math.inf], 4000.0)
+        assert (course.revocations, course.lost) == (1, pytest.approx(since))
+        overhead[since] = course.time - undisturbed_time(job, 4000.0)
     return overhead
 
 
@@ -132,9 +132,9 @@ def test_waiting_with_one_worker_is_what_daly_says() -> None:
     between = 3 * HOUR
     for interval in (600.0, 1500.0, 4000.0):
         job = SpotJob(20_000.0, (1.0,), ExponentialLives(between), "wait", replacement=70.0, checkpoint=30.0, restore=0.0)
-        found = spread(draw_courses(job, interval, 1500), lambda outcome: outcome.time)
+        times = spread(draw_courses(job, interval, 1500), lambda outcome: outcome.time)
         exact = daly_time(20_000.0, interval, 30.0, 70.0, between)  # not restartable, but short beside the mean
-        assert found.mean == pytest.approx(exact, abs=4 * found.error + 0.004 * exact)
+        assert times.mean == pytest.approx(exact, abs=4 * times.error + 0.004 * exact)
 
 
 def test_the_best_interval_is_close_to_youngs() -> None:
@@ -165,14 +165,14 @@ def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(
 ) -> None:
     speeds = tuple(float(count + 1) for count in range(workers))
     job = SpotJob(1000.0, speeds, ExponentialLives(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
-    (found,) = draw_courses(job, interval, 1, seed)
-    assert [found] == draw_courses(job, interval, 1, seed)
-    if not found.revocations:
-        assert found.time == pytest.approx(undisturbed_time(job, interval))
-        assert found.cost == pytest.approx((found.time - 5.0) * (workers + 0.5))
-    assert found.time >= undisturbed_time(job, interval) - 1e-6
+    (course,) = draw_courses(job, interval, 1, seed)
+    assert [course] == draw_courses(job, interval, 1, seed)
+    if not course.revocations:
+        assert course.time == pytest.approx(undisturbed_time(job, interval))
+        assert course.cost == pytest.approx((course.time - 5.0) * (workers + 0.5))
+    assert course.time >= undisturbed_time(job, interval) - 1e-6
     # each worker that computes is paid for: linear speeds make that the work itself
-    assert found.cost >= 1000.0 + 0.5 * (found.time - 5.0)
+    assert course.cost >= 1000.0 + 0.5 * (course.time - 5.0)
 
 
 def test_work_by_hand() -> None:
@@ -181,11 +181,11 @@ def test_work_by_hand() -> None:
     0-40 work, 40-45 saved, 45-60 work lost; 60-70 gone; 72-112, 112-117 saved; 20 more and 5: 142.
     """
     job = SpotJob(100.0, (1.0,), ExponentialLives(1.0), "wait", replacement=10.0, checkpoint=5.0, restore=2.0, price=1.0)
-    found = scripted(job, [60.0, math.inf], 40.0)
-    assert found.time == pytest.approx(142.0)
-    assert found.lost == pytest.approx(15.0)
-    assert found.revocations == 1
-    assert found.cost == pytest.approx(142.0)
+    course = scripted(job, [60.0, math.inf], 40.0)
+    assert course.time == pytest.approx(142.0)
+    assert course.lost == pytest.approx(15.0)
+    assert course.revocations == 1
+    assert course.cost == pytest.approx(142.0)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_work_by_hand() -> None:
 def test_workers_in_step_restart_where_one_goes_or_joins(policy: SpotPolicy, time: float, lost: float) -> None:
     """100 samples at 1/s alone and 2/s together, a checkpoint of 5 s each 40 samples; one of two is revoked at 40 s, by hand."""
     job = SpotJob(100.0, (1.0, 2.0), ExponentialLives(1.0), policy, replacement=10.0, checkpoint=5.0, restore=2.0, in_step=True)
-    found = scripted(job, [40.0, math.inf, math.inf], 40.0)
-    assert (found.time, found.lost, found.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
+    course = scripted(job, [40.0, math.inf, math.inf], 40.0)
+    assert (course.time, course.lost, course.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
 
 
 def test_a_job_that_would_never_end_is_refused() -> None:
@@ -230,16 +230,16 @@ def test_drawn_in_arrays_is_simulated_with_a_heap(
         1000.0, speeds, ExponentialLives(1.0), policy, 20.0, 5.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
     )  # fmt: skip
     expected = heap_course.course(job, interval, lambda number: ([*lives, *[math.inf] * 500])[workers + number])
-    found = scripted(job, lives, interval)
-    assert found.revocations == expected.revocations
+    course = scripted(job, lives, interval)
+    assert course.revocations == expected.revocations
     for name in ("time", "cost", "lost"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-4), name
+        assert getattr(course, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-4), name
 
 
 def scripted(job: SpotJob, lives: list[float], interval: float) -> DrawnCourse:
     """Return the course of *job* with *lives*: those of the start, then one for each event, whether it is used or not; then for ever."""
-    (found,) = draw_courses(replace(job, lives=_Scripted(lives)), interval, 1)
-    return found
+    (course,) = draw_courses(replace(job, lives=_Scripted(lives)), interval, 1)
+    return course
 
 
 class _Scripted(ExponentialLives):

@@ -27,23 +27,23 @@ from tests.study.scenes import COMPUTE, scene
 LIKE_STASH = ("training.stack=apex-per-tensor",)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, hardware: Hardware, workload: Workload) -> WhatIf:
+def whatif_of(monkeypatch: pytest.MonkeyPatch, hardware: Hardware, workload: Workload) -> WhatIf:
     """Return the what-if of descriptions that no file holds."""
     job = run(hardware, workload).jobs[0].job
     monkeypatch.setattr(module, "prepare", lambda scenario: CheckedScenario(hardware, [job], {}, []))
     return whatif(Scenario("toy", "toy"))
 
 
-def by_name(found: WhatIf) -> dict[str, Upgrade]:
-    return {upgrade.resource: upgrade for upgrade in found.upgrades}
+def by_name(what_if: WhatIf) -> dict[str, Upgrade]:
+    return {upgrade.resource: upgrade for upgrade in what_if.upgrades}
 
 
 def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed form: a DALI job that reads a batch in 1 s beside 0.3 s of compute: T(k) = max(0.3, 1/k), so 3.3 disks are enough."""
-    found = asked(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), toy_workload(loader="dali_cpu", sample=1e6))
-    disk = by_name(found)["disk"]
-    assert found.upgrades[0] is disk
-    assert found.now.step_time == pytest.approx(1.0, rel=1e-6)
+    what_if = whatif_of(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), toy_workload(loader="dali_cpu", sample=1e6))
+    disk = by_name(what_if)["disk"]
+    assert what_if.upgrades[0] is disk
+    assert what_if.now.step_time == pytest.approx(1.0, rel=1e-6)
     assert disk.twice.step_time == pytest.approx(0.5, rel=1e-6)
     assert disk.infinite.step_time == pytest.approx(COMPUTE, rel=1e-6)
     assert disk.shadow_price == pytest.approx(1 - 1 / 1.01, rel=1e-4)
@@ -54,19 +54,19 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk.unit.amount == pytest.approx(1.0)
     assert disk.unit.shadow_price == pytest.approx(disk.shadow_price / 0.01)
     assert disk.bound(1.0) == pytest.approx((1.0, 1.0), rel=1e-4)
-    gpu = by_name(found)["gpu"]
-    assert (gpu.twice, gpu.shadow_price, gpu.on_path, gpu.enough) == (found.now, 0.0, 0.0, 1.0)
-    assert not [upgrade for upgrade in found.upgrades if upgrade.on_edge(1.0)]
+    gpu = by_name(what_if)["gpu"]
+    assert (gpu.twice, gpu.shadow_price, gpu.on_path, gpu.enough) == (what_if.now, 0.0, 0.0, 1.0)
+    assert not [upgrade for upgrade in what_if.upgrades if upgrade.on_edge(1.0)]
 
 
 @pytest.mark.parametrize(("bandwidth", "longer"), [(1e6, "epoch 2 min; first epoch: 6.67 min"), (1e9, "epoch 2 min")])
 def test_a_longer_first_epoch_is_told(monkeypatch: pytest.MonkeyPatch, bandwidth: float, longer: str) -> None:
     """Closed form: 400 samples of 1 MB in 1 s each from the disk, then in 0.3 s each from memory."""
     workload = toy_workload(loader="pytorch", inputs={"num_workers": 2})
-    found = asked(monkeypatch, machine(1, memory=1e9, disk=volume(bandwidth)), workload)
-    assert found.first_epoch_time == pytest.approx(400 * max(1e6 / bandwidth, COMPUTE), rel=0.01)
-    document = whatif_document(found)
-    assert document["first_epoch_time_s"] == found.first_epoch_time
+    what_if = whatif_of(monkeypatch, machine(1, memory=1e9, disk=volume(bandwidth)), workload)
+    assert what_if.first_epoch_time == pytest.approx(400 * max(1e6 / bandwidth, COMPUTE), rel=0.01)
+    document = whatif_document(what_if)
+    assert document["first_epoch_time_s"] == what_if.first_epoch_time
     assert whatif_text(document).splitlines()[0].endswith(longer)
     assert ("first: " in whatif_page(document)) == ("first" in longer)
 
@@ -74,11 +74,11 @@ def test_a_longer_first_epoch_is_told(monkeypatch: pytest.MonkeyPatch, bandwidth
 def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed form: reading and decoding take 1 s each beside one another: 5% less of either delays the step, 5% more saves nothing."""
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs={"num_threads": 1})
-    found = asked(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), workload)
-    edges = {upgrade.resource for upgrade in found.upgrades if upgrade.on_edge(found.now.step_time)}
+    what_if = whatif_of(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), workload)
+    edges = {upgrade.resource for upgrade in what_if.upgrades if upgrade.on_edge(what_if.now.step_time)}
     assert edges == {"disk", "cpu"}
-    assert by_name(found)["disk"].bound(found.now.step_time) == pytest.approx((1.0, 0.0), abs=1e-3)
-    warnings = whatif_document(found)["warnings"]
+    assert by_name(what_if)["disk"].bound(what_if.now.step_time) == pytest.approx((1.0, 0.0), abs=1e-3)
+    warnings = whatif_document(what_if)["warnings"]
     assert len(warnings) == 2
     assert "5% slower makes the step 5.0% longer, 5% faster 0.0% shorter" in warnings[0]
 
@@ -86,8 +86,8 @@ def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("factor", [0.5, 2.0, 7.0])
 def test_a_gpu_so_many_times_as_fast(factor: float) -> None:
     """Scaling law: a real GPU that never waits takes 1/k of its time, whatever its efficiency curves say."""
-    asked = Scenario("p3.2xlarge", "resnet50", ("input.loader=synthetic", "training.stack.launch_cpu=0 s", "dataset.prepared=1 B"))
-    question = prepare(asked)
+    scenario = Scenario("p3.2xlarge", "resnet50", ("input.loader=synthetic", "training.stack.launch_cpu=0 s", "dataset.prepared=1 B"))
+    question = prepare(scenario)
     before = simulate(question.hardware, question.jobs).jobs[0].warm.step_time
     after = _with(question.hardware, question.jobs[0], "gpu", factor).jobs[0].warm.step_time
     assert after == pytest.approx(before / factor, rel=1e-6)  # one byte is copied
@@ -130,15 +130,15 @@ def _with(hardware: Hardware, job: Job, resource: Any, factor: float) -> Run:
 def test_at_the_break_even_price_an_epoch_costs_the_same() -> None:
     """Oracle: the run of the faster machine again, at the price that is called break-even."""
     scenario = Scenario("p3.2xlarge", "alexnet")
-    found = whatif(scenario)
-    document = whatif_document(found)
-    best = found.upgrades[0]
+    what_if = whatif(scenario)
+    document = whatif_document(what_if)
+    best = what_if.upgrades[0]
     price = next(row for row in document["resources"] if row["resource"] == best.resource)["twice"]["break_even_price_usd_per_h"]
     assert price > document["price_usd_per_h"]
     dearer = prepare(Scenario("p3.2xlarge", "alexnet", (f"price.on_demand={price!r} USD/h",)))
     again = _with(dearer.hardware, dearer.jobs[0], best.resource, 2.0)
     assert cost(again.hardware, again.jobs[0].warm.time) == pytest.approx(document["cost_per_epoch_usd"], rel=1e-9)
-    assert break_even(found.now, best.twice) == pytest.approx(price / document["price_usd_per_h"] - 1, rel=1e-9)
+    assert break_even(what_if.now, best.twice) == pytest.approx(price / document["price_usd_per_h"] - 1, rel=1e-9)
 
 
 def test_the_document_and_its_table() -> None:
@@ -165,9 +165,9 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_infinitely_much_that_gains_less_than_twice_says_what_it_crowds() -> None:
     """Oracle: the runs' own stalls and copies; preparation in no time takes the memory that copies read from."""
-    found = whatif(Scenario("p2.16xlarge", "alexnet"))
-    document = whatif_document(found)
-    crowded = next(upgrade.crowded for upgrade in found.upgrades if upgrade.resource == "cpu")
+    what_if = whatif(Scenario("p2.16xlarge", "alexnet"))
+    document = whatif_document(what_if)
+    crowded = next(upgrade.crowded for upgrade in what_if.upgrades if upgrade.resource == "cpu")
     question = prepare(Scenario("p2.16xlarge", "alexnet"))
     twice, infinite = (_with(question.hardware, question.jobs[0].averaged, "cpu", factor) for factor in (2.0, INFINITE))
     slower = infinite.jobs[0].warm.step_time - twice.jobs[0].warm.step_time
@@ -219,14 +219,14 @@ def test_little_is_not_called_nothing() -> None:
 
 def test_faster_gpus_are_named_with_what_they_bring_and_cost() -> None:
     """Oracles: the runs of those machines; of a job that waits for processors none is named."""
-    found = whatif(Scenario("p3.2xlarge", "resnet50"))
-    assert found.upgrades[0].resource == "gpu" and len(found.machines) > 1
-    for one in found.machines:
+    what_if = whatif(Scenario("p3.2xlarge", "resnet50"))
+    assert what_if.upgrades[0].resource == "gpu" and len(what_if.machines) > 1
+    for one in what_if.machines:
         there = answer(Scenario(one.hardware, "resnet50", nodes=1)).run
-        assert one.gpus == 1 and one.step_time == there.jobs[0].warm.step_time < found.now.step_time
+        assert one.gpus == 1 and one.step_time == there.jobs[0].warm.step_time < what_if.now.step_time
         assert one.cost == pytest.approx(cost(there.hardware, there.jobs[0].warm.time))
-    document = whatif_document(found)
+    document = whatif_document(what_if)
     first = document["faster_machines"][0]
-    assert first["throughput_gain_percent"] == pytest.approx(100 * (found.now.step_time / found.machines[0].step_time - 1))
+    assert first["throughput_gain_percent"] == pytest.approx(100 * (what_if.now.step_time / what_if.machines[0].step_time - 1))
     assert f"    {first['hardware']} (1 x {first['gpu']}): step " in whatif_text(document)
     assert whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)).machines == ()

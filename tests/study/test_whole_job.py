@@ -16,17 +16,17 @@ from sim.study.scenario import Scenario, answer
 from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, filling_times, in_epochs, plan_due, plan_of, token_count
 
 
-def of(hardware: str, workload: str, found: dict[str, Any], **options: Any) -> tuple[float, float]:
-    job = course(plan_due(**options), found, load_hardware(hardware).spec, load_workload(workload).spec)
+def of(hardware: str, workload: str, contents: dict[str, Any], **options: Any) -> tuple[float, float]:
+    job = course(plan_due(**options), contents, load_hardware(hardware).spec, load_workload(workload).spec)
     return job.epochs, job.parts.total
 
 
 def test_epochs_and_hours_are_two_sides_of_one_job() -> None:
-    found = document(Scenario("p3.8xlarge", "resnet18"))
+    contents = document(Scenario("p3.8xlarge", "resnet18"))
     saved = checkpoint_bytes(load_workload("resnet18").spec) / (250 * 2**20)
-    _, time = of("p3.8xlarge", "resnet18", found, epochs=5, hours=None)
-    assert time == pytest.approx(START_UP + found["first_epoch"]["epoch_time_s"] + 4 * found["epoch_time_s"] + 5 * saved)
-    epochs, again = of("p3.8xlarge", "resnet18", found, epochs=None, hours=time / 3600)
+    _, time = of("p3.8xlarge", "resnet18", contents, epochs=5, hours=None)
+    assert time == pytest.approx(START_UP + contents["first_epoch"]["epoch_time_s"] + 4 * contents["epoch_time_s"] + 5 * saved)
+    epochs, again = of("p3.8xlarge", "resnet18", contents, epochs=None, hours=time / 3600)
     assert (epochs, again) == pytest.approx((5, time))
 
 
@@ -38,38 +38,38 @@ def test_a_checkpoint_holds_weights_and_optimizer_state() -> None:
 
 def test_later_epochs_have_no_burst_credits() -> None:
     scenario = Scenario("p3.16xlarge", "resnet18", ("node.host.memory=64 GiB",), plan=plan_of(50, None))
-    run, found = answer(scenario).run, document(scenario)
-    end = found["burst_credits_end"]
+    run, contents = answer(scenario).run, document(scenario)
+    end = contents["burst_credits_end"]
     assert run.credits_end is not None and end["epoch"] == run.credits_end.epoch
-    assert end["step_time_s"] > found["step_time_s"]
+    assert end["step_time_s"] > contents["step_time_s"]
     rested = end["epoch"] - 2
-    later = rested * found["epoch_time_s"] + (49 - rested) * end["epoch_time_s"]
-    assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(later)
+    later = rested * contents["epoch_time_s"] + (49 - rested) * end["epoch_time_s"]
+    assert contents["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(later)
 
 
 def test_page_caches_of_several_nodes_fill_for_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: epochs simulated with caches that hold what four nodes have read by then, each a fresh quarter an epoch."""
     scenario = Scenario("p4d.24xlarge", "resnet50", nodes=4, precision="amp_fp16", plan=plan_of(9, None))
-    found, machine = document(scenario), load_hardware("p4d.24xlarge").spec
-    took = filling_times(found, machine, load_workload("resnet50").spec)
+    contents, machine = document(scenario), load_hardware("p4d.24xlarge").spec
+    took = filling_times(contents, machine, load_workload("resnet50").spec)
     assert 2 <= len(took) < 8 and sorted(took, reverse=True) == list(took)
-    warm = found["epoch_time_s"]
-    assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(sum(took) + (8 - len(took)) * warm)
+    warm = contents["epoch_time_s"]
+    assert contents["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(sum(took) + (8 - len(took)) * warm)
     for epoch, seconds in enumerate(took, 1):
         hits = 1 - 0.75**epoch
         monkeypatch.setattr(sim.simulate, "_uncached", lambda of, hits=hits: [dict.fromkeys(each, hits) for each in of])
         simulated = document(scenario)["first_epoch"]["epoch_time_s"]
         assert 0.85 * simulated < seconds < 1.001 * simulated
-    assert filling_times(found | {"nodes": 1}, machine, load_workload("resnet50").spec) == ()
-    assert filling_times(found | {"first_epoch": {"epoch_time_s": warm}}, machine, load_workload("resnet50").spec) == ()
+    assert filling_times(contents | {"nodes": 1}, machine, load_workload("resnet50").spec) == ()
+    assert filling_times(contents | {"first_epoch": {"epoch_time_s": warm}}, machine, load_workload("resnet50").spec) == ()
 
 
 def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
     for market, rate in (("on_demand", 12.24), ("spot", 4.0455)):
-        found = document(Scenario("p3.8xlarge", "resnet18", market=market, plan=plan_of(None, 3.0)))["whole_job"]  # type: ignore[arg-type]
-        assert found["given"] == "time" and found["time_s"] == pytest.approx(3 * 3600)
-        assert found["cost_usd"] == pytest.approx(3 * rate, rel=1e-4)
-        assert sum(found["parts_s"].values()) == pytest.approx(3 * 3600)
+        contents = document(Scenario("p3.8xlarge", "resnet18", market=market, plan=plan_of(None, 3.0)))["whole_job"]  # type: ignore[arg-type]
+        assert contents["given"] == "time" and contents["time_s"] == pytest.approx(3 * 3600)
+        assert contents["cost_usd"] == pytest.approx(3 * rate, rel=1e-4)
+        assert sum(contents["parts_s"].values()) == pytest.approx(3 * 3600)
     assert document(Scenario("p3.8xlarge", "resnet18"))["whole_job"] is None
 
 

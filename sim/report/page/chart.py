@@ -93,7 +93,8 @@ class ChartAxis:
         rough = (self.high - self.low) / 8
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough)
-        return [count * step for count in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]
+        counts = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
+        return [min(max(count * step, self.low), self.high) for count in counts]  # rounding may put the outer two beyond the ends
 
     def place(self, value: float, start: float, end: float) -> float:
         """Return the position of *value* between *start* and *end*."""

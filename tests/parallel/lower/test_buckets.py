@@ -18,9 +18,9 @@ def stack(**keys):
     return toy_workload(stack=keys).training.stack
 
 
-def tensors_of(found, alone=frozenset(), **keys):
-    """The tensors of each bucket that a stack makes of *found*."""
-    return [list(bucket.tensors) for bucket in stack_buckets(found, stack(**keys), range(len(found)), single_tensors=alone)]
+def tensors_of(gradients, alone=frozenset(), **keys):
+    """The tensors of each bucket that a stack makes of *gradients*."""
+    return [list(bucket.tensors) for bucket in stack_buckets(gradients, stack(**keys), range(len(gradients)), single_tensors=alone)]
 
 
 @given(sizes, st.lists(st.floats(1, 1e9), min_size=1, max_size=3))

@@ -32,9 +32,9 @@ def plan(workload, ranks=4):
     return plan_step(workload, GPU, 1.0, ranks)
 
 
-def started_in(found, number):
+def started_in(step_plan, number):
     """Return what a micro-batch of a plan starts."""
-    return [each for each in found.program if isinstance(each, Start) and each.tag[2] == number]
+    return [each for each in step_plan.program if isinstance(each, Start) and each.tag[2] == number]
 
 
 def sent(start):
@@ -57,12 +57,12 @@ def test_every_strategy_launches_every_gradient_once(table, name, overlap, wire,
     stack = strategy(name, overlap=overlap, wire_dtype=wire, no_sync=no_sync)
     workload = toy_workload(layers, stack=stack, accumulation=steps)
     width = 2 if wire else 4
-    found = plan(workload)
+    step_plan = plan(workload)
     for number in range(steps):
         exchanges = number == steps - 1 or not no_sync
-        starts = started_in(found, number)
+        starts = started_in(step_plan, number)
         assert sum(map(sent, starts)) == pytest.approx(width * sum(sum(elements) for _, elements in table) * exchanges)
-        buckets = [segment.bucket for _, segment in found.passes("B", number) if segment.bucket >= 0]
+        buckets = [segment.bucket for _, segment in step_plan.passes("B", number) if segment.bucket >= 0]
         assert buckets == [start.tag[1] for start in starts] == list(range(len(buckets)))
 
 
@@ -87,9 +87,9 @@ def test_apex_counts_elements():
 def test_horovod_fuses_what_backward_finishes_in_a_cycle():
     """By hand: gradients at 40, 80 and 200 ms; cycles end 50, 150 and 250 ms after the first; two collectives of 2 hops of 1 ms agree."""
     layers = [layer(0.0, backward, 100) for backward in (0.12, 0.04, 0.04)]
-    found = started_in(plan(toy_workload(layers, stack=strategy("horovod"))), 0)
-    assert [sent(start) for start in found] == [800, 400]
-    assert [start.delay for start in found] == [pytest.approx(0.01 + 0.004), pytest.approx(0.09 + 0.004)]
+    starts = started_in(plan(toy_workload(layers, stack=strategy("horovod"))), 0)
+    assert [sent(start) for start in starts] == [800, 400]
+    assert [start.delay for start in starts] == [pytest.approx(0.01 + 0.004), pytest.approx(0.09 + 0.004)]
 
 
 def test_horovod_with_an_endless_cycle_sends_what_flat_sends():
@@ -105,9 +105,9 @@ def test_buffers_are_broadcast_once_a_step_unless_every_micro_batch_exchanges():
     """By hand (torch distributed.py): DDP broadcasts before the first forward after an exchange."""
     for no_sync, expected in ((True, [True, False, False]), (False, [True] * 3)):
         stack = {"broadcast_buffers": True, "no_sync": no_sync}
-        found = plan(toy_workload(buffers=1000.0, stack=stack, accumulation=3))
-        assert [any(start.tag[0] == "broadcast buffers" for start in started_in(found, number)) for number in range(3)] == expected
-        load, start, wait, work = found.program[:4]
+        step_plan = plan(toy_workload(buffers=1000.0, stack=stack, accumulation=3))
+        assert [any(start.tag[0] == "broadcast buffers" for start in started_in(step_plan, number)) for number in range(3)] == expected
+        load, start, wait, work = step_plan.program[:4]
         assert (type(load), type(work), wait) == (Load, Work, Wait(start.tag))
         assert start.messages == (Message("broadcast", 1000.0),)
 
@@ -116,13 +116,13 @@ def test_sync_batch_norm_meets_at_every_layer():
     """By hand (torch _functions.py): 2C+1 floats gathered from each of 4 ranks in forward, 2C summed in backward, in every micro-batch."""
     layers = [layer(0.1, 0.2, 50, op="conv"), layer(0.3, 0.4, 7, 7, op="norm"), layer(0.5, 0.6, 9)]
     workload = toy_workload(layers, buffers=1.0, stack={"sync_batch_norm": True, "strategy": "flat"}, accumulation=2)
-    found = plan(workload)
-    silent, last = started_in(found, 0), started_in(found, 1)
+    step_plan = plan(workload)
+    silent, last = started_in(step_plan, 0), started_in(step_plan, 1)
     gathered, summed = Message("all_gather", 4 * 15 * 4), Message("all_reduce", 14 * 4)
     assert [start.messages for start in silent] == [(gathered,), (summed,)]
     assert [start.messages for start in last] == [(gathered,), (summed,), (Message("all_reduce", 4 * 73),)]
-    assert [segment.compute for _, segment in found.passes("F")] == [pytest.approx(0.0), pytest.approx(0.5)]
-    kinds = [type(each) for each in found.program[found.program.index(Load(1)) :]]
+    assert [segment.compute for _, segment in step_plan.passes("F")] == [pytest.approx(0.0), pytest.approx(0.5)]
+    kinds = [type(each) for each in step_plan.program[step_plan.program.index(Load(1)) :]]
     assert kinds == [Load, Work, Start, Wait, Work, Work, Start, Wait, Work, Pack, Start, Wait, Unpack, Update]
 
 
@@ -139,8 +139,8 @@ def test_embeddings_travel_as_rows():
 
 def test_matrices_are_told_by_their_output_channels():
     """By hand: a 3x3 convolution from 8 to 16 channels is 16 x 72, its bias a vector."""
-    found = gradient_tensors(toy_workload([layer(0.1, 0.1, 1152, 16, op="conv", channels=(8, 16))]))
-    assert [(tensor.elements, tensor.rows) for tensor in found] == [(1152, 16), (16, 1)]
+    gradients = gradient_tensors(toy_workload([layer(0.1, 0.1, 1152, 16, op="conv", channels=(8, 16))]))
+    assert [(tensor.elements, tensor.rows) for tensor in gradients] == [(1152, 16), (16, 1)]
 
 
 def test_autocast_wire_follows_the_precision():
@@ -163,10 +163,10 @@ def test_clipping_is_three_passes():
 def test_casting_costs_passes_before_and_after():
     """Closed form: FP32 and FP16 of 4000 bytes of gradients, each way."""
     slow = GPU.model_copy(update={"memory_bandwidth": 1e6})
-    found = plan_step(toy_workload([layer(0, 1, 1000)], stack={"wire_dtype": "fp16"}), slow, 1.0, 2)
-    ((_, backward),) = found.passes("B")
+    step_plan = plan_step(toy_workload([layer(0, 1, 1000)], stack={"wire_dtype": "fp16"}), slow, 1.0, 2)
+    ((_, backward),) = step_plan.passes("B")
     assert backward.compute == pytest.approx(1 + 6000 / 1e6)
-    (after,) = (segment for each, segment in zip(found.program, found.segments, strict=True) if isinstance(each, Unpack))
+    (after,) = (segment for each, segment in zip(step_plan.program, step_plan.segments, strict=True) if isinstance(each, Unpack))
     assert after.compute == pytest.approx(6000 / 1e6)
 
 
@@ -184,10 +184,10 @@ def test_buffers_of_each_data_type_are_broadcast_by_themselves():
     buckets, _ = distributed._compute_bucket_assignment_by_size(tensors, [250 * 2**20])
     sizes = [sum(tensors[index].numel() * tensors[index].element_size() for index in bucket) for bucket in buckets]
     layers = [layer(0.1, 0.2, 64, 64, op="norm") for _ in range(5)] + [layer(0.1, 0.2, 1000, op="conv", channels=(1, 1))]
-    for backend, due in (({}, sizes), (GLOO, [sum(sizes)])):
+    for backend, expected in (({}, sizes), (GLOO, [sum(sizes)])):
         workload = toy_workload(layers, buffers=sum(sizes), stack={"broadcast_buffers": True} | backend)
         (operation,) = plan_exchange(workload, [0.0] * 11, 2).before
-        assert [(message.op, message.nbytes) for message in operation.messages] == [("broadcast", nbytes) for nbytes in due]
+        assert [(message.op, message.nbytes) for message in operation.messages] == [("broadcast", nbytes) for nbytes in expected]
 
 
 def test_other_buffers_are_one_broadcast():

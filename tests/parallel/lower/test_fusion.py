@@ -22,18 +22,18 @@ def launches(ready, buckets):
 def test_tensors_of_one_cycle_travel_together():
     """By hand: cycles of 1 s end at 0.5, 1.5 and 2.5 s after the first tensor; tensors at 0, 0.4, 0.6 and 2 s."""
     ready = [10.0, 10.4, 10.6, 12.0]
-    found = fused_buckets(ready, [1.0] * 4, fusion(), 2)
-    assert [bucket.tensors for bucket in found] == [(0, 1), (2,), (3,)]
-    assert launches(ready, found) == [10.5, 11.5, 12.5]
+    buckets = fused_buckets(ready, [1.0] * 4, fusion(), 2)
+    assert [bucket.tensors for bucket in buckets] == [(0, 1), (2,), (3,)]
+    assert launches(ready, buckets) == [10.5, 11.5, 12.5]
 
 
 def test_the_threshold_splits_a_cycle():
     """By hand (FuseResponses): a message takes tensors while both fit; one that is too large goes alone."""
     assert fill_buffers([0, 1, 2, 3, 4], [3.0, 4.0, 4.0, 20.0, 1.0], 8.0) == [(0, 1), (2,), (3,), (4,)]
     ready = [0.0, 0.1, 0.2]
-    found = fused_buckets(ready, [6.0, 6.0, 2.0], fusion(threshold=8.0), 2)
-    assert [bucket.tensors for bucket in found] == [(0,), (1, 2)]
-    assert launches(ready, found) == [0.5, 0.5]
+    buckets = fused_buckets(ready, [6.0, 6.0, 2.0], fusion(threshold=8.0), 2)
+    assert [bucket.tensors for bucket in buckets] == [(0,), (1, 2)]
+    assert launches(ready, buckets) == [0.5, 0.5]
 
 
 def test_no_fusion_without_a_buffer():
@@ -47,17 +47,17 @@ def test_negotiation_with_and_without_response_cache():
     assert negotiation_time(fusion(**keys), 16, 0) == pytest.approx(2 * 4 * 10e-6)
     ready = [0.0] * 5
     (cached,) = fused_buckets(ready, [1.0] * 5, fusion(**keys), 16)
-    (asked,) = fused_buckets(ready, [1.0] * 5, fusion(**keys, response_cache=0), 16)
+    (uncached,) = fused_buckets(ready, [1.0] * 5, fusion(**keys, response_cache=0), 16)
     (full,) = fused_buckets(ready, [1.0] * 5, fusion(**keys, response_cache=4), 16)
     assert cached.delay == pytest.approx(0.5 + 80e-6)
-    assert asked.delay == full.delay == pytest.approx(0.5 + 80e-6 + 5 * 16 * 1e-6)
+    assert uncached.delay == full.delay == pytest.approx(0.5 + 80e-6 + 5 * 16 * 1e-6)
 
 
 def test_a_slow_negotiation_lengthens_the_cycle():
     """By hand: where agreeing takes 2 s, the thread cannot wake each second."""
-    found = fused_buckets([0.0, 1.4], [1.0, 1.0], fusion(control_latency="1 s"), 2)
-    assert [bucket.tensors for bucket in found] == [(0,), (1,)]
-    assert launches([0.0, 1.4], found) == [1 + 2, 3 + 2]
+    buckets = fused_buckets([0.0, 1.4], [1.0, 1.0], fusion(control_latency="1 s"), 2)
+    assert [bucket.tensors for bucket in buckets] == [(0,), (1,)]
+    assert launches([0.0, 1.4], buckets) == [1 + 2, 3 + 2]
 
 
 def test_without_a_cycle_nothing_waits():
@@ -74,10 +74,10 @@ def test_every_tensor_once_in_order_and_never_before_it_is_ready(table, cycle, t
     gaps, sizes = zip(*table, strict=True)
     ready = [sum(gaps[: index + 1]) for index in range(len(gaps))]
     described = fusion(threshold, cycle, response_cache=cache, control_latency="10 us", request_time="1 us")
-    found = fused_buckets(ready, sizes, described, ranks)
-    assert [tensor for bucket in found for tensor in bucket.tensors] == list(range(len(sizes)))
+    buckets = fused_buckets(ready, sizes, described, ranks)
+    assert [tensor for bucket in buckets for tensor in bucket.tensors] == list(range(len(sizes)))
     longest = max(cycle, negotiation_time(described, ranks, 0)) + negotiation_time(described, ranks, len(sizes))
-    for bucket in found:
+    for bucket in buckets:
         assert -1e-9 <= bucket.delay <= longest * (1 + 1e-9) + 1e-9
         assert len(bucket.tensors) == 1 or sum(sizes[tensor] for tensor in bucket.tensors) <= threshold * (1 + 1e-9)
 

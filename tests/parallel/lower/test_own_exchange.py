@@ -35,15 +35,15 @@ def _forgotten() -> Iterator[None]:
 
 def ddp(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
     """Buckets close at 1 MiB, then at 25 MiB."""
-    found: list[tuple[list[int], float]] = [([], 0.0)]
+    messages: list[tuple[list[int], float]] = [([], 0.0)]
     filled = 0.0
     for number, size in enumerate(sizes):
-        found[-1][0].append(number)
+        messages[-1][0].append(number)
         filled += size
-        if filled >= (2**20 if len(found) == 1 else 25 * 2**20) and number < len(sizes) - 1:
-            found.append(([], 0.0))
+        if filled >= (2**20 if len(messages) == 1 else 25 * 2**20) and number < len(sizes) - 1:
+            messages.append(([], 0.0))
             filled = 0.0
-    return found
+    return messages
 
 
 def horovod(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
@@ -72,7 +72,7 @@ def test_an_exchange_said_again_gives_every_figure_again(stack: str, made: Any) 
     assert figures(stack, Own(made)) == figures(stack)
 
 
-def whole(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
+def one_message(sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Any:
     return [(range(len(sizes)), 0.0)]
 
 
@@ -80,7 +80,7 @@ def test_what_travels_together_matters_and_results_say_that_it_is_not_validated(
     """One message of all gradients overlaps nothing; a delay of it is waited for whole."""
     runs = [
         stallsim.run("p3.16xlarge", "resnet50", nodes=2, exchange=exchange)
-        for exchange in (None, Own(whole), Own(lambda *given: [(numbers, 0.1) for numbers, _ in whole(*given)]))
+        for exchange in (None, Own(one_message), Own(lambda *given: [(numbers, 0.1) for numbers, _ in one_message(*given)]))
     ]
     overlapped, at_once, late = (run.step_time for run in runs)
     assert at_once > overlapped
@@ -92,27 +92,30 @@ def test_what_travels_together_matters_and_results_say_that_it_is_not_validated(
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
-        (lambda *given: whole(*given)[1:], "exchange mine: gradient 0 is in no message; write each of the 161 gradients once"),
-        (lambda *given: [*whole(*given), ([5], 0.0)], "exchange mine: gradient 5 is in 2 messages; write each of the 161 gradients once"),
-        (lambda *given: [*whole(*given), ([161], 0.0)], "exchange mine: a message of the gradients [161]; write numbers below 161"),
-        (lambda *given: [*whole(*given), ([], 0.0)], "exchange mine: a message of the gradients []; write numbers below 161"),
+        (lambda *given: one_message(*given)[1:], "exchange mine: gradient 0 is in no message; write each of the 161 gradients once"),
+        (
+            lambda *given: [*one_message(*given), ([5], 0.0)],
+            "exchange mine: gradient 5 is in 2 messages; write each of the 161 gradients once",
+        ),
+        (lambda *given: [*one_message(*given), ([161], 0.0)], "exchange mine: a message of the gradients [161]; write numbers below 161"),
+        (lambda *given: [*one_message(*given), ([], 0.0)], "exchange mine: a message of the gradients []; write numbers below 161"),
         (lambda sizes, *rest: [(range(len(sizes)), -1.0)], "exchange mine: a message waits -1.0 s; write a delay of 0 or more"),
         (lambda sizes, *rest: [(range(len(sizes)), "0")], "exchange mine: a message waits '0' s; write a delay of 0 or more"),
         (lambda sizes, *rest: [range(len(sizes))], "exchange mine: too many values to unpack (expected 2)"),
         (lambda sizes: sizes, "exchange mine: TypeError: "),
     ],
 )
-def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
+def test_wrong_messages_are_refused_in_a_sentence(made: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.16xlarge", "resnet50", exchange=Own(made))
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             {"overrides": {"training.stack.own_exchange": "mine"}, "parallel": {"tp": 2}, "stack": None},
@@ -127,14 +130,14 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
             "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or the name of one of your own (docs/",
         ),
         (
-            {"exchange": Own(whole), "stack": "tf-parameter-server"},
+            {"exchange": Own(one_message), "stack": "tf-parameter-server"},
             "own_exchange mine forms buckets of all-reduces, but strategy is",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as refused:
-        extensions.register(extensions.EXCHANGES, Own(whole))
+        extensions.register(extensions.EXCHANGES, Own(one_message))
         model = "gpt2-xl" if "parallel" in given else "resnet50"
         stallsim.run("p3.16xlarge", model, **given)
-    assert told in str(refused.value)
+    assert message in str(refused.value)

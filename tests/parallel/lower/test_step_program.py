@@ -18,12 +18,12 @@ LAYERS = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
 def outline(workload, ranks=4):
     """Return the program as short words."""
     words = {Load: "load", Work: "work", Pack: "pack", Unpack: "unpack", Update: "update", Wait: "wait", Start: "start"}
-    found = []
+    lines = []
     for each in step_program(workload, (), ranks).instructions:
         numbers = [*each[1:3]] if isinstance(each, Work) else [each.bucket] if isinstance(each, Pack) else []
         numbers = [each.tag[1]] if isinstance(each, Start | Wait) else numbers
-        found.append(" ".join([words[type(each)], *map(str, numbers)]))
-    return found
+        lines.append(" ".join([words[type(each)], *map(str, numbers)]))
+    return lines
 
 
 def test_a_bucket_leaves_after_the_layer_of_its_last_tensor() -> None:
@@ -58,9 +58,9 @@ def test_one_rank_works_alone() -> None:
 def test_every_operation_of_the_plan_is_started_and_waited_for_once(ranks: int) -> None:
     """Oracle: the exchange plan, asked for more and fewer ranks by turns."""
     workload = toy_workload(LAYERS, stack={"blocking_scalar_all_reduces": 2})
-    for asked in (3, ranks, 5, ranks):
-        program = step_program(workload, (), asked).instructions
-        plan = plan_exchange(workload, (), asked)
+    for count in (3, ranks, 5, ranks):
+        program = step_program(workload, (), count).instructions
+        plan = plan_exchange(workload, (), count)
         starts = [each for each in program if isinstance(each, Start)]
         assert starts == [*plan.before, *plan.between, *(bucket.start for bucket in plan.buckets)]
         assert sorted(each.tag for each in program if isinstance(each, Wait)) == sorted(start.tag for start in starts)

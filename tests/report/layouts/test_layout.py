@@ -55,11 +55,11 @@ def document(precision: str = "bf16", **sizes: int) -> dict[str, Any]:
 
 def test_reads_through_the_nics_are_said_not_to_slow_messages() -> None:
     """Only if samples come that way, and if there are messages between nodes."""
-    told = "samples that arrive through the NICs do not slow messages between nodes"
+    sentence = "samples that arrive through the NICs do not slow messages between nodes"
     over = ("node.storage.volume.over_network=true",)
     for overrides, nodes in ((over, 2), (over, 1), ((), 2), ((*over, "input.loader=synthetic"), 2)):
         scenario = Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=nodes, layout=(("--shard", "parallel.shard", "parameters"),))
-        assert (told in layout_document(layout_answer(scenario))["assumptions"]) == ((overrides, nodes) == (over, 2))
+        assert (sentence in layout_document(layout_answer(scenario))["assumptions"]) == ((overrides, nodes) == (over, 2))
 
 
 def test_an_epoch_of_a_stream_says_its_tokens() -> None:
@@ -70,15 +70,15 @@ def test_an_epoch_of_a_stream_says_its_tokens() -> None:
 def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
     """Oracle: multiples of 8 elements of 16 bits (NVIDIA, Matrix Multiplication Background, 'Requirements to use Tensor Cores')."""
 
-    def told(**given: Any) -> list[str]:
+    def width_notes(**given: Any) -> list[str]:
         return [line for line in document(**given)["assumptions"] if "multiple" in line]
 
-    assert not told()
-    assert told(vocab=50257) == [
+    assert not width_notes()
+    assert width_notes(vocab=50257) == [
         "vocab 50,257 is not a multiple of 8: products are timed as if padded; without padding they take longer (pad the model)"
     ]
-    assert told(vocab=50257, ffn=8191)[0].startswith("ffn 8,191 and vocab 50,257 are not multiples of 8: ")
-    assert not told(vocab=50257, precision="fp32")
+    assert width_notes(vocab=50257, ffn=8191)[0].startswith("ffn 8,191 and vocab 50,257 are not multiples of 8: ")
+    assert not width_notes(vocab=50257, precision="fp32")
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
 def test_what_is_recomputed_is_said_in_words(checkpointing: str, words: str) -> None:
     layout = (("--shard", "parallel.shard", "parameters"),)
     overrides = tuple(f"training.activation_checkpointing={checkpointing}".split(";"))
-    found = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
-    assert found["assumptions"][0] == f"software stack torchtitan-2.x, bf16, {words}"
+    described = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
+    assert described["assumptions"][0] == f"software stack torchtitan-2.x, bf16, {words}"

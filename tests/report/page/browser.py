@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 def browser() -> str | None:
     """The browser on this machine, if there is one."""
-    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 class Tab:
@@ -42,14 +42,14 @@ class Tab:
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The browser's answer to *method*."""
         self._number += 1
-        asked = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
-        os.write(self._send, json.dumps(asked).encode() + b"\0")
+        message = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
+        os.write(self._send, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("id") == self._number:
-                assert "error" not in found, found
-                return dict(found["result"])
-            self.events.append(found)
+            reply = self._next()
+            if reply.get("id") == self._number:
+                assert "error" not in reply, reply
+                return dict(reply["result"])
+            self.events.append(reply)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._text:
@@ -85,9 +85,9 @@ class Tab:
 
     def evaluate(self, expression: str) -> Any:
         """The value of *expression* in the page."""
-        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        reply = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def point(self, selector: str) -> None:
         """Move the pointer to the middle of the first element that *selector* finds."""
@@ -136,21 +136,21 @@ class Tab:
 
     def requests(self) -> list[str]:
         """What the page asked for beside itself."""
-        asked = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
-        return [url for url in asked if not url.startswith(("file:", "data:", "about:"))]
+        urls = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [url for url in urls if not url.startswith(("file:", "data:", "about:"))]
 
 
 @contextlib.contextmanager
 def opened(page: Path | str) -> Iterator[Tab]:
     """The *page*, a file or an address, in a browser of its own."""
-    found = browser()
-    assert found is not None
+    executable = browser()
+    assert executable is not None
     read_there, send = os.pipe()
     receive, write_there = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # The browser reads commands from descriptor 3 and answers on 4; the shell moves the pipes there.
         command = 'exec 3<&"$0" 4>&"$1"; shift; exec "$@"'
-        words = ["bash", "-c", command, str(read_there), str(write_there), found, *FLAGS, f"--user-data-dir={folder}"]
+        words = ["bash", "-c", command, str(read_there), str(write_there), executable, *FLAGS, f"--user-data-dir={folder}"]
         process = subprocess.Popen(words, pass_fds=(read_there, write_there), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(read_there)
         os.close(write_there)

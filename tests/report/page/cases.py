@@ -23,17 +23,17 @@ CASES = {
 
 
 @cache
-def found(case: str) -> Answer:
+def case_answer(case: str) -> Answer:
     return answer(CASES[case], thorough=case in ("exchange", "one GPU"), keep_rates=True)
 
 
 @cache
 def document(case: str) -> dict[str, Any]:
-    own = found(case)
+    own = case_answer(case)
     made: dict[str, Any] = json.loads(json.dumps(run_document(own.run, own.inputs, own.warnings, own.bottlenecks)))
     return made
 
 
 @cache
 def html(case: str) -> str:
-    return run_page(found(case).run, document(case), found(case).bottlenecks)
+    return run_page(case_answer(case).run, document(case), case_answer(case).bottlenecks)

@@ -69,10 +69,10 @@ class Page(HTMLParser):
 
 def at(documents: dict[str, Any], place: str) -> Any:
     """The figure at *place* of one of *documents*."""
-    found: Any = documents
+    figure: Any = documents
     for part in place.split("/"):
-        found = found[int(part)] if isinstance(found, list) else found[part.replace("~1", "/").replace("~0", "~")]
-    return found
+        figure = figure[int(part)] if isinstance(figure, list) else figure[part.replace("~1", "/").replace("~0", "~")]
+    return figure
 
 
 def assert_figures_are_the_documents(page: Page) -> int:
@@ -81,10 +81,10 @@ def assert_figures_are_the_documents(page: Page) -> int:
     places = [element for element in page.elements if "data-at" in element.attributes]
     for element in places:
         place, written = element.attributes["data-at"], element.attributes.get("value") or element.attributes["data-value"]
-        found = at(documents, place)
+        figure = at(documents, place)
         if over := element.attributes.get("data-over"):
-            found /= at(documents, over)
-        assert written == (found if isinstance(found, str) else repr(found)), place
+            figure /= at(documents, over)
+        assert written == (figure if isinstance(figure, str) else repr(figure)), place
     points = [element for element in page.elements if "data-x-at" in element.attributes]
     for element in points:
         for axis in ("x", "y"):

@@ -28,10 +28,10 @@ COMMANDS = {
 def test_a_page_has_assumptions_inputs_sources_and_fingerprints(name: str, tmp_path: Path) -> None:
     """Every line of the document's, the machine's GPU with its source, and each SHA-256 stand on the page."""
     path = written(tmp_path, COMMANDS[name])
-    page, whole = read(path), document(path, name)
+    page, contents = read(path), document(path, name)
     lines = {item.text for item in page.all("li")}
-    assert whole["assumptions"] and {*whole["assumptions"], *whole["warnings"]} <= lines
-    assert {code.text for code in page.all("code")} == set(whole["inputs_sha256"].values())
+    assert contents["assumptions"] and {*contents["assumptions"], *contents["warnings"]} <= lines
+    assert {code.text for code in page.all("code")} == set(contents["inputs_sha256"].values())
     heads = {cell.text for cell in page.all("th")}
     assert {"GPU V100-SXM2-16GB", "links between GPUs", "host"} <= heads
     assert ("model alexnet" in heads) == (name != "collective")
@@ -39,14 +39,14 @@ def test_a_page_has_assumptions_inputs_sources_and_fingerprints(name: str, tmp_p
 
 
 def test_several_descriptions_are_folded_away_by_name() -> None:
-    whole = {"assumptions": ["as it is"], "warnings": ["odd"], "version": "1", "inputs_sha256": {"a": "f00"}}
+    contents = {"assumptions": ["as it is"], "warnings": ["odd"], "version": "1", "inputs_sha256": {"a": "f00"}}
     both = descriptions(Scenario("", "alexnet"), ["p3.8xlarge", "p3.2xlarge"])
-    assumed, inputs = basis(Figures(whole, "whole"), both)
+    assumed, inputs = basis(Figures(contents, "whole"), both)
     assert [item.text for item in Page(str(assumed.html)).all("li")] == ["as it is", "odd"]
-    assert {"p3.8xlarge", "p3.2xlarge"} <= {found.text for found in Page(str(inputs.html)).all("summary")}
+    assert {"p3.8xlarge", "p3.2xlarge"} <= {summary.text for summary in Page(str(inputs.html)).all("summary")}
 
 
 def test_groups_of_a_machine_are_told_apart() -> None:
-    whole = {"assumptions": [], "warnings": [], "version": "1", "inputs_sha256": {}}
-    _, inputs = basis(Figures(whole, "whole"), descriptions(Scenario("cm-dare-p100", "resnet50", stack="tf-parameter-server")))
-    assert {"worker: host", "server: host"} <= {found.text for found in Page(str(inputs.html)).all("th")}
+    contents = {"assumptions": [], "warnings": [], "version": "1", "inputs_sha256": {}}
+    _, inputs = basis(Figures(contents, "whole"), descriptions(Scenario("cm-dare-p100", "resnet50", stack="tf-parameter-server")))
+    assert {"worker: host", "server: host"} <= {cell.text for cell in Page(str(inputs.html)).all("th")}

@@ -31,18 +31,18 @@ def test_both_runs_are_on_it(path: Path) -> None:
 
 
 def test_the_verdict_names_the_cause(path: Path) -> None:
-    found = document(path, "diff")
-    assert found["cause"] == "network" and "network -" in verdict(read(path))
+    contents = document(path, "diff")
+    assert contents["cause"] == "network" and "network -" in verdict(read(path))
 
 
 def test_bars_are_as_long_as_steps(path: Path) -> None:
     """Of one chart: widths of a bar's pieces sum to its step over the longer one."""
-    found = document(path, "diff")["step_time_s"]
+    step_times = document(path, "diff")["step_time_s"]
     bars = [bar for bar in read(path).all("div", class_="stack")][:2]
-    for bar, step in zip(bars, found, strict=True):
+    for bar, step in zip(bars, step_times, strict=True):
         styles = [piece.attributes["style"] for piece in bar.inside if piece.name == "div"]
         widths = [float(style.split(";")[0].removeprefix("width:").removesuffix("%")) for style in styles]
-        assert sum(widths) == pytest.approx(100 * step / max(found), abs=0.1)
+        assert sum(widths) == pytest.approx(100 * step / max(step_times), abs=0.1)
 
 
 def test_inputs_that_differ_are_listed(path: Path) -> None:

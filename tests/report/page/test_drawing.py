@@ -6,7 +6,7 @@ import pytest
 
 from sim.report.page.drawing import JobBound, drawings
 from sim.study.scenario import Scenario, answer
-from tests.report.page.cases import document, found
+from tests.report.page.cases import case_answer, document
 from tests.report.page.reading import Element, Page
 
 
@@ -16,7 +16,7 @@ def marks(html: str, look: str) -> list[Element]:
 
 @pytest.mark.parametrize("case", ["exchange", "NVSwitch", "servers", "several jobs"])
 def test_every_device_and_link_is_there(case: str) -> None:
-    run = found(case).run
+    run = case_answer(case).run
     slots = [slot for slot in run.cluster if any(job == 0 for job, _ in (*slot.lent_gpus, *slot.server_numbers))]
     html = drawings(run, 0, {}, JobBound("gpu"))
     lines = [line.attributes["data-tip"].split("\n")[0] for line in marks(html, "hit")]
@@ -29,7 +29,7 @@ def test_every_device_and_link_is_there(case: str) -> None:
 
 def test_the_bottleneck_link_is_marked() -> None:
     """Oracle: what the document says the exchange is bound by."""
-    run, slowest = found("exchange").run, document("exchange")["collective"]["bottleneck"]
+    run, slowest = case_answer("exchange").run, document("exchange")["collective"]["bottleneck"]
     html = drawings(run, 0, {}, JobBound("network", slowest))
     assert len(marks(html, "wire")) > 10 and len([line for line in marks(html, "wire") if "bound" in line.attributes["class"]]) == 1
     assert slowest in Page(html).all("figcaption")[0].text
@@ -42,14 +42,14 @@ def test_the_bottleneck_link_is_marked() -> None:
     ("resource", "device"), [("cpu", "socket 0"), ("disk", "disk gp2"), ("gpu", "GPU 0"), ("decode", "GPU 0"), ("spread", "GPU 0")]
 )
 def test_what_bounds_the_job_is_marked(resource: str, device: str) -> None:
-    html = drawings(found("exchange").run, 0, {}, JobBound(resource))  # type: ignore[arg-type]
+    html = drawings(case_answer("exchange").run, 0, {}, JobBound(resource))  # type: ignore[arg-type]
     bound = [mark.attributes["data-tip"].split("\n")[0] for mark in marks(html, "device") if "bound" in mark.attributes["class"].split()]
     assert device in bound and all(name.split()[0] == device.split()[0] for name in bound)
 
 
 def test_a_server_that_holds_the_job_is_marked() -> None:
     assert document("servers")["collective"]["bottleneck"] == "CPU of parameter server 0"
-    html = drawings(found("servers").run, 0, {}, JobBound("cpu", "CPU of parameter server 0"))
+    html = drawings(case_answer("servers").run, 0, {}, JobBound("cpu", "CPU of parameter server 0"))
     assert "parameter server" in html
     last = [mark for mark in marks(html, "device") if mark.attributes["data-tip"].startswith("socket")][-1]
     assert "bound" in last.attributes["class"].split()

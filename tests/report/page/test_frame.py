@@ -12,9 +12,9 @@ NASTY = {"name": "</script><script>alert(1)</script>", "share": 0.1}
 def test_documents_cannot_break_out() -> None:
     parts = [PagePart("one", "One", section("one", "One", tag("p", "text"))), PagePart("two", "", section("two", "Two"))]
     hero = tag("div", tag("h1", "Title"), id="result")
-    found = Page(page("<Title> & more", "test", hero, parts, {"run": NASTY, "view": {"more": [1]}}))
-    assert found.documents() == {"run": NASTY, "view": {"more": [1]}}
-    assert len([script for script in found.all("script") if "type" not in script.attributes]) == 1
-    assert found.all("title")[0].text == "<Title> & more"
-    assert [link.text for link in found.all("nav")[0].inside if link.name == "a"] == ["One"]
-    assert_well_made(found)
+    parsed = Page(page("<Title> & more", "test", hero, parts, {"run": NASTY, "view": {"more": [1]}}))
+    assert parsed.documents() == {"run": NASTY, "view": {"more": [1]}}
+    assert len([script for script in parsed.all("script") if "type" not in script.attributes]) == 1
+    assert parsed.all("title")[0].text == "<Title> & more"
+    assert [link.text for link in parsed.all("nav")[0].inside if link.name == "a"] == ["One"]
+    assert_well_made(parsed)

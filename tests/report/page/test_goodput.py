@@ -24,24 +24,24 @@ def test_figures_are_the_document_s(path: Path) -> None:
 
 
 def test_the_document_adds_up(path: Path) -> None:
-    found = document(path, "goodput")
-    assert found["work_s"] + sum(found["lost_s"].values()) == pytest.approx(found["elapsed_s"])
-    assert found["effective_share"] <= found["ettr"] == found["goodput"] <= 1
-    assert found["goodput_parts"]["scheduling"] * found["goodput_parts"]["runtime"] == pytest.approx(found["goodput"])
+    contents = document(path, "goodput")
+    assert contents["work_s"] + sum(contents["lost_s"].values()) == pytest.approx(contents["elapsed_s"])
+    assert contents["effective_share"] <= contents["ettr"] == contents["goodput"] <= 1
+    assert contents["goodput_parts"]["scheduling"] * contents["goodput_parts"]["runtime"] == pytest.approx(contents["goodput"])
     for key in ("effective_share", "days", "interruptions", "cost_usd", "energy_kwh", "co2_kg"):
-        (low95, high95), (low50, high50) = found["interval95"][key], found["interval50"][key]
-        assert low95 <= low50 <= found["median"][key] <= high50 <= high95
-    shares = [step["effective_share"] for step in found["distribution"]]
+        (low95, high95), (low50, high50) = contents["interval95"][key], contents["interval50"][key]
+        assert low95 <= low50 <= contents["median"][key] <= high50 <= high95
+    shares = [step["effective_share"] for step in contents["distribution"]]
     assert all(before <= after for before, after in pairwise(shares))
-    assert found["co2_kg"] == pytest.approx(found["energy_kwh"] * found["energy"]["grid"]["kg_per_kwh"])
-    assert f"{100 * found['effective_share']:.1f}" in verdict(read(path))
-    name, lost = max(found["lost_s"].items(), key=lambda item: item[1])
-    assert f"and the largest loss is {NAMES[name]} ({100 * lost / found['elapsed_s']:.1f}%)." in verdict(read(path))
+    assert contents["co2_kg"] == pytest.approx(contents["energy_kwh"] * contents["energy"]["grid"]["kg_per_kwh"])
+    assert f"{100 * contents['effective_share']:.1f}" in verdict(read(path))
+    name, lost = max(contents["lost_s"].items(), key=lambda item: item[1])
+    assert f"and the largest loss is {NAMES[name]} ({100 * lost / contents['elapsed_s']:.1f}%)." in verdict(read(path))
 
 
 def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None:
     """Oracle: the document, read as strict JSON; copies to peers and a power cap have their figures."""
-    asked = [
+    command = [
         "goodput",
         "p3.16xlarge",
         "resnet50",
@@ -56,17 +56,19 @@ def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None
         "--no-repair",
         "--fast",
     ]
-    path = written(tmp_path, [*asked, "--failure-rate", "0.003 /d", "--checkpoint", "tiered", "--power-cap", "250 W"])
+    path = written(tmp_path, [*command, "--failure-rate", "0.003 /d", "--checkpoint", "tiered", "--power-cap", "250 W"])
     assert_page_is_the_document(path, "goodput", 60)
-    found = document(path, "goodput")
-    assert 0 < found["died"]["share"] < 0.5 and not any(word in str(found) for word in ("inf,", "nan"))
+    contents = document(path, "goodput")
+    assert 0 < contents["died"]["share"] < 0.5 and not any(word in str(contents) for word in ("inf,", "nan"))
     assert "simulated runs run out of spares and die" in verdict(read(path))
-    assert 0 < found["interruptions"] < 1  # few are not rounded to none
-    assert float(verdict(read(path)).split(" interruptions are expected")[0].split()[-1]) == pytest.approx(found["interruptions"], rel=0.05)
-    assert found["checkpoint"]["memory"]["load_from_peer_s"] > found["checkpoint"]["memory"]["load_s"] > 0
-    assert found["energy"]["power_cap"]["step_time_s"] > found["energy"]["power_cap"]["step_time_without_s"]
+    assert 0 < contents["interruptions"] < 1  # few are not rounded to none
+    assert float(verdict(read(path)).split(" interruptions are expected")[0].split()[-1]) == pytest.approx(
+        contents["interruptions"], rel=0.05
+    )
+    assert contents["checkpoint"]["memory"]["load_from_peer_s"] > contents["checkpoint"]["memory"]["load_s"] > 0
+    assert contents["energy"]["power_cap"]["step_time_s"] > contents["energy"]["power_cap"]["step_time_without_s"]
     said_of_energy = read(path).all("section", id="energy")[0].text
-    grid = found["energy"]["grid"]
+    grid = contents["energy"]["grid"]
     for said in (grid["source"], grid["year"], "GPUs limited to 250 W", "while waiting or restarting"):
         assert said in said_of_energy
 

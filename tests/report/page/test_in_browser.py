@@ -20,15 +20,15 @@ COUNT = "document.querySelectorAll({!r}).length"
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(html("exchange"), encoding="utf-8")
-    with opened(path) as found:
-        found.size(1200, 900)
-        found.wear("light")
-        yield found
+    with opened(path) as opened_tab:
+        opened_tab.size(1200, 900)
+        opened_tab.wear("light")
+        yield opened_tab
 
 
 def shown_tip(tab: Tab) -> str | None:
-    found: str | None = tab.evaluate("(tip => tip.hidden ? null : tip.textContent)(document.getElementById('tip'))")
-    return found
+    tip: str | None = tab.evaluate("(tip => tip.hidden ? null : tip.textContent)(document.getElementById('tip'))")
+    return tip
 
 
 def test_nothing_is_loaded_and_nothing_goes_wrong(tab: Tab) -> None:
@@ -82,16 +82,16 @@ def test_arrow_keys_go_from_mark_to_mark(tab: Tab) -> None:
 def test_the_timeline_zooms(tab: Tab) -> None:
     """Oracle: marks grow with the canvas, the axis is written anew, the middle stays."""
     width = "document.querySelector('.canvas').getBoundingClientRect().width"
-    whole = tab.evaluate(width)
+    full_width = tab.evaluate(width)
     ticks = tab.evaluate("[...document.querySelectorAll('.axis span')].map(tick => tick.textContent)")
     tab.click("[data-zoom=in]")
-    assert tab.evaluate(width) == pytest.approx(2 * whole, rel=0.01)
+    assert tab.evaluate(width) == pytest.approx(2 * full_width, rel=0.01)
     assert tab.evaluate("[...document.querySelectorAll('.axis span')].map(tick => tick.textContent)") != ticks
     middle = tab.evaluate("(box => (box.scrollLeft + box.clientWidth / 2) / box.scrollWidth)(document.querySelector('.scroller'))")
     assert middle == pytest.approx(0.5, abs=0.01)
     tab.evaluate("document.querySelector('.canvas').focus()")
     tab.press("0")
-    assert tab.evaluate(width) == pytest.approx(whole)
+    assert tab.evaluate(width) == pytest.approx(full_width)
     assert tab.evaluate("[...document.querySelectorAll('.axis span')].map(tick => tick.textContent)") == ticks
 
 
@@ -119,15 +119,15 @@ def test_a_table_sorts(tab: Tab) -> None:
     tab.evaluate("document.querySelectorAll('#steps details').forEach(fold => { fold.open = true; })")
     column = "[...document.querySelectorAll('#steps table.sortable tbody tr')].map(row => +row.cells[4].querySelector('data').value)"
     tab.click("#steps table.sortable th:nth-child(5) button")
-    found = tab.evaluate(column)
-    assert found == sorted(found) and len(found) > 5
+    values = tab.evaluate(column)
+    assert values == sorted(values) and len(values) > 5
     tab.click("#steps table.sortable th:nth-child(5) button")
-    assert tab.evaluate(column) == found[::-1] or tab.evaluate(column) == sorted(found, reverse=True)
+    assert tab.evaluate(column) == values[::-1] or tab.evaluate(column) == sorted(values, reverse=True)
 
 
 def contrast(tab: Tab, selector: str) -> float:
     """The contrast (WCAG 2.2) of the text that *selector* finds on what is painted behind it."""
-    found: float = tab.evaluate(
+    ratio: float = tab.evaluate(
         """(element => {
           const parts = (colour) => colour.match(/[0-9.]+/g).map(Number);
           const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -140,7 +140,7 @@ def contrast(tab: Tab, selector: str) -> float:
         + json.dumps(selector)
         + "))"
     )
-    return found
+    return ratio
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -160,8 +160,8 @@ def test_text_is_readable_in_both_themes(tab: Tab, scheme: str) -> None:
         ".lane-name",
         ".tiles dd + dd",
     )
-    found = {text: contrast(tab, text) for text in texts}
-    assert min(found.values()) >= 4.5, found
+    contrasts = {text: contrast(tab, text) for text in texts}
+    assert min(contrasts.values()) >= 4.5, contrasts
     tab.wear("light")
 
 

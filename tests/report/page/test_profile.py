@@ -33,11 +33,11 @@ def test_the_verdict_is_the_largest_stall_of_the_machine_itself(path: Path) -> N
 
 
 def test_bars_of_causes_are_the_two_epochs_steps(path: Path) -> None:
-    found, page = document(path, "profile"), read(path)
+    contents, page = document(path, "profile"), read(path)
     for kind, run in (("warm", "run3_warm"), ("cold", "run2_cold")):
         pieces = [mark for mark in page.all("div", class_="piece") if f"direct_stalls_s/{kind}" in mark.attributes["data-at"]]
         total = sum(float(mark.attributes["data-value"]) for mark in pieces)
-        assert total == pytest.approx(found["runs"][run]["step_time_s"], rel=1e-3)
+        assert total == pytest.approx(contents["runs"][run]["step_time_s"], rel=1e-3)
 
 
 def test_causes_that_changed_are_named_with_their_sign(path: Path) -> None:
@@ -49,16 +49,16 @@ def test_why_the_two_methods_differ_is_told(path: Path) -> None:
     apart = document(path, "profile")["apart"]["stalls"]
     rows = [row.text for row in read(path).all("tr")]
     for name, gap in ((name, gap) for name, both in apart.items() for gap in both["gaps"][:1]):
-        told = [row for row in rows if row.startswith(name) and str(gap["why"]) in row]
-        assert bool(told) == (abs(gap["difference_s"]) > 0.05 * max(abs(apart[name]["subtraction_s"]), apart[name]["direct_s"]))
+        matching = [row for row in rows if row.startswith(name) and str(gap["why"]) in row]
+        assert bool(matching) == (abs(gap["difference_s"]) > 0.05 * max(abs(apart[name]["subtraction_s"]), apart[name]["direct_s"]))
 
 
 def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
-    found = document(path, "profile")
-    calm = found | {
+    contents = document(path, "profile")
+    calm = contents | {
         "stash": {name: {"time_s_per_epoch": 0.0, "percent": 0.0} for name in ("interconnect", "prep", "fetch")} | {"network": None},
-        "runs": found["runs"] | {"twin_synthetic": None}, "needs": dict.fromkeys(found["needs"]),
-        "cost_per_epoch_usd": dict.fromkeys(found["cost_per_epoch_usd"]),
+        "runs": contents["runs"] | {"twin_synthetic": None}, "needs": dict.fromkeys(contents["needs"]),
+        "cost_per_epoch_usd": dict.fromkeys(contents["cost_per_epoch_usd"]),
     }  # fmt: skip
     page = Page(profile_page(calm))
     assert verdict(page).startswith("Stash's runs show no significant stall") and "two nodes" not in verdict(page)
@@ -67,11 +67,11 @@ def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
 
 def test_rates_are_those_of_the_formulas(path: Path) -> None:
     """Oracle: samples over the runs' times; the cold epoch's own rate is below all of them."""
-    found, rows = document(path, "profile"), {row.inside[0].text: row.text for row in read(path).all("tr") if row.inside}
-    samples = found["steps_per_epoch"] * found["gpus"] * found["batch_per_gpu"]
-    cold, warm = (found["runs"][name]["epoch_time_s"] for name in ("run2_cold", "run3_warm"))
-    assert found["rates_samples_per_s"]["fetch"] == pytest.approx(samples / (cold - warm), rel=1e-9)
-    assert samples / cold < min(found["rates_samples_per_s"].values())
+    contents, rows = document(path, "profile"), {row.inside[0].text: row.text for row in read(path).all("tr") if row.inside}
+    samples = contents["steps_per_epoch"] * contents["gpus"] * contents["batch_per_gpu"]
+    cold, warm = (contents["runs"][name]["epoch_time_s"] for name in ("run2_cold", "run3_warm"))
+    assert contents["rates_samples_per_s"]["fetch"] == pytest.approx(samples / (cold - warm), rel=1e-9)
+    assert samples / cold < min(contents["rates_samples_per_s"].values())
     assert rows["fetch"] and any("samples / (RUN2 - RUN3): time added by reading" in row.text for row in read(path).all("tr"))
     assert not any("bounds the job" in text.text for text in read(path).all("p"))
 

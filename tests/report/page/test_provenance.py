@@ -6,13 +6,13 @@ import pytest
 
 from sim.report.page.markup import Figures
 from sim.report.page.provenance import prices, provenance
-from tests.report.page.cases import document, found
+from tests.report.page.cases import case_answer, document
 from tests.report.page.reading import Page
 
 
 @pytest.mark.parametrize("case", ["exchange", "one GPU", "servers"])
 def test_inputs_come_with_their_sources(case: str) -> None:
-    run = found(case).run
+    run = case_answer(case).run
     page = Page(provenance(run, 0, Figures(document(case), "run")))
     rows = {row.inside[0].text: row for row in page.all("tr")[1:]}
     node, workload = run.node(0), run.jobs[0].job.workload
@@ -26,7 +26,7 @@ def test_inputs_come_with_their_sources(case: str) -> None:
 
 
 def test_prices_have_their_date_region_and_market() -> None:
-    text = Page(provenance(found("exchange").run, 0, Figures(document("exchange"), "run"))).all("tbody")[0].text
+    text = Page(provenance(case_answer("exchange").run, 0, Figures(document("exchange"), "run"))).all("tbody")[0].text
     assert "price on demand12.24 USD/h (us-east-1, 2026-07-20)" in text and "price spot" in text and "skypilot-catalog" in text
 
 

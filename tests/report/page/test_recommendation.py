@@ -28,38 +28,38 @@ def test_figures_are_the_document_s(path: Path) -> None:
 
 
 def test_the_verdict_is_the_cheapest_within_the_time(path: Path) -> None:
-    found = document(path, "recommend")
-    met = [candidate for candidate in found["candidates"] if candidate["total_time_s"] <= 3 * 3600]
+    answer = document(path, "recommend")
+    met = [candidate for candidate in answer["candidates"] if candidate["total_time_s"] <= 3 * 3600]
     cheapest = min(met, key=lambda candidate: candidate["total_cost_usd"])
     assert f"{cheapest['hardware']} ({cheapest['provider']}, {cheapest['market'].replace('_', ' ')})" in verdict(read(path))
     assert f"${cheapest['total_cost_usd']:.2f}" in verdict(read(path))
 
 
 def test_every_candidate_is_a_point_and_the_best_is_marked(path: Path) -> None:
-    found, page = document(path, "recommend"), read(path)
+    answer, page = document(path, "recommend"), read(path)
     dots = page.all("circle")
-    assert sorted(float(dot.attributes["data-x"]) for dot in dots) == sorted(row["total_time_s"] for row in found["candidates"])
+    assert sorted(float(dot.attributes["data-x"]) for dot in dots) == sorted(row["total_time_s"] for row in answer["candidates"])
     best = [dot for dot in dots if "best" in dot.attributes["class"].split()]
-    assert [float(dot.attributes["data-y"]) for dot in best] == [found["best"]["total_cost_usd"]]
+    assert [float(dot.attributes["data-y"]) for dot in best] == [answer["best"]["total_cost_usd"]]
 
 
 def test_parts_of_a_bar_are_the_whole_job(path: Path) -> None:
-    found, page = document(path, "recommend"), read(path)
+    answer, page = document(path, "recommend"), read(path)
     pieces = [piece for piece in page.all("div", class_="piece") if "candidates/0/" in piece.attributes["data-at"]]
-    assert sum(float(piece.attributes["data-value"]) for piece in pieces) == pytest.approx(found["best"]["total_time_s"], rel=1e-3)
+    assert sum(float(piece.attributes["data-value"]) for piece in pieces) == pytest.approx(answer["best"]["total_time_s"], rel=1e-3)
     assert set(WholeJob._fields) == set(PARTS)  # every part has a colour
 
 
 def test_notes_and_machines_left_out_are_said(path: Path) -> None:
-    found, items = document(path, "recommend"), {item.text for item in read(path).all("li")}
-    assert found["notes"] and set(found["notes"]) <= items
-    assert "dgx-2" in found["left_out"] and set(found["left_out"].values()) <= items
+    answer, items = document(path, "recommend"), {item.text for item in read(path).all("li")}
+    assert answer["notes"] and set(answer["notes"]) <= items
+    assert "dgx-2" in answer["left_out"] and set(answer["left_out"].values()) <= items
 
 
 def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
-    found = document(path, "recommend")
-    near = found["candidates"][0] | {"within_budget": False}
-    missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
+    answer = document(path, "recommend")
+    near = answer["candidates"][0] | {"within_budget": False}
+    missed = answer | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
     assert verdict(page).startswith(f"Nothing meets $0.50. Closest is {near['nodes']} x {near['hardware']} ({near['provider']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]

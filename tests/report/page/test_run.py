@@ -12,7 +12,7 @@ from sim.cli import main
 from sim.events import STALLS
 from sim.report.expected_error import interval_text
 from sim.report.trace.excerpt import excerpt
-from tests.report.page.cases import CASES, document, found, html
+from tests.report.page.cases import CASES, case_answer, document, html
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 
 
@@ -41,8 +41,8 @@ def test_it_is_a_well_made_page(case: str) -> None:
 
 
 def test_the_interval_of_the_step_stands_beside_the_expected_error() -> None:
-    known = document("exchange")
-    said = interval_text(known["expected_error"], known["step_time_s"])
+    contents = document("exchange")
+    said = interval_text(contents["expected_error"], contents["step_time_s"])
     assert f"{said}." in {element.text for element in Page(html("exchange")).all("p")}
 
 
@@ -106,6 +106,6 @@ def test_a_page_that_cannot_be_written_is_said_before_anything_is_simulated(
 def test_pages_of_one_run_are_the_same() -> None:
     from sim.report.page.run import run_page
 
-    own = found("one GPU")
+    own = case_answer("one GPU")
     assert run_page(own.run, document("one GPU"), own.bottlenecks) == html("one GPU")
     assert excerpt(own.run, 2).note in html("one GPU")

@@ -23,29 +23,29 @@ def test_figures_are_the_document_s(path: Path) -> None:
 
 def test_the_verdict_is_the_largest_model_that_hides(path: Path) -> None:
     """By hand: a server on every host must carry 4 x 3 / 4 bytes of the model in 0.1 s, through ports of so many bytes/s."""
-    whole = document(path, "collective")
-    ports = whole["port_bytes_per_s"]["CS"]
-    largest = max(row["bytes"] for row in whole["rows"] if 4 * 3 / 4 * row["bytes"] / 0.1 <= ports)
+    contents = document(path, "collective")
+    ports = contents["port_bytes_per_s"]["CS"]
+    largest = max(row["bytes"] for row in contents["rows"] if 4 * 3 / 4 * row["bytes"] / 0.1 <= ports)
     assert f"a model of {largest // 2**20} MiB hides" in verdict(read(path)) and "CS" in verdict(read(path))
 
 
 def test_marks_beyond_the_ports_are_orange(path: Path) -> None:
-    whole = document(path, "collective")
-    beyond = sum(not hidden for row in whole["rows"] for hidden in row["hidden"].values())
+    contents = document(path, "collective")
+    beyond = sum(not hidden for row in contents["rows"] for hidden in row["hidden"].values())
     assert sum("best" in dot.attributes["class"] for dot in read(path).all("circle")) == beyond > 0
 
 
 def test_the_table_is_written_as_csv(path: Path) -> None:
     with (path.parent / "collective.csv").open() as file:
         rows = list(csv.DictReader(file))
-    whole = document(path, "collective")
-    assert len(rows) == 4 * len(whole["rows"])
-    assert float(rows[0]["needed_bytes_per_s"]) == whole["rows"][0]["needed_bytes_per_s"][rows[0]["placement"]]
+    contents = document(path, "collective")
+    assert len(rows) == 4 * len(contents["rows"])
+    assert float(rows[0]["needed_bytes_per_s"]) == contents["rows"][0]["needed_bytes_per_s"][rows[0]["placement"]]
 
 
 def test_where_nothing_hides_it_says_so(tmp_path: Path) -> None:
-    found = written(tmp_path, ["collective", "cm-dare-p100", "--op", "parameter_server", "--nodes", "4", "--bytes", "1GiB"])
-    assert verdict(read(found)).startswith("No placement hides")
+    page_path = written(tmp_path, ["collective", "cm-dare-p100", "--op", "parameter_server", "--nodes", "4", "--bytes", "1GiB"])
+    assert verdict(read(page_path)).startswith("No placement hides")
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

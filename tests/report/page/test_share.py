@@ -46,10 +46,10 @@ def test_the_verdict_names_the_best_policy_and_its_gains(path: Path) -> None:
 
 
 def test_bars_lie_from_start_to_end(path: Path) -> None:
-    found = document(path, "share")["policies"]
-    longest = max(policy["makespan_s"] for policy in found)
+    policies = document(path, "share")["policies"]
+    longest = max(policy["makespan_s"] for policy in policies)
     stacks = [stack for stack in read(path).all("div", class_="stack")]
-    jobs = [job for policy in found for job in policy["jobs"]]
+    jobs = [job for policy in policies for job in policy["jobs"]]
     for stack, job in zip(stacks, jobs, strict=True):
         widths = [float(re.findall(r"width:([\d.]+)%", part.attributes["style"])[0]) for part in stack.inside if part.name == "div"]
         assert sum(widths) == pytest.approx(100 * job["end_s"] / longest, abs=1e-3)
@@ -57,8 +57,8 @@ def test_bars_lie_from_start_to_end(path: Path) -> None:
 
 
 def test_where_nothing_is_gained_it_says_so(path: Path) -> None:
-    found = document(path, "share")
-    page = Page(share_page(found | {"policies": found["policies"][:1]}))
+    contents = document(path, "share")
+    page = Page(share_page(contents | {"policies": contents["policies"][:1]}))
     assert verdict(page) == "No policy is faster than an even division."
 
 

@@ -25,17 +25,17 @@ def test_figures_are_the_document_s(path: Path) -> None:
 
 
 def test_the_verdict_compares_with_on_demand(path: Path) -> None:
-    found = document(path, "spot")
-    saved = 1 - found["spot"]["cost_usd"]["mean"] / found["on_demand"]["cost_usd"]
-    longer = found["spot"]["time_s"]["mean"] / found["on_demand"]["time_s"] - 1
+    contents = document(path, "spot")
+    saved = 1 - contents["spot"]["cost_usd"]["mean"] / contents["on_demand"]["cost_usd"]
+    longer = contents["spot"]["time_s"]["mean"] / contents["on_demand"]["time_s"] - 1
     assert saved > 0 and longer > 0
     assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the cost and takes {100 * longer:.0f}% longer."
 
 
 def test_curves_rise_to_all_runs_through_every_quantile(path: Path) -> None:
     """Oracle: a distribution rises, from the least to all; between its turns lie all quantiles of the document, and the table's middle."""
-    found, dots = document(path, "spot"), read(path).all("circle")
-    quantiles = found["distribution"]
+    contents, dots = document(path, "spot"), read(path).all("circle")
+    quantiles = contents["distribution"]
     assert len(quantiles) > 20
     for key in ("time_s", "cost_usd"):
         drawn = [
@@ -46,14 +46,14 @@ def test_curves_rise_to_all_runs_through_every_quantile(path: Path) -> None:
         xs, shares = zip(*drawn, strict=True)
         met = np.interp([quantile["share"] for quantile in quantiles], shares, xs)
         assert met == pytest.approx([quantile[key] for quantile in quantiles], rel=1e-9)
-        assert np.interp(0.5, shares, xs) == pytest.approx(found["spot"][key]["p50"], rel=0.01)
+        assert np.interp(0.5, shares, xs) == pytest.approx(contents["spot"][key]["p50"], rel=0.01)
 
 
 def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
-    found = document(path, "spot")
-    unpriced = found | {"saving": None, "on_demand": {"time_s": found["on_demand"]["time_s"], "cost_usd": None}}
+    contents = document(path, "spot")
+    unpriced = contents | {"saving": None, "on_demand": {"time_s": contents["on_demand"]["time_s"], "cost_usd": None}}
     assert "there is no on-demand price" in verdict(Page(spot_page(unpriced)))
-    calm = found | {"distribution": [quantile | {"time_s": 9.0, "cost_usd": 1.0} for quantile in found["distribution"]]}
+    calm = contents | {"distribution": [quantile | {"time_s": 9.0, "cost_usd": 1.0} for quantile in contents["distribution"]]}
     page = Page(spot_page(calm))
     assert not page.all("circle") and any("none is interrupted" in text.text for text in page.all("p"))
 

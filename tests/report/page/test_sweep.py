@@ -14,8 +14,8 @@ from tests.report.page.written import looked_at, read, tip, verdict
 
 
 def swept(folder: Path, *varied: str) -> Path:
-    asked = [word for text in varied for word in ("--vary", text)]
-    command = ["sweep", "p3.8xlarge", "alexnet", "--nodes", "2", *asked, "-o", str(folder / "s.csv"), "--html", str(folder / "page.html")]
+    options = [word for text in varied for word in ("--vary", text)]
+    command = ["sweep", "p3.8xlarge", "alexnet", "--nodes", "2", *options, "-o", str(folder / "s.csv"), "--html", str(folder / "page.html")]
     assert main([*command, "--jobs", "1", "-q"]) == 0
     return folder / "page.html"
 

@@ -11,7 +11,7 @@ from sim.events import Cause
 from sim.report.page.timeline import MOST_LINKS, shown_span, timeline
 from sim.report.page.use import uses
 from sim.report.trace.excerpt import excerpt
-from tests.report.page.cases import found
+from tests.report.page.cases import case_answer
 from tests.report.page.reading import Page
 
 
@@ -23,7 +23,7 @@ def placed(style: str) -> tuple[float, float]:
 @pytest.mark.parametrize("case", ["exchange", "one GPU", "drawn", "servers"])
 def test_waits_tile_the_steps_of_a_rank(case: str) -> None:
     """Oracle: a rank always does or waits for something, so its lane is full; and as much of it computes as the log says."""
-    run = found(case).run
+    run = case_answer(case).run
     chosen = excerpt(run, 2)
     span = shown_span(chosen.ranks)
     page = Page(timeline(run, 0, chosen, span, list(uses(run, chosen, span.start, span.end).values()), ""))
@@ -32,9 +32,9 @@ def test_waits_tile_the_steps_of_a_rank(case: str) -> None:
     places = [placed(mark.attributes["style"]) for mark in marks]
     assert places[0][0] == pytest.approx(0, abs=1e-5) and places[-1][1] == pytest.approx(1, abs=1e-5)
     assert all(before[1] == pytest.approx(after[0], abs=3e-6) for before, after in pairwise(places))
-    whole = span.end - span.start
+    duration = span.end - span.start
     computes = (
-        sum(end - start for mark, (start, end) in zip(marks, places, strict=True) if "computes" in mark.attributes["data-tip"]) * whole
+        sum(end - start for mark, (start, end) in zip(marks, places, strict=True) if "computes" in mark.attributes["data-tip"]) * duration
     )
     own = sum(
         min(wait.t1, span.end) - max(wait.t0, span.start)
@@ -45,7 +45,7 @@ def test_waits_tile_the_steps_of_a_rank(case: str) -> None:
 
 
 def test_the_lane_of_a_link_is_as_high_as_its_use() -> None:
-    run = found("exchange").run
+    run = case_answer("exchange").run
     chosen = excerpt(run, 2)
     span = shown_span(chosen.ranks)
     used = list(uses(run, chosen, span.start, span.end).values())
@@ -63,6 +63,8 @@ def test_the_lane_of_a_link_is_as_high_as_its_use() -> None:
 
 
 def test_all_ranks_can_be_chosen() -> None:
-    page = Page(timeline(found("exchange").run, 0, (chosen := excerpt(found("exchange").run, 2)), shown_span(chosen.ranks), [], ""))
-    classes = len(found("exchange").run.log.ranks)
+    page = Page(
+        timeline(case_answer("exchange").run, 0, (chosen := excerpt(case_answer("exchange").run, 2)), shown_span(chosen.ranks), [], "")
+    )
+    classes = len(case_answer("exchange").run.log.ranks)
     assert len(page.all("option")) == classes and len(page.all("div", data_rank="0")) == 2

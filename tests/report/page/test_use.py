@@ -10,7 +10,7 @@ from sim.report.page.timeline import shown_span
 from sim.report.page.use import Use, coarsen, merge_shares, uses
 from sim.report.trace.excerpt import excerpt
 from sim.study.scenario import Scenario, answer
-from tests.report.page.cases import found
+from tests.report.page.cases import case_answer
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1)), min_size=1, max_size=40)
 
@@ -35,12 +35,12 @@ def test_rough_steps_keep_the_mean(parts: list[tuple[float, float]], most: int) 
 @pytest.mark.parametrize("case", ["exchange", "one GPU", "NVSwitch"])
 def test_copies_to_the_gpu_fill_its_port(case: str) -> None:
     """Oracle: each step copies one batch of prepared samples over the port of a GPU, and in one node nothing else comes that way."""
-    run = found(case).run
+    run = case_answer(case).run
     chosen = excerpt(run, 2)
     span = shown_span(chosen.ranks)
-    known = uses(run, chosen, span.start, span.end)
+    by_name = uses(run, chosen, span.start, span.end)
     workload, links = run.jobs[0].job.workload, run.log.links["n0"]
-    port = next(known[links[link]] for link in links if link.endswith(">gpu0") and links[link] in known and not link.startswith("gpu"))
+    port = next(by_name[links[link]] for link in links if link.endswith(">gpu0") and links[link] in by_name and not link.startswith("gpu"))
     carried = port.mean * port.capacity * (span.end - span.start) / len(span.ends)
     copied = workload.training.batch * workload.dataset.prepared
     if case == "one GPU":
@@ -51,7 +51,7 @@ def test_copies_to_the_gpu_fill_its_port(case: str) -> None:
 
 def test_gradients_fill_the_nic() -> None:
     """Oracle: what two nodes' all-reduce of n bytes sends out of each, from n (ring: 2 (m-1)/m of it each way around, m ranks) upward."""
-    run = found("exchange").run
+    run = case_answer("exchange").run
     chosen = excerpt(run, 2)
     span = shown_span(chosen.ranks)
     nic = uses(run, chosen, span.start, span.end)["n0.nic0>net"]
@@ -62,7 +62,7 @@ def test_gradients_fill_the_nic() -> None:
 
 
 def test_resources_are_named() -> None:
-    run = found("servers").run
+    run = case_answer("servers").run
     chosen = excerpt(run, 2)
     span = shown_span(chosen.ranks)
     words = {name: use.label for name, use in uses(run, chosen, span.start, span.end).items()}

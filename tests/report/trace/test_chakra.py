@@ -56,25 +56,25 @@ def laid_out(nodes: int, stack: str | None = None, **layout: Any) -> tuple[Scena
 def test_a_layout_comes_back(tmp_path: Path, nodes: int, layout: Mapping[str, Any], tolerance: float) -> None:
     scenario, run = laid_out(nodes, **layout)
     write_layout(run, tmp_path)
-    found = again(tmp_path, scenario, run.workload.training.stack.name)
-    assert found.step_time == pytest.approx(run.step_time, rel=tolerance)
+    replayed = again(tmp_path, scenario, run.workload.training.stack.name)
+    assert replayed.step_time == pytest.approx(run.step_time, rel=tolerance)
 
 
 def test_a_layout_moves_the_same_bytes(tmp_path: Path) -> None:
     """Of each group, counted in the programs: what is entered into communicators."""
     scenario, run = laid_out(2, shard="parameters", replicate=2)
     write_layout(run, tmp_path)
-    found = again(tmp_path, scenario, run.workload.training.stack.name)
-    told: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    for done in found.played.done:
-        told[done.node.op, done.ranks] += round(done.node.nbytes)
-    asked: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    replayed = again(tmp_path, scenario, run.workload.training.stack.name)
+    replayed_bytes: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for done in replayed.played.done:
+        replayed_bytes[done.node.op, done.ranks] += round(done.node.nbytes)
+    program_bytes: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for instruction in layout_scene(run.hardware, run.workload, run.layout).programs[0]:
         if isinstance(instruction, Start):
             for group in {run.mesh.group(rank, instruction.axis) for rank in range(run.gpus)}:
-                asked[instruction.op, group] += round(instruction.nbytes)
-    assert set(told) == set(asked)
-    assert all(told[key] == pytest.approx(asked[key], rel=1e-6) for key in asked)
+                program_bytes[instruction.op, group] += round(instruction.nbytes)
+    assert set(replayed_bytes) == set(program_bytes)
+    assert all(replayed_bytes[key] == pytest.approx(program_bytes[key], rel=1e-6) for key in program_bytes)
 
 
 def test_durations_in_microseconds_add_up(tmp_path: Path) -> None:
@@ -101,16 +101,16 @@ def test_a_data_parallel_run_comes_back(tmp_path: Path, hardware: str, workload:
     scenario = Scenario(hardware, workload, overrides, nodes=nodes)
     run = answer(scenario).run
     write_run(run, tmp_path)
-    found = again(tmp_path, scenario, run.jobs[0].job.workload.training.stack.name)
-    assert found.step_time == pytest.approx(run.jobs[0].warm.step_time, rel=EXACT)
+    replayed = again(tmp_path, scenario, run.jobs[0].job.workload.training.stack.name)
+    assert replayed.step_time == pytest.approx(run.jobs[0].warm.step_time, rel=EXACT)
 
 
 def test_a_data_parallel_run_moves_its_gradients(tmp_path: Path) -> None:
     scenario = Scenario("p3.16xlarge", "resnet50", ("input.loader=synthetic",), nodes=2)
     run = answer(scenario).run
     write_run(run, tmp_path)
-    found = again(tmp_path, scenario, run.jobs[0].job.workload.training.stack.name)
-    gradients = sum(done.node.nbytes for done in found.played.done if done.node.name.startswith("bucket"))
+    replayed = again(tmp_path, scenario, run.jobs[0].job.workload.training.stack.name)
+    gradients = sum(done.node.nbytes for done in replayed.played.done if done.node.name.startswith("bucket"))
     assert gradients == 4 * run.jobs[0].job.workload.model.parameters
 
 

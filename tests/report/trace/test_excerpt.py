@@ -9,12 +9,12 @@ import pytest
 from sim.events import Cause
 from sim.report.trace.excerpt import excerpt, loads
 from tests import harness
-from tests.report.page.cases import CASES, found
+from tests.report.page.cases import CASES, case_answer
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_as_long_as_the_warm_epoch_s(case: str) -> None:
-    run = found(case).run
+    run = case_answer(case).run
     chosen = excerpt(run, steps=4)
     for rank in chosen.ranks:
         assert len(rank.boundaries) - 1 >= 4 and list(rank.boundaries) == sorted(rank.boundaries)
@@ -26,14 +26,14 @@ def test_steps_are_as_long_as_the_warm_epoch_s(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_waits_tile_the_steps(case: str) -> None:
-    for rank in excerpt(found(case).run).ranks:
+    for rank in excerpt(case_answer(case).run).ranks:
         waits = sorted(rank.waits, key=lambda wait: wait.t0)
         assert waits[0].t0 == pytest.approx(rank.boundaries[0]) and waits[-1].t1 == pytest.approx(rank.boundaries[-1])
         assert sum(wait.t1 - wait.t0 for wait in waits) == pytest.approx(rank.boundaries[-1] - rank.boundaries[0])
 
 
 def test_streams_of_a_rank_do_not_overlap() -> None:
-    for rank in excerpt(found("exchange").run).ranks:
+    for rank in excerpt(case_answer("exchange").run).ranks:
         for stream in (rank.compute, rank.collectives, rank.bounds, rank.copies):
             assert all(one.t1 <= other.t0 + 1e-12 for one, other in pairwise(stream))
         assert {work.cause for work in rank.compute} == {Cause.COMPUTE}
@@ -41,7 +41,7 @@ def test_streams_of_a_rank_do_not_overlap() -> None:
 
 def test_loads_are_the_sums_of_rates() -> None:
     """Oracle: the same from the log, written for tests."""
-    log = found("exchange").run.log
+    log = case_answer("exchange").run.log
     own, theirs = loads(log), harness.loads(log)
     assert own.keys() == theirs.keys() and own
     for link, steps in own.items():
@@ -50,5 +50,5 @@ def test_loads_are_the_sums_of_rates() -> None:
 
 
 def test_an_epoch_without_a_period_shows_its_last_steps() -> None:
-    chosen = excerpt(found("drawn").run)
+    chosen = excerpt(case_answer("drawn").run)
     assert "the last simulated steps" in chosen.note

@@ -53,27 +53,27 @@ def test_arguments_are_those_of_torchs_profiler(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_each_rank_has_all_it_sends_in_groups_that_its_peers_know(name: str, tmp_path: Path) -> None:
     """Oracles: the program's operations and bytes; ranks that name one group name the same ranks, themselves among them."""
-    run, known = ran(name), dict[str, set[str]]()
+    run, ranks_by_group = ran(name), dict[str, set[str]]()
     for rank, document in enumerate(documents(name, tmp_path)):
-        found = kernels(document)
-        for args in found:
+        kernel_args = kernels(document)
+        for args in kernel_args:
             ranks = json.loads(args["Process Group Ranks"])
             assert rank in ranks
             assert len(ranks) == args["Group size"]
-            known.setdefault(args["Process Group Name"], set()).add(args["Process Group Ranks"])
+            ranks_by_group.setdefault(args["Process Group Name"], set()).add(args["Process Group Ranks"])
             if args["Collective name"] == "_allgather_base":
                 assert args["Out msg nelems"] == args["In msg nelems"] * args["Group size"]
-        told = {each["pg_name"]: str(each["ranks"]) for each in document["distributedInfo"]["pg_config"]}
-        assert all(told[args["Process Group Name"]] == args["Process Group Ranks"] for args in found)
+        configured = {each["pg_name"]: str(each["ranks"]) for each in document["distributedInfo"]["pg_config"]}
+        assert all(configured[args["Process Group Name"]] == args["Process Group Ranks"] for args in kernel_args)
         made = program(run.layout, run.mesh.stage_of(rank))
         counts = [sum(isinstance(each, kind) for each in made) for kind in (Send, Receive)]
-        assert [sum(args["Collective name"] == end for args in found) for end in ("send", "recv")] == counts
+        assert [sum(args["Collective name"] == end for args in kernel_args) for end in ("send", "recv")] == counts
         gathered = sum(each.nbytes for each in made if isinstance(each, Start) and each.op == "all_gather")
         width = run.layout.gathered_width
-        assert sum(args["Out msg nelems"] * width for args in found if args["Collective name"] == "_allgather_base") == pytest.approx(
+        assert sum(args["Out msg nelems"] * width for args in kernel_args if args["Collective name"] == "_allgather_base") == pytest.approx(
             gathered
         )
-    assert all(len(ranks) == 1 for ranks in known.values())
+    assert all(len(ranks) == 1 for ranks in ranks_by_group.values())
 
 
 HTA = """

@@ -71,10 +71,10 @@ def slices(document: Event) -> list[Event]:
 
 
 def tracks(document: Event) -> Iterator[list[Event]]:
-    found: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    by_track: dict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in slices(document):
-        found[event["pid"], event["tid"]].append(event)
-    yield from found.values()
+        by_track[event["pid"], event["tid"]].append(event)
+    yield from by_track.values()
 
 
 def assert_nested(document: Event) -> None:
@@ -201,7 +201,7 @@ def test_counters_show_what_begins_with_a_step() -> None:
 def test_every_event_is_as_the_format_asks(case: str) -> None:
     """Oracle: what Google's Trace Event Format asks of each phase; names of tracks stand before anything is on them."""
     numbers, text = (int, float), str
-    asked: dict[str, dict[str, Any]] = {
+    required: dict[str, dict[str, Any]] = {
         "X": {"name": text, "cat": text, "ts": numbers, "dur": numbers, "pid": int, "tid": int},
         "C": {"name": text, "ts": numbers, "pid": int, "args": dict},
         "s": {"name": text, "cat": text, "id": int, "ts": numbers, "pid": int, "tid": int},
@@ -211,11 +211,11 @@ def test_every_event_is_as_the_format_asks(case: str) -> None:
     document = json.loads(json.dumps(trace_document(traced(case), excerpt(traced(case)))))
     named = set()
     for event in document["traceEvents"]:
-        for key, kind in asked[event["ph"]].items():
+        for key, kind in required[event["ph"]].items():
             assert isinstance(event.get(key), kind) and not isinstance(event[key], bool), (key, event)
         if event["ph"] == "M":
-            known = "sort_index" in event["args"] or "name" in event["args"] or "labels" in event["args"]
-            assert event["name"].startswith(("process_", "thread_")) and known, event
+            has_value = "sort_index" in event["args"] or "name" in event["args"] or "labels" in event["args"]
+            assert event["name"].startswith(("process_", "thread_")) and has_value, event
             named |= {(event["pid"], event.get("tid"))} if event["name"] == "thread_name" else set()
         if event["ph"] == "X":
             assert event["dur"] >= 0 and (event["pid"], event["tid"]) in named, event
@@ -268,9 +268,9 @@ print(table.set_index("rank").to_json(orient="index"))
 
 def hta_python() -> str | None:
     """The first interpreter that runs HolisticTraceAnalysis, whose version 0.5 fails with pandas 3: HTA_PYTHON, `make oracles`', this."""
-    known = [os.environ.get("HTA_PYTHON", ""), str(Path(sys.prefix) / "oracles" / "bin" / "python"), sys.executable]
+    interpreters = [os.environ.get("HTA_PYTHON", ""), str(Path(sys.prefix) / "oracles" / "bin" / "python"), sys.executable]
     probe = "import pandas, hta.trace_analysis; assert int(pandas.__version__.split('.')[0]) < 3"
-    there = [python for python in known if Path(python).is_file()]
+    there = [python for python in interpreters if Path(python).is_file()]
     return next(
         (python for python in there if subprocess.run([python, "-c", probe], capture_output=True, timeout=240).returncode == 0), None
     )
@@ -294,10 +294,10 @@ def test_holistic_trace_analysis_finds_the_same_breakdown(case: str, tmp_path: P
     breakdown = json.loads(shown.splitlines()[-1])
     assert breakdown
     stalls = run.jobs[0].warm.stalls
-    whole = run.jobs[0].warm.step_time
-    found = {name: sum(rank[f"{name}(us)"] for rank in breakdown.values()) for name in ("idle_time", "compute_time", "non_compute_time")}
-    total = sum(found.values())
+    step_time = run.jobs[0].warm.step_time
+    times = {name: sum(rank[f"{name}(us)"] for rank in breakdown.values()) for name in ("idle_time", "compute_time", "non_compute_time")}
+    total = sum(times.values())
     idle = stalls[Cause.LAUNCH] + stalls[Cause.FETCH] + stalls[Cause.PREP]
-    assert found["compute_time"] / total == pytest.approx(stalls[Cause.COMPUTE] / whole, abs=0.01)
-    assert found["idle_time"] / total == pytest.approx(idle / whole, abs=0.01)
-    assert found["non_compute_time"] / total == pytest.approx(1 - (stalls[Cause.COMPUTE] + idle) / whole, abs=0.01)
+    assert times["compute_time"] / total == pytest.approx(stalls[Cause.COMPUTE] / step_time, abs=0.01)
+    assert times["idle_time"] / total == pytest.approx(idle / step_time, abs=0.01)
+    assert times["non_compute_time"] / total == pytest.approx(1 - (stalls[Cause.COMPUTE] + idle) / step_time, abs=0.01)

@@ -16,9 +16,9 @@ NODE = [compute(0, 1e-3)]
 @pytest.mark.parametrize("named", ["toy.et", "toy.0.et", "toy.1.et", "toy.{rank}.et", ""])
 def test_all_names_of_a_trace_are_the_same_files(tmp_path: Path, named: str) -> None:
     write(tmp_path, NODE, NODE)
-    found = read_trace(str(tmp_path / named))
-    assert [path.name for path in found.paths] == ["toy.0.et", "toy.1.et"]
-    assert found.name == "toy" or named == "toy.{rank}.et"
+    trace = read_trace(str(tmp_path / named))
+    assert [path.name for path in trace.paths] == ["toy.0.et", "toy.1.et"]
+    assert trace.name == "toy" or named == "toy.{rank}.et"
 
 
 def test_a_file_alone_is_a_rank_alone(tmp_path: Path) -> None:

@@ -154,10 +154,10 @@ def test_the_library_writes_what_is_read_here() -> None:
         getattr(made.attr.add(name=f"{kind}s"), f"{kind}_list").values.extend([one, other])
     body = made.SerializeToString()
     length = bytes([len(body) & 0x7F | 0x80, len(body) >> 7])
-    (found,) = messages(metadata_bytes() + length + body)
-    assert found[:8] == (3, "all", 1, (1, 300), (2,), 0, 9, "[{}]")
+    (message,) = messages(metadata_bytes() + length + body)
+    assert message[:8] == (3, "all", 1, (1, 300), (2,), 0, 9, "[{}]")
     lists = {f"{name}s": values for name, values in EXAMPLES.items()}
-    assert found.attributes == lists | {name: values[0] for name, values in EXAMPLES.items()}
+    assert message.attributes == lists | {name: values[0] for name, values in EXAMPLES.items()}
 
 
 @given(nodes)

@@ -85,10 +85,10 @@ def test_sizes_that_a_nested_block_leaves_out_are_the_class_s() -> None:
     wrong = {}
     for kind, parameters in NESTED.items():
         inside = {"model_type": kind, "num_hidden_layers": 4, **NESTED_MORE.get(kind, {})}
-        found = decoder_of({"model_type": "around", "text_config": inside}, "config.json")
-        if (count := parameter_count(Transformer.model_validate(found.shape))) != parameters:
+        decoder = decoder_of({"model_type": "around", "text_config": inside}, "config.json")
+        if (count := parameter_count(Transformer.model_validate(decoder.shape))) != parameters:
             wrong[kind] = (count, parameters)
-        assert "text_config does not set hidden_size" in found.notes[0] or "n_embd" in found.notes[0], found.notes
+        assert "text_config does not set hidden_size" in decoder.notes[0] or "n_embd" in decoder.notes[0], decoder.notes
     assert not wrong
     assert set(DEFAULTS) == set(FAMILIES)
 
@@ -118,9 +118,9 @@ def test_gemma_3_as_published(tmp_path: Path, layers: int, parameters: int, insi
     said = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 1024, **inside}}
     (tmp_path / "config.json").write_text(json.dumps(said))
     made = new_workload([str(tmp_path / "config.json")], tmp_path / "gemma.yaml")
-    found = load_workload(str(made.path)).spec.model
-    assert found.transformer is not None
-    assert (found.parameters, found.transformer.layers, found.transformer.global_every) == (parameters, layers, 6)
+    model = load_workload(str(made.path)).spec.model
+    assert model.transformer is not None
+    assert (model.parameters, model.transformer.layers, model.transformer.global_every) == (parameters, layers, 6)
     assert "text_config does not set " in made.left_out[0]
     assert "vocab_size 262208" in (tmp_path / "gemma.yaml").read_text()
 
@@ -161,9 +161,9 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
     for said, sentence in cases:
         with pytest.raises(SpecError, match=sentence):
             decoder_of(said, "config.json")
-    found = decoder_of({"model_type": "qwen3_moe", **routed}, "config.json")
-    assert parameter_count(Transformer.model_validate(found.shape)) == 30_532_122_624
-    assert not found.notes
+    decoder = decoder_of({"model_type": "qwen3_moe", **routed}, "config.json")
+    assert parameter_count(Transformer.model_validate(decoder.shape)) == 30_532_122_624
+    assert not decoder.notes
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_a_gelu_of_operators_is_read() -> None:
         ("phi", "gelu_new", True),
         ("gemma", "gelu_new", False),
     ):
-        told = decoder_of({"model_type": kind, **SMALL, "activation_function": name}, "config.json").shape
-        assert Transformer.model_validate(told).composed_gelu is composed, (kind, name)
+        shape = decoder_of({"model_type": kind, **SMALL, "activation_function": name}, "config.json").shape
+        assert Transformer.model_validate(shape).composed_gelu is composed, (kind, name)
 
 
 def test_keys_that_change_nothing_are_read_over_and_other_sizes_are_named() -> None:
@@ -210,8 +210,8 @@ def test_configurations_that_transformers_writes_are_read_without_a_word() -> No
     transformers = pytest.importorskip("transformers", reason="reads what its configuration classes write")
     for kind in NESTED:
         written = transformers.AutoConfig.for_model(kind, num_hidden_layers=4, **NESTED_MORE.get(kind, {})).to_diff_dict()
-        found = decoder_of(written, "config.json")
-        assert parameter_count(Transformer.model_validate(found.shape)) == NESTED[kind], kind
+        decoder = decoder_of(written, "config.json")
+        assert parameter_count(Transformer.model_validate(decoder.shape)) == NESTED[kind], kind
 
 
 VIT = {

@@ -46,8 +46,8 @@ def titan(layout: dict[str, Any], training: dict[str, Any] | None = None) -> Lau
 )
 def test_what_torchtitan_is_told_of_stages_and_exchanges(layout: dict[str, Any], expected: dict[str, Any]) -> None:
     """torchtitan/distributed/pipeline_parallel.py; the default exchange of keys and values is an all-gather (job_config.py)."""
-    told = titan(layout).parallel
-    assert {name: told[name] for name in ("virtual_stages", "layers_per_stage", "context_exchange") if name in told} == expected
+    parallel = titan(layout).parallel
+    assert {name: parallel[name] for name in ("virtual_stages", "layers_per_stage", "context_exchange") if name in parallel} == expected
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_what_torchtitan_is_told_of_stages_and_exchanges(layout: dict[str, Any],
     ],
 )
 def test_what_megatron_is_told_of_stages_and_exchanges(options: str, expected: dict[str, Any]) -> None:
-    told = megatron(SIZES + options, "m.sh").parallel
-    assert {name: told[name] for name in ("virtual_stages", "layers_per_stage", "context_exchange") if name in told} == expected
+    parallel = megatron(SIZES + options, "m.sh").parallel
+    assert {name: parallel[name] for name in ("virtual_stages", "layers_per_stage", "context_exchange") if name in parallel} == expected
 
 
 def test_what_is_not_modeled_of_experts_and_context_is_named() -> None:
@@ -77,8 +77,8 @@ def test_what_is_not_modeled_of_experts_and_context_is_named() -> None:
     experts = SIZES + "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 --context-parallel-size 2 --cp-comm-type a2a"
     notes = megatron(experts, "m.sh").notes
     assert ["a2a is not modeled" in notes[0], "split over 2 tensor ranks" in notes[1]] == [True, True]
-    whole = experts.replace(" --cp-comm-type a2a", " --expert-tensor-parallel-size 1")
-    assert megatron(whole, "m.sh").notes == []
+    modeled = experts.replace(" --cp-comm-type a2a", " --expert-tensor-parallel-size 1")
+    assert megatron(modeled, "m.sh").notes == []
 
 
 REFUSED: dict[str, tuple[Callable[[], LaunchSettings], str]] = {
@@ -143,5 +143,5 @@ def test_wrong_values_are_one_sentence(case: str) -> None:
 
 
 def test_a_plan_of_deepspeed_reads_as_json_numbers() -> None:
-    told = deepspeed(json.loads('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'), "d")
-    assert (told.global_batch, told.parallel) == (64, {"shard": "gradients"})
+    settings = deepspeed(json.loads('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'), "d")
+    assert (settings.global_batch, settings.parallel) == (64, {"shard": "gradients"})

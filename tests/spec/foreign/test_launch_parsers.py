@@ -26,7 +26,7 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
 from tests.study.plan.test_plan import outcome_of
 
-ASKED = PlanQuestion(
+QUESTION = PlanQuestion(
     Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective"})
 )
 MANY = 12
@@ -50,8 +50,8 @@ OF_THE_PARSER = {
 def installed(module: str) -> bool:
     """Tell whether *module* is there, without importing the packages that it is in."""
     package, *inner = module.split(".")
-    found = importlib.util.find_spec(package)
-    places = [Path(place, *inner) for place in (found.submodule_search_locations or ())] if found else []
+    spec = importlib.util.find_spec(package)
+    places = [Path(place, *inner) for place in (spec.submodule_search_locations or ())] if spec else []
     return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
 
@@ -100,21 +100,21 @@ EXPECTED: Mapping[str, Callable[[LayoutCandidate, Launch], Mapping[str, Any]]] =
 
 @pytest.fixture(scope="module")
 def made() -> LayoutPlan:
-    return prepare_plan(ASKED)
+    return prepare_plan(QUESTION)
 
 
 def written(made: LayoutPlan, file: str) -> list[tuple[LayoutCandidate, Launch, str]]:
     """Return layouts drawn at random that *file* can be written for, with its text."""
-    draw, found = random.Random(11), []
+    draw, launches = random.Random(11), []
     every = [(setting, each) for setting, candidates in made.layouts for each in candidates]
     plain = [(setting, each) for setting, each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
     for setting, candidate in [*draw.sample(plain, min(40, len(plain))), *draw.sample(every, 400)]:
         launch = launch_of(made, outcome_of(setting, candidate))
         files = launch_files(launch, "python -m sim run").files
         if file in files:
-            found.append((candidate, launch, files[file]))
-    assert len(found) >= MANY
-    return draw.sample(found, MANY)
+            launches.append((candidate, launch, files[file]))
+    assert len(launches) >= MANY
+    return draw.sample(launches, MANY)
 
 
 @pytest.mark.nightly

@@ -24,13 +24,13 @@ def chains(wiring: Wiring) -> list[list[str]]:
     parents = {branch.name: branch.parent for branch in wiring.branches}
     holders = {gpu: branch.name for branch in wiring.branches for gpu in branch.gpus}
     holders |= {gpu: f"socket{index}" for index, domain in enumerate(wiring.domains) for gpu in domain.gpus}
-    found = []
+    by_gpu = []
     for gpu in range(wiring.gpus):
         chain = [holders[gpu]]
         while chain[-1] in parents:
             chain.append(parents[chain[-1]])
-        found.append(chain)
-    return found
+        by_gpu.append(chain)
+    return by_gpu
 
 
 def class_in_tree(one: list[str], other: list[str]) -> str:

@@ -54,11 +54,11 @@ def written(tmp_path: Path, text: str, gpu: str | None = None, **options: str) -
 def wires(node: Node) -> dict[tuple[int, int], str]:
     """What the link graph says between every two GPUs, in the words of the print."""
     graph = node_graph(node)
-    found = {}
+    wire_by_pair = {}
     for one, other in combinations(range(node.gpu_count), 2):
         links = graph.nvlinks(one, other) or graph.switch_links
-        found[one, other] = f"NV{links}" if links else graph.route(one, other).path_class
-    return found
+        wire_by_pair[one, other] = f"NV{links}" if links else graph.route(one, other).path_class
+    return wire_by_pair
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -105,20 +105,20 @@ def test_cards_come_back(tmp_path):
 def test_rings(text, gpu, rings, kind, tmp_path):
     """Check values of NVIDIA/nccl: 6 rings on a DGX-1V, 4 on its quad, one per NVLink of a GPU where all reach all."""
     node = written(tmp_path, text, gpu)
-    found = ring_channels(node_graph(node), tuple(range(node.gpu_count)))
-    assert (len(found.channels), found.kind) == (rings, kind)
+    channels = ring_channels(node_graph(node), tuple(range(node.gpu_count)))
+    assert (len(channels.channels), channels.kind) == (rings, kind)
 
 
 def test_an_imported_machine_is_like_the_catalogue_s(tmp_path):
     """Independent description: dgx-a100 of the catalogue has the same NVLink, cards near the same GPUs, and PCIe."""
-    own, known = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
-    assert own.topology.nvlink == known.topology.nvlink
-    assert own.topology.pcie == known.topology.pcie
-    assert own.nic.count == known.nic.count and own.nic.transport == known.nic.transport and own.nic.gpudirect
+    own, catalogued = written(tmp_path, *MATRICES["dgx-a100"]), load_hardware("dgx-a100").spec.groups[0].node
+    assert own.topology.nvlink == catalogued.topology.nvlink
+    assert own.topology.pcie == catalogued.topology.pcie
+    assert own.nic.count == catalogued.nic.count and own.nic.transport == catalogued.nic.transport and own.nic.gpudirect
     for gpu in range(8):
         near = [
             [nic for nic in range(8) if graph.pcie_class(f"gpu{gpu}", f"nic{nic}") in ("PIX", "PXB")]
-            for graph in (node_graph(own), node_graph(known))
+            for graph in (node_graph(own), node_graph(catalogued))
         ]
         assert near[0] == near[1]
 
@@ -267,9 +267,9 @@ def test_lanes_make_the_pcie_link(tmp_path):
 def test_numa_nodes_share_the_memory_bandwidth_of_their_sockets(tmp_path):
     """Conservation: four NUMA nodes of two sockets have together what two sockets have."""
     node = written(tmp_path, *MATRICES["dgx-a100"])
-    whole = load_hardware("dgx-a100").spec.groups[0].node.host.cpu.memory_bandwidth
+    socket_bandwidth = load_hardware("dgx-a100").spec.groups[0].node.host.cpu.memory_bandwidth
     graph = node_graph(node)
-    assert sum(graph.links[f"dram{index}"].capacity for index in range(4)) == pytest.approx(2 * whole)
+    assert sum(graph.links[f"dram{index}"].capacity for index in range(4)) == pytest.approx(2 * socket_bandwidth)
     half = node_graph(written(tmp_path, V100_PCIE, "V100-PCIe-16GB"))
     assert half.links["dram0"].capacity == half.node.host.cpu.memory_bandwidth
 

@@ -45,8 +45,8 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_torch_model_becomes_a_workload_that_runs(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["new", "workload", "--from", "net.py:Net", "--input", "3x16x16", "--arg", "width=4", "--batch", "64", "-o", "mine.yaml"]
     assert main(words) == 0
-    told = capsys.readouterr().err
-    assert "wrote mine.yaml: 162 parameters" in told and "next: python -m sim run hgx-h100 mine.yaml" in told
+    message = capsys.readouterr().err
+    assert "wrote mine.yaml: 162 parameters" in message and "next: python -m sim run hgx-h100 mine.yaml" in message
     made, table = load_workload("mine.yaml").spec, extract("net.py:Net", ["3x16x16"], "mine", {"width": 4})
     assert made.name == made.model.name == "mine"
     assert (made.model.layers, made.model.parameters, made.dataset.prepared) == (table.layers, table.parameters, table.input)
@@ -73,7 +73,7 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["net.py", "--input", "3x8x8"],
@@ -97,23 +97,23 @@ def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
     ],
 )
 def test_what_makes_no_workload_is_told_before_torch_is_imported(
-    net: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    net: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sim.extract.run", None)
     assert main(["new", "workload", *words, "-o", str(net)]) == 2
     error = capsys.readouterr().err
-    assert told in error and len(error.strip().splitlines()) == 1
+    assert message in error and len(error.strip().splitlines()) == 1
     assert not net.exists()
 
 
 @pytest.mark.needs("torch")
 def test_a_model_that_does_not_run_is_told(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in (
+    for words, message in (
         (["net.py:Nett", "--input", "3x8x8"], "net.py has no 'Nett'; did you mean 'Net'?"),
         (["net.py:Net", "--input", "4x8x8"], "one training step failed in layer conv"),
     ):
         assert main(["new", "workload", *words, "-o", str(net)]) == 2
-        assert told in capsys.readouterr().err and not net.exists()
+        assert message in capsys.readouterr().err and not net.exists()
 
 
 def test_without_torch_one_sentence_says_so(net: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,9 +153,9 @@ def _without_a_search(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 def test_families_have_as_many_parameters_as_in_transformers() -> None:
     wrong = {}
     for kind, (parameters, more) in COUNTED.items():
-        found = parameter_count(Transformer.model_validate(decoder_of({"model_type": kind, **SMALL, **more}, "config.json").shape))
-        if found != parameters:
-            wrong[kind] = (found, parameters)
+        count = parameter_count(Transformer.model_validate(decoder_of({"model_type": kind, **SMALL, **more}, "config.json").shape))
+        if count != parameters:
+            wrong[kind] = (count, parameters)
     assert not wrong
 
 
@@ -178,10 +178,10 @@ def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
     zero = tmp_path / "zero.json"
     zero.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
     made = new_workload([str(folder), str(zero)], tmp_path / "made.yaml")
-    found = load_workload(str(made.path)).spec
-    assert (found.name, found.model.sequence, found.training.batch, found.training.parallel.shard) == ("made", 2048, 4, "gradients")
-    assert found.training.stack.name == "torchtitan-2.x"
-    assert found.dataset.prepared == 16 * 2048
+    written = load_workload(str(made.path)).spec
+    assert (written.name, written.model.sequence, written.training.batch, written.training.parallel.shard) == ("made", 2048, 4, "gradients")
+    assert written.training.stack.name == "torchtitan-2.x"
+    assert written.dataset.prepared == 16 * 2048
     with pytest.raises(SpecError, match="--force"):
         new_workload([str(folder)], tmp_path / "made.yaml")
     for other in ("llama-3.1-8b", str(folder / "config.json")):
@@ -193,29 +193,29 @@ def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
 
 def test_launch_files(tmp_path: Path) -> None:
     (tmp_path / "gpt3.sh").write_text(MEGATRON)
-    found = load_workload(str(new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").path)).spec
-    layout, training = found.training.parallel, found.training
+    written = load_workload(str(new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").path)).spec
+    layout, training = written.training.parallel, written.training
     assert (layout.tensor, layout.pipeline, layout.virtual_stages, layout.shard, layout.sequence_parallel) == (8, 4, 4, "optimizer", True)
     assert (training.batch, training.precision, training.activation_checkpointing) == (2, "bf16", "selective")
     assert training.stack.name == "megatron-core"
-    assert found.model.transformer is not None
-    assert found.model.transformer.vocab == 51200, "50,257 padded to a multiple of 128 x 8"
+    assert written.model.transformer is not None
+    assert written.model.transformer.vocab == 51200, "50,257 padded to a multiple of 128 x 8"
     assert "--global-batch 1536" in (tmp_path / "a.yaml").read_text()
 
     (tmp_path / "run.toml").write_text(TORCHTITAN)
-    found = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
-    layout = found.training.parallel
-    assert (found.model.name, found.model.sequence, found.training.batch) == ("llama-3.1-70b", 4096, 4)
+    written = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
+    layout = written.training.parallel
+    assert (written.model.name, written.model.sequence, written.training.batch) == ("llama-3.1-70b", 4096, 4)
     assert (layout.tensor, layout.pipeline, layout.schedule, layout.virtual_stages) == (8, 2, "interleaved_1f1b", 2)
-    assert (layout.shard, found.training.activation_checkpointing) == ("parameters", "blocks")
+    assert (layout.shard, written.training.activation_checkpointing) == ("parameters", "blocks")
 
 
 def test_answers_on_a_terminal(tmp_path: Path) -> None:
     answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens per sample": "1024", "vocabulary": "5000"}
     made = write(by_questions(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")
-    found = load_workload(str(made.path)).spec.model
-    assert found.transformer is not None
-    assert (found.transformer.layers, found.transformer.ffn, found.sequence) == (4, 1536, 1024)
+    model = load_workload(str(made.path)).spec.model
+    assert model.transformer is not None
+    assert (model.transformer.layers, model.transformer.ffn, model.sequence) == (4, 1536, 1024)
     like = by_questions(lambda question, default: "llama-3.2-1b" if "catalog" in question else default)
     assert like.model == "llama-3.2-1b"
 
@@ -329,9 +329,9 @@ def test_settings_of_a_trainer_are_taken_over(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
     (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes=2))
     made = new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
-    found = load_workload(str(made.path)).spec
-    training = found.training
-    assert (training.batch, training.gradient_accumulation_steps, training.precision, found.model.sequence) == (2, 8, "bf16", 1024)
+    written = load_workload(str(made.path)).spec
+    training = written.training
+    assert (training.batch, training.gradient_accumulation_steps, training.precision, written.model.sequence) == (2, 8, "bf16", 1024)
     assert (training.activation_checkpointing, training.parallel.shard, training.optimizer.name) == ("blocks", "parameters", "adam8bit")
     assert " --nodes 2" in made.command
 
@@ -470,7 +470,7 @@ def test_a_script_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
 SIZES = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
 
 
-def told(text: str, folder: Path, name: str = "job.sh") -> tuple[Workload, tuple[str, ...]]:
+def parsed(text: str, folder: Path, name: str = "job.sh") -> tuple[Workload, tuple[str, ...]]:
     """Return the workload that a launch file of *text* makes, and what it leaves out."""
     (folder / name).write_text(text)
     made = new_workload([str(folder / name)], folder / "mine.yaml", overwrite=True)
@@ -479,10 +479,10 @@ def told(text: str, folder: Path, name: str = "job.sh") -> tuple[Workload, tuple
 
 def test_names_on_the_hub_hold_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: ids of released models; a path that ends like a file is none."""
-    asked: list[str] = []
+    downloaded: list[str] = []
 
     def download(name: str, file: str) -> str:
-        asked.append(name)
+        downloaded.append(name)
         (tmp_path / file).write_text(json.dumps(EIGHT_BILLION))
         return str(tmp_path / file)
 
@@ -490,7 +490,7 @@ def test_names_on_the_hub_hold_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = ["meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B", "mistralai/Mistral-7B-v0.1", "gpt2-team/gpt2"]
     for name in names:
         assert "8.03 billion" in new_workload([name], tmp_path / "mine.yaml", overwrite=True).note
-    assert asked == names
+    assert downloaded == names
     with pytest.raises(SpecError, match=r"no such file or folder$"):
         new_workload(["runs/config.json"], tmp_path / "mine.yaml", overwrite=True)
 
@@ -523,45 +523,45 @@ def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp
 )  # fmt: skip
 def test_what_megatrons_fsdp_shards(options: str, shard: str, tmp_path: Path) -> None:
     """Oracle: megatron/training/arguments.py, ``--data-parallel-sharding-strategy``."""
-    assert told(f"{MEGATRON.rstrip()} {options}\n", tmp_path)[0].training.parallel.shard == shard
+    assert parsed(f"{MEGATRON.rstrip()} {options}\n", tmp_path)[0].training.parallel.shard == shard
 
 
 def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
     """Oracle: megatron/training/arguments.py; ``window_attn_skip_freq`` N: one layer of N looks back on all."""
     for name, meant in (("muon", "muon"), ("dist_muon", "muon"), ("sgd", "momentum")):
-        assert told(f"{MEGATRON.rstrip()} --optimizer {name}\n", tmp_path)[0].training.optimizer.name == meant
-    found, notes = told(f"{MEGATRON.rstrip()} --optimizer lion --recompute-modules mlp shared_experts layernorm\n", tmp_path)
-    assert (found.training.optimizer.name, found.training.activation_checkpointing) == ("adam", "none")
-    assert found.training.recompute_modules == ("mlp", "layernorm")
+        assert parsed(f"{MEGATRON.rstrip()} --optimizer {name}\n", tmp_path)[0].training.optimizer.name == meant
+    workload, notes = parsed(f"{MEGATRON.rstrip()} --optimizer lion --recompute-modules mlp shared_experts layernorm\n", tmp_path)
+    assert (workload.training.optimizer.name, workload.training.activation_checkpointing) == ("adam", "none")
+    assert workload.training.recompute_modules == ("mlp", "layernorm")
     assert notes == (
         "--optimizer lion is not modeled: the workload uses adam",
         "--recompute-modules shared_experts is not modeled and not recomputed",
     )
     sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
     alone = f"{sizes} --seq-length 128 --max-position-embeddings 128"
-    found, notes = told(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
-    assert (found.training.recompute_modules, found.training.activation_checkpointing, notes) == (("mlp",), "none", ())
-    shape = told(f"{MEGATRON.rstrip()} --window-size 127,0 --window-attn-skip-freq 4 --hidden-dropout 0\n", tmp_path)[0].model.transformer
+    workload, notes = parsed(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
+    assert (workload.training.recompute_modules, workload.training.activation_checkpointing, notes) == (("mlp",), "none", ())
+    shape = parsed(f"{MEGATRON.rstrip()} --window-size 127,0 --window-attn-skip-freq 4 --hidden-dropout 0\n", tmp_path)[0].model.transformer
     assert shape is not None and (shape.window, shape.global_every, shape.dropout) == (127, 4, 0.0)
 
 
 def test_arguments_of_megatron_that_are_not_read_are_named(tmp_path: Path) -> None:
     more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe custom --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
-    assert told(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
+    assert parsed(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
         "--rampup-batch-size 64 64 100000 is ignored: for a token budget, write "
         "pretraining: {batch_ramp: {start: 64, step: 64, tokens: 204800000}}",
         "--fp8-recipe custom is not modeled: the workload uses delayed",
         "unknown option --micro-batch-sise; did you mean --micro-batch-size?",
     )
-    assert told(MEGATRON, tmp_path)[1] == ()
+    assert parsed(MEGATRON, tmp_path)[1] == ()
 
 
 @pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", "mxfp8"])
 def test_recipes_of_megatron_are_read(recipe: str, tmp_path: Path) -> None:
     """megatron/training/arguments.py: choices of --fp8-recipe, which says nothing without --fp8-format."""
-    found, notes = told(f"{MEGATRON.rstrip()} --fp8-format e4m3 --fp8-recipe {recipe}\n", tmp_path)
-    assert (found.training.precision, found.training.fp8_recipe, notes) == ("fp8", recipe, ())
-    assert told(f"{MEGATRON.rstrip()} --fp8-recipe {recipe}\n", tmp_path)[0].training.fp8_recipe is None
+    workload, notes = parsed(f"{MEGATRON.rstrip()} --fp8-format e4m3 --fp8-recipe {recipe}\n", tmp_path)
+    assert (workload.training.precision, workload.training.fp8_recipe, notes) == ("fp8", recipe, ())
+    assert parsed(f"{MEGATRON.rstrip()} --fp8-recipe {recipe}\n", tmp_path)[0].training.fp8_recipe is None
 
 
 @pytest.mark.parametrize(
@@ -577,8 +577,8 @@ def test_recipes_of_megatron_are_read(recipe: str, tmp_path: Path) -> None:
 def test_recipes_of_torchtitan_are_read(converter: str, block: str, recipe: str, note: str, tmp_path: Path) -> None:
     """torchtitan/config/job_config.py: Float8Linear.recipe_name, None for dynamic scaling by tensor; MXLinear.recipe_name."""
     text = TORCHTITAN.replace('"70B"', f'"70B"\nconverters = ["{converter}"]') + f"\n{block}\n"
-    found, notes = told(text, tmp_path, "run.toml")
-    assert (found.training.precision, found.training.fp8_recipe) == ("fp8", recipe)
+    workload, notes = parsed(text, tmp_path, "run.toml")
+    assert (workload.training.precision, workload.training.fp8_recipe) == ("fp8", recipe)
     assert note in "".join(notes)
 
 
@@ -592,15 +592,15 @@ def test_recipes_of_torchtitan_are_read(converter: str, block: str, recipe: str,
 def test_recipes_that_torchtitan_has_not_are_refused(block: str, said: str, tmp_path: Path) -> None:
     text = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.float8"]') + f"\n{block}\n"
     with pytest.raises(SpecError, match=re.escape(said)):
-        told(text, tmp_path, "run.toml")
+        parsed(text, tmp_path, "run.toml")
 
 
 def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -> None:
     """Oracle: torchtitan/config/job_config.py."""
-    found, notes = told(TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.mx"]'), tmp_path, "run.toml")
-    assert (found.training.precision, notes) == ("fp8", ())
+    workload, notes = parsed(TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.mx"]'), tmp_path, "run.toml")
+    assert (workload.training.precision, notes) == ("fp8", ())
     text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Muon"\n'
-    assert told(text, tmp_path, "run.toml")[1] == (
+    assert parsed(text, tmp_path, "run.toml")[1] == (
         "activation_checkpoint.selective_ac_option 2 is not modeled: the workload uses op",
         "optimizer Muon is not modeled: the workload uses adam",
     )

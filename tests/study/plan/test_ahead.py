@@ -18,8 +18,8 @@ from sim.study.plan.refine import FLOOR, LEAST
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
 
-ASKED = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
-SHORT = PlanQuestion(ASKED.scenario, (1,), 4, limits=Limits(simulations=4))
+QUESTION = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+SHORT = PlanQuestion(QUESTION.scenario, (1,), 4, limits=Limits(simulations=4))
 """A search that ends before its answer is proven."""
 
 
@@ -45,14 +45,14 @@ class Crew:
 
 @pytest.fixture(scope="module")
 def alone() -> LayoutPlan:
-    return plan(ASKED)
+    return plan(QUESTION)
 
 
-@pytest.mark.parametrize("asked", [ASKED, SHORT])
-def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(asked: PlanQuestion) -> None:
+@pytest.mark.parametrize("question", [QUESTION, SHORT])
+def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(question: PlanQuestion) -> None:
     """Oracle: the document of one process, figure by figure, with its counts, ties and gap."""
     crew = Crew()
-    assert plan_document(plan(asked, crew=crew.workers)) == plan_document(plan(asked))
+    assert plan_document(plan(question, crew=crew.workers)) == plan_document(plan(question))
     sent = [name for wave in crew.waves for name in wave]
     assert len(sent) == len(set(sent))  # nothing twice
     for wave in crew.waves:
@@ -63,7 +63,7 @@ def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(as
 def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: LayoutPlan) -> None:
     """Oracle: the bounds that the plan of one process evaluates; a wave has at most its own length beyond them."""
     crew = Crew()
-    plan(ASKED, crew=crew.workers)
+    plan(QUESTION, crew=crew.workers)
     sent = [level for wave in crew.waves for _, level in wave]
     assert len(crew.waves) > 3
     assert alone.tally.bounded - 1 <= sent.count(FLOOR) <= alone.tally.bounded + 2 * TASKS < alone.tally.candidates
@@ -74,11 +74,11 @@ def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: Lay
     """Oracle: the plan without interruption; what came before Ctrl-C, asked for or not, is simulated never again."""
     journal = tmp_path / "plan.journal"
     stopped, resumed, last = Crew(interrupted_after=40), Crew(), Crew()
-    assert plan(ASKED, journal=journal, crew=stopped.workers).tally.interrupted
+    assert plan(QUESTION, journal=journal, crew=stopped.workers).tally.interrupted
     assert len(stopped.simulated) >= 3
     assert len(journal.read_text().splitlines()) >= len(stopped.simulated)
-    assert plan_document(plan(ASKED, journal=journal, crew=resumed.workers)) == plan_document(alone)
-    assert plan_document(plan(ASKED, journal=journal, crew=last.workers)) == plan_document(alone)
+    assert plan_document(plan(QUESTION, journal=journal, crew=resumed.workers)) == plan_document(alone)
+    assert plan_document(plan(QUESTION, journal=journal, crew=last.workers)) == plan_document(alone)
     every = [*stopped.simulated, *resumed.simulated, *last.simulated]
     assert len(every) == len(set(every))
 
@@ -87,7 +87,7 @@ def test_processes_answer_as_one(alone: LayoutPlan, monkeypatch: pytest.MonkeyPa
     """Processes take two seconds to start."""
     monkeypatch.setattr(ahead, "START", 0.0)
     with workers(2, None, print) as crew:
-        assert plan_document(plan(ASKED, crew=crew)) == plan_document(alone)
+        assert plan_document(plan(QUESTION, crew=crew)) == plan_document(alone)
 
 
 def test_bad_options_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

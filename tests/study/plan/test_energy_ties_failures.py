@@ -30,7 +30,7 @@ from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
 from sim.training.layouts.play import play
 
-ASKED = PlanQuestion(
+QUESTION = PlanQuestion(
     Scenario("hgx-h100", "llama-3.2-1b", global_batch=4, stack="megatron-core", sequence=1024),
     (1,),
     2,
@@ -42,12 +42,12 @@ ASKED = PlanQuestion(
 
 @pytest.fixture(scope="module")
 def made() -> LayoutPlan:
-    return plan(ASKED)
+    return plan(QUESTION)
 
 
 def test_money_and_carbon_say_what_they_are_counted_with(made: LayoutPlan) -> None:
     """Oracle: the price and the grid of a single run with the same machine: 1 000 g a kg, and the day of the price."""
-    answer = plan(replace(ASKED, scenario=replace(ASKED.scenario, hardware="gpu_8x_h100_sxm5")))
+    answer = plan(replace(QUESTION, scenario=replace(QUESTION.scenario, hardware="gpu_8x_h100_sxm5")))
     best, document = answer.tally.outcomes[0].run, plan_document(answer)
     grid = layout_document(LayoutAnswer(best, {}))["energy"]["grid"]
     [row] = price_rows(best.hardware)
@@ -59,7 +59,7 @@ def test_money_and_carbon_say_what_they_are_counted_with(made: LayoutPlan) -> No
 def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) -> None:
     """Oracle: every layout simulated; its joules by the document of a single run; no bound of work or of power is above it."""
     joules = []
-    for setting, every in prepare_plan(ASKED).layouts:
+    for setting, every in prepare_plan(QUESTION).layouts:
         for candidate in every:
             workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
@@ -85,10 +85,10 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
 @pytest.mark.parametrize("objective", ["time", "energy"])
 def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: every layout simulated and then limited; `run --power-cap` of the best one's command; no bound is above its value."""
-    asked = replace(ASKED, limits=Limits(objective=objective, power_cap="250 W"))  # type: ignore[arg-type]
-    found = plan(asked)
+    question = replace(QUESTION, limits=Limits(objective=objective, power_cap="250 W"))  # type: ignore[arg-type]
+    planned = plan(question)
     values = []
-    for setting, every in prepare_plan(asked).layouts:
+    for setting, every in prepare_plan(question).layouts:
         for candidate in every:
             workload = setting.workload_in(candidate)
             layout = prepare(setting.hardware, workload, setting.gpus_per_node)
@@ -99,15 +99,15 @@ def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: s
             value = limit.steps.step_time if objective == "time" else limit.joules * run.global_batch
             values.append(value * (3.0 if run.memory_verdict == "thrashes" else 1.0))
             bound = least_step(PlacedLayout(setting, candidate), objective).value  # type: ignore[arg-type]
-            assert asked.limits.share(PlacedLayout(setting, candidate)) * bound <= value * (1 + 1e-9)
-    assert found.tally.complete and found.tally.outcomes[0].value == pytest.approx(min(values), rel=1e-9)
-    document = plan_document(found)
+            assert question.limits.share(PlacedLayout(setting, candidate)) * bound <= value * (1 + 1e-9)
+    assert planned.tally.complete and planned.tally.outcomes[0].value == pytest.approx(min(values), rel=1e-9)
+    document = plan_document(planned)
     best = document["layouts"][0]
     assert main([*shlex.split(best["command"])[3:], "--power-cap", "250 W", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)["energy"]["power_cap"]
     assert alone["step_time_s"] == pytest.approx(best["step_time_s"]) and alone["step_time_s"] > 1.05 * alone["step_time_without_s"]
     assert alone["energy_per_sample_j"] == pytest.approx(best["energy_per_sample_j"]) and document["power_cap"] == pytest.approx(alone)
-    limit = found.tally.outcomes[0].limit
+    limit = planned.tally.outcomes[0].limit
     assert limit is not None and best["seconds"]["compute"] == pytest.approx(limit.steps.stalls["compute"])
 
 
@@ -132,18 +132,18 @@ def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, mon
 def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     """Oracle: `goodput` of the best layout's own document; a fleet that never fails is wholly effective but for its checkpoints."""
     best = made.tally.outcomes[0].run
-    found = plan_document(made, with_failures=True)["with_failures"]
+    weeks = plan_document(made, with_failures=True)["with_failures"]
     described, slowed = layout_document(LayoutAnswer(best, made.inputs)), slowdown_by_store(best)
     expected = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11), changes=False, slowed=slowed)
-    assert (found["ettr"], found["days"], found["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
-    assert found["days"] * 86400 > (made.steps or 0.0) * best.step_time
+    assert (weeks["ettr"], weeks["days"], weeks["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
+    assert weeks["days"] * 86400 > (made.steps or 0.0) * best.step_time
     text = plan_text(plan_document(made, with_failures=True))
-    assert f"{100 * found['effective_share']:.1f}% effective" in text
+    assert f"{100 * weeks['effective_share']:.1f}% effective" in text
     assert "failure rate 'middle' (--reliability), 1 spare node" in text
     assert plan_document(made)["with_failures"] is None
     rarely = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11, level="low", spares=2), changes=False, slowed=slowed)
-    asked = plan_document(made, with_failures=True, reliability="low", spares=2)["with_failures"]
-    assert (asked["interruptions"], asked["spares"], asked["days"]) == (rarely["interruptions"], 2, rarely["days"])
+    at_low_rate = plan_document(made, with_failures=True, reliability="low", spares=2)["with_failures"]
+    assert (at_low_rate["interruptions"], at_low_rate["spares"], at_low_rate["days"]) == (rarely["interruptions"], 2, rarely["days"])
 
 
 def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +157,6 @@ def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture
     for words, said in cases.items():
         assert main(["plan", "hgx-h100", "gpt2", "--gpus", "2", *words]) == 2
         assert said in capsys.readouterr().err
-    timed = plan(replace(ASKED, limits=Limits(simulations=1), tokens=None))
+    timed = plan(replace(QUESTION, limits=Limits(simulations=1), tokens=None))
     json.dumps(plan_document(timed))
     assert plan_document(timed)["layouts"][0]["job_energy_kwh"] is None

@@ -32,7 +32,7 @@ PLAN, SECOND, THIRD = named(1), named(2), named(3)
 
 
 @dataclass
-class Known:
+class Worths:
     """Layouts whose worth is known: by recurrence and simulated."""
 
     by_recurrence: dict[LayoutCandidate, Worth]
@@ -52,27 +52,27 @@ class Known:
         return self.simulated_as[candidate](value) if self.divides(candidate, value) else inf
 
 
-def nearest(known: Known, values: Sequence[float] = EVERY) -> Flip | None:
-    return _nearest(cast(Any, known), PLAN, known.leader(values[-1]), values)
+def nearest(worths: Worths, values: Sequence[float] = EVERY) -> Flip | None:
+    return _nearest(cast(Any, worths), PLAN, worths.leader(values[-1]), values)
 
 
 @pytest.mark.parametrize("off", [0.0, 7.0, -7.0, 17.0])
 def test_recurrences_that_are_off_do_not_move_where_it_flips(off: float) -> None:
     """Oracle: simulated, the second is worth less from 40 on; by recurrences from 40 + off."""
-    known = Known({PLAN: lambda value: value, SECOND: lambda value: 39.5 + off}, {PLAN: lambda value: value, SECOND: lambda value: 39.5})
-    assert nearest(known) == Flip(39.0, 40.0, SECOND, 64.0, pytest.approx(64 / 39.5 - 1))
+    worths = Worths({PLAN: lambda value: value, SECOND: lambda value: 39.5 + off}, {PLAN: lambda value: value, SECOND: lambda value: 39.5})
+    assert nearest(worths) == Flip(39.0, 40.0, SECOND, 64.0, pytest.approx(64 / 39.5 - 1))
 
 
 def test_one_that_leads_by_its_recurrence_alone_is_no_flip() -> None:
     assert (
-        nearest(Known({PLAN: lambda value: 2.0, SECOND: lambda value: 1.0}, {PLAN: lambda value: 2.0, SECOND: lambda value: 3.0})) is None
+        nearest(Worths({PLAN: lambda value: 2.0, SECOND: lambda value: 1.0}, {PLAN: lambda value: 2.0, SECOND: lambda value: 3.0})) is None
     )
 
 
 def test_a_third_layout_may_take_the_lead_before() -> None:
     """Oracle: the second leads at the last value and is ahead of the plan's from 50; the third, which loses at the last, from 30."""
     worth = {PLAN: lambda value: value, SECOND: lambda value: 0.001 * value + 49.5, THIRD: lambda value: 0.6 * value + 11.9}
-    flip = nearest(Known(worth, worth))
+    flip = nearest(Worths(worth, worth))
     assert flip is not None and (flip.holding_value, flip.losing_value, flip.winner, flip.end) == (29.0, 30.0, THIRD, 64.0)
     assert flip.deficit == pytest.approx(64 / (0.064 + 49.5) - 1)
 
@@ -80,14 +80,14 @@ def test_a_third_layout_may_take_the_lead_before() -> None:
 def test_values_that_one_of_both_does_not_divide_are_passed_over() -> None:
     """Oracle: the second is ahead from 41 on, at multiples of 8 alone; at 52, which halving looks at first, it does not run."""
     worth = {PLAN: lambda value: value, SECOND: lambda value: 40.5}
-    flip = nearest(Known(worth, worth, lambda each, value: each == PLAN or value % 8 == 0))
+    flip = nearest(Worths(worth, worth, lambda each, value: each == PLAN or value % 8 == 0))
     assert flip is not None and (flip.holding_value, flip.losing_value) == (40.0, 48.0)
 
 
 def test_where_the_plans_layout_ends_it_has_lost() -> None:
     """Oracle: the plan's is always better, and runs up to 32."""
     worth = {PLAN: lambda value: 1.0, SECOND: lambda value: 2.0}
-    flip = nearest(Known(worth, worth, lambda each, value: each == SECOND or value <= 32))
+    flip = nearest(Worths(worth, worth, lambda each, value: each == SECOND or value <= 32))
     assert flip is not None and (flip.holding_value, flip.losing_value, flip.deficit) == (32.0, 33.0, None)
 
 
@@ -100,10 +100,10 @@ def test_values_are_whole_and_end_at_a_quarter_and_four_times() -> None:
 
 
 def test_a_knob_at_whose_other_values_nothing_runs_has_no_flip() -> None:
-    found = flips(Knob(16, 8, lambda value: []), PLAN, Limits(), {})
-    assert found == (16, 16, 16, ())
-    told = {"least_times": 1.0, "most_times": 1.0, "flips": []}
-    assert flip_lines(told) == ["no layout can run at other values"]
+    outcome = flips(Knob(16, 8, lambda value: []), PLAN, Limits(), {})
+    assert outcome == (16, 16, 16, ())
+    document = {"least_times": 1.0, "most_times": 1.0, "flips": []}
+    assert flip_lines(document) == ["no layout can run at other values"]
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +132,10 @@ def test_a_search_on_either_side_finds_who_leads(made: LayoutPlan) -> None:
         assert where is not None and where.least < where.planned_value < where.most
         for flip in where.flips:
             for value, leads in ((flip.holding_value, True), (flip.losing_value, False)):
-                asked = PlanQuestion(
+                question = PlanQuestion(
                     Scenario("hgx-h100", "qwen3-0.6b", **({"global_batch": 64} | {field: int(value)})), (2,), fixed=made.question.fixed
                 )
-                best = search(prepare_plan(asked).layouts, Limits(shown=1)).best
+                best = search(prepare_plan(question).layouts, Limits(shown=1)).best
                 assert best is not None and same_but_micro_batches(best.placed_layout.candidate, own) is leads
 
 
@@ -143,22 +143,22 @@ def test_flips_are_in_text_page_and_document(made: LayoutPlan) -> None:
     best, second = made.tally.outcomes[0], made.tally.outcomes[1].placed_layout.candidate
     where = Flips(64, 32, 256, (Flip(64, 60, second, 32, None), Flip(72, 80, second, 128, 0.01)))
     document = plan_document(made, [ChangeEffect(HALVED, best, True, best, "samples", where)])
-    told = document["sensitivity"][0]
-    assert told["unit"] == "samples" and (told["least_times"], told["most_times"]) == (0.5, 4.0)
-    assert told["flips_at"] == pytest.approx(62 / 64)
-    down, up = told["flips"]
+    change = document["sensitivity"][0]
+    assert change["unit"] == "samples" and (change["least_times"], change["most_times"]) == (0.5, 4.0)
+    assert change["flips_at"] == pytest.approx(62 / 64)
+    down, up = change["flips"]
     assert (down["holds"], down["lost"], down["end"], down["behind"], down["tie"]) == (64, 60, 32, None, False)
     assert (up["holds"], up["lost"], up["end"], up["behind"], up["tie"]) == (72, 80, 128, 0.01, True)
-    lines = flip_lines(told)
+    lines = flip_lines(change)
     assert lines[0].startswith("flips between 64 and 60 samples: ") and lines[0].endswith(
         " is best beyond that; the planned layout cannot run at 32"
     )
     assert lines[1].endswith("; at 128 the planned layout is 1% worse, within the expected error")
     assert all(f"    {line}\n" in plan_text(document) for line in lines)
     assert "flips between 64 and 60 samples" in plan_page(document)
-    assert flip_lines(told | {"flips": [up]})[1:] == ["no flip down to 1/2x"]
-    assert flip_lines(told | {"flips": [down]})[1:] == ["no flip up to 4x"]
-    assert flip_lines(told | {"flips": []}) == ["no flip within 1/2x to 4x"]
+    assert flip_lines(change | {"flips": [up]})[1:] == ["no flip down to 1/2x"]
+    assert flip_lines(change | {"flips": [down]})[1:] == ["no flip up to 4x"]
+    assert flip_lines(change | {"flips": []}) == ["no flip within 1/2x to 4x"]
 
 
 def test_ctrl_c_leaves_what_is_known(made: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:

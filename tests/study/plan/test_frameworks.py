@@ -50,7 +50,7 @@ def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["--stack", "megatron-core", "--allow", "gpipe"],
@@ -77,14 +77,14 @@ def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
         (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 does not support context parallelism"),
     ],
 )
-def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "hgx-h100", "llama-3.2-1b", "--global-batch", "64", *words]) == 2
     error = capsys.readouterr().err
-    assert told in error and len(error.strip().splitlines()) == 1
+    assert message in error and len(error.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("stack", "words", "told"),
+    ("stack", "words", "message"),
     [
         (
             "llm-c",
@@ -96,9 +96,9 @@ def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], told:
         ("llm-c", ["--shard", "parameters"], "llm-c does not support sharding of parameters"),
     ],
 )
-def test_a_run_that_asks_for_more_is_told(stack: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_asks_for_more_is_told(stack: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "hgx-h100", "gpt2", "--stack", stack, *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_one_stack_that_has_it_is_enough() -> None:

@@ -25,8 +25,8 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
     """Tensor parallelism of 4 is not what the search would choose; both ways of writing it are kept."""
     free = Scenario("", "llama-3.2-1b", global_batch=16)
     kept = Scenario("", "llama-3.2-1b", ("training.parallel.tensor=4",), global_batch=16)
-    found = [planned_rows(each, ["hgx-h100"], (1,), layout_document)[0].document for each in (free, kept)]
-    assert [each["parallel"]["tensor"] == 4 for each in found if each is not None] == [False, True]
+    documents = [planned_rows(each, ["hgx-h100"], (1,), layout_document)[0].document for each in (free, kept)]
+    assert [each["parallel"]["tensor"] == 4 for each in documents if each is not None] == [False, True]
     by_option = Scenario("", "llama-3.2-1b", layout=(("--tp", "parallel.tensor", 4),))
     assert specified_layout(by_option) == specified_layout(kept) == {"tensor": "4"}
 
@@ -47,12 +47,12 @@ def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_fi
     names = ["hgx-h100", "nc40ads_h100_v5"]
     assert "GPU memory" in _problem("hgx-h100")
     rows = comparison_rows(Scenario("", "llama-3.1-8b"), names)
-    found = comparison_document("llama-3.1-8b", rows)
-    by_name = {row["hardware"]: row for row in found["rows"]}
+    comparison = comparison_document("llama-3.1-8b", rows)
+    by_name = {row["hardware"]: row for row in comparison["rows"]}
     best = plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8))).tally.outcomes[0].run.step_time
     assert best <= by_name["hgx-h100"]["step_time_s"] <= best / (1 - by_name["hgx-h100"]["layout_gap"]) * (1 + 1e-9)
-    assert by_name["nc40ads_h100_v5"]["layout"] is None and not found["left_out"]
-    assert f"hgx-h100: {by_name['hgx-h100']['layout']}" in comparison_text(found)
+    assert by_name["nc40ads_h100_v5"]["layout"] is None and not comparison["left_out"]
+    assert f"hgx-h100: {by_name['hgx-h100']['layout']}" in comparison_text(comparison)
 
 
 def test_a_layout_that_was_written_is_not_replaced() -> None:
@@ -61,8 +61,8 @@ def test_a_layout_that_was_written_is_not_replaced() -> None:
 
 
 def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["recommend", "llama-3.2-3b", "hgx-h100", "--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB"]
-    assert main([*asked, "--budget-hours", "48", "--tokens", "1B", "--nodes", "1", "--batch", "2"]) == 0
+    command = ["recommend", "llama-3.2-3b", "hgx-h100", "--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB"]
+    assert main([*command, "--budget-hours", "48", "--tokens", "1B", "--nodes", "1", "--batch", "2"]) == 0
     said = capsys.readouterr().out
     assert "for a global batch of 16 samples (--global-batch), from --batch 2 on all GPUs" in said
     assert re.search(r"layouts are (proven best|at most [\d.]+% of a step slower than the best)", said)
@@ -78,9 +78,9 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     """It cannot be recommended, whatever its best layout is: the reason comes at once."""
     planned: list[object] = []
     monkeypatch.setattr(machines, "plan", planned.append)
-    asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
-    found, ran = recommendation(asked, RentalOptions(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
-    assert "price specified" in found["left_out"]["hgx-h100"] and not ran and not planned
+    scenario = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
+    contents, ran = recommendation(scenario, RentalOptions(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
+    assert "price specified" in contents["left_out"]["hgx-h100"] and not ran and not planned
 
 
 def test_machines_are_planned_on_several_processes() -> None:

@@ -25,9 +25,9 @@ from stallsim.protocols import PipelineSchedule
 from tests.parallel.test_own_schedule import Again, OneForwardOneBackward, Passes
 from tests.study.plan.test_plan import played
 
-ASKED = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
+QUESTION = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
 
-ASKED_OF_MANY = replace(ASKED, scenario=replace(ASKED.scenario, global_batch=32), limits=Limits(3))
+LARGER_QUESTION = replace(QUESTION, scenario=replace(QUESTION.scenario, global_batch=32), limits=Limits(3))
 
 
 class Eager(OneForwardOneBackward):
@@ -51,7 +51,7 @@ def brought() -> Iterator[list[PipelineSchedule]]:
 @pytest.mark.parametrize("apart", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(brought: list[PipelineSchedule], apart: int) -> None:
     """Oracle: its built-in twin has as many candidates; bounds against the simulation of every one, or of every fourth."""
-    ((setting, every),) = prepare_plan(ASKED).layouts
+    ((setting, every),) = prepare_plan(QUESTION).layouts
     of = {name: [each for each in every if each.schedule == name] for name in {each.schedule for each in every}}
     assert {each.name for each in brought} < set(of)
     assert {each.virtual_stages for each in of["Eager-1F1B"]} == {1}  # with more it leaves chunks out, and does not run
@@ -83,7 +83,7 @@ def test_asked_about_few_micro_batches_a_schedule_says_what_it_says_of_many(brou
 def test_the_first_answer_does_not_wait_for_what_own_schedules_hold(brought: list[PipelineSchedule]) -> None:
     """Oracle: the first layout that is shown comes of a schedule that is built in, after a single bound."""
     seen: list[tuple[int, str]] = []
-    plan(ASKED_OF_MANY, progress=lambda tally: seen.append((tally.bounded, tally.outcomes[0].placed_layout.candidate.schedule)))
+    plan(LARGER_QUESTION, progress=lambda tally: seen.append((tally.bounded, tally.outcomes[0].placed_layout.candidate.schedule)))
     assert seen[0][0] == 1 and seen[0][1] in ("1f1b", "interleaved_1f1b")
 
 
@@ -99,19 +99,19 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
             return [("F", 0, number) for number in range(micro_batches)]
 
     extensions.register(extensions.SCHEDULES, Half())
-    asked = replace(ASKED, limits=Limits(1))
-    [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
+    question = replace(QUESTION, limits=Limits(1))
+    [warning] = [text for text in plan_document(plan(question))["warnings"] if "schedule" in text]
     command = warning.removeprefix("the schedule half cannot run any of these pipelines; '").removesuffix("' shows why")
     assert main(shlex.split(command)[3:]) == 2
     assert "schedule half: stage 0 runs forward and no backward of chunk 0" in capsys.readouterr().err
-    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused_schedules == []
-    assert prepare_plan(replace(asked, allowed={"no-own_schedule"})).refused_schedules == []
+    assert prepare_plan(replace(question, fixed={"pp": "1"})).refused_schedules == []
+    assert prepare_plan(replace(question, allowed={"no-own_schedule"})).refused_schedules == []
     with pytest.raises(SpecError, match="half"):
-        plan(replace(asked, fixed={"pp": "4", "schedule": "half"}))
+        plan(replace(question, fixed={"pp": "4", "schedule": "half"}))
 
 
 def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSchedule]) -> None:
-    made = plan(ASKED)
+    made = plan(QUESTION)
     built_in = {each.placed_layout.candidate: each.run.step_time for each in made.tally.outcomes}
     twins = [each for each in built_in if each.schedule == "my_1f1b" and each._replace(schedule="1f1b") in built_in]
     assert twins
@@ -130,31 +130,31 @@ def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSched
 
 def test_a_journal_tells_schedules_of_one_name_apart(brought: list[PipelineSchedule], tmp_path: Path) -> None:
     """Oracle: the plans without a journal."""
-    asked = replace(ASKED, fixed={"pp": "4", "schedule": "my_1f1b"})
+    question = replace(QUESTION, fixed={"pp": "4", "schedule": "my_1f1b"})
     journal = tmp_path / "plan.journal"
-    before = plan_document(plan(asked, journal=journal))
+    before = plan_document(plan(question, journal=journal))
     other = Again("gpipe")
     other.name = "my_1f1b"
     extensions.register(extensions.SCHEDULES, other)
-    after = plan_document(plan(asked, journal=journal))
-    assert after == plan_document(plan(asked))
+    after = plan_document(plan(question, journal=journal))
+    assert after == plan_document(plan(question))
     assert after["layouts"] != before["layouts"]
 
 
 def test_python_hands_it_over_and_it_can_be_fixed_or_left_out() -> None:
-    asked = {"gpus": 4, "global_batch": 8, "stack": "torchtitan-2.x", "simulate": 2}
+    options = {"gpus": 4, "global_batch": 8, "stack": "torchtitan-2.x", "simulate": 2}
     try:
-        tried = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4, "schedule": Eager()}, **asked)  # type: ignore[arg-type]
+        tried = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4, "schedule": Eager()}, **options)  # type: ignore[arg-type]
         assert {row["schedule"] for row in tried["parallel"]} == {"Eager-1F1B"}
-        beside = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, schedules=[Eager()], **asked)  # type: ignore[arg-type]
-        without = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, allow=["no-own_schedule"], **asked)  # type: ignore[arg-type]
+        beside = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, schedules=[Eager()], **options)  # type: ignore[arg-type]
+        without = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, allow=["no-own_schedule"], **options)  # type: ignore[arg-type]
         assert beside.attrs["candidates"] == without.attrs["candidates"] + tried.attrs["candidates"]
     finally:
         extensions._given.clear()
     with pytest.raises(SpecError, match=r"^--fix schedule=eager: found 'eager'; write one of gpipe"):
-        plan(PlanQuestion(ASKED.scenario, (1,), 4, fixed={"schedule": "eager"}, limits=Limits(1)))
+        plan(PlanQuestion(QUESTION.scenario, (1,), 4, fixed={"schedule": "eager"}, limits=Limits(1)))
 
 
 def test_the_command_of_a_v_shaped_pipeline_names_its_schedule() -> None:
-    made = plan(PlanQuestion(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
+    made = plan(PlanQuestion(QUESTION.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
     assert "schedule=zbv" in run_command(made, made.tally.outcomes[0].placed_layout)

@@ -85,11 +85,11 @@ def small() -> LayoutPlan:
 
 @pytest.mark.parametrize("batch", [8, pytest.param(16, marks=pytest.mark.nightly)])
 def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(batch: int) -> None:
-    asked = replace(SMALL, scenario=replace(SMALL.scenario, global_batch=batch))
-    small = plan(asked)
+    question = replace(SMALL, scenario=replace(SMALL.scenario, global_batch=batch))
+    small = plan(question)
     times = []
     wrong = []
-    for setting, every in prepare_plan(asked).layouts:
+    for setting, every in prepare_plan(question).layouts:
         least = floors(setting, every)
         for place, candidate in enumerate(every):
             bound, time, needed = played(setting, candidate)
@@ -109,7 +109,7 @@ def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_
 def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interleaving_sharding_and_experts(each: int) -> None:
     draw = random.Random(7)
     wrong = []
-    asked = [
+    questions = [
         PlanQuestion(
             Scenario("hgx-h100", "llama-3.1-8b", ANY_SCHEDULE, global_batch=64),
             (2,),
@@ -136,7 +136,7 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
         ),
     ]
     tried, met = 0, set[str]()
-    for question in asked:
+    for question in questions:
         for setting, every in prepare_plan(question).layouts:
             chosen = draw.sample(every, min(each, len(every)))
             least = floors(setting, chosen)
@@ -330,16 +330,16 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert "proven best" in text
     priced = document["layouts"][0] | {"job_time_s": 60.0, "job_energy_kwh": None}
     for usd, shown in ((7.4341, "7.43 USD"), (7434.1, "7,434 USD")):
-        told = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
-        assert f"  50 million tokens: 1 min, {shown} with the best" in told
+        priced_text = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
+        assert f"  50 million tokens: 1 min, {shown} with the best" in priced_text
     assert document["layouts"][0]["name"] in page
 
 
 def test_outputs_that_blocks_save_stay_saved() -> None:
     """Attention alone is no other way to run blocks again that save some outputs; bounds of memory count what they save."""
     sets = ("training.activation_checkpointing=blocks", "training.recompute_saves=[attention.qkv, attention.output]")
-    asked = replace(SMALL, scenario=replace(SMALL.scenario, overrides=sets), allowed=frozenset({"selective"}), fixed={"tp": "1"})
-    ways = prepare_plan(asked).layouts
+    question = replace(SMALL, scenario=replace(SMALL.scenario, overrides=sets), allowed=frozenset({"selective"}), fixed={"tp": "1"})
+    ways = prepare_plan(question).layouts
     assert {candidate.checkpointing for _, every in ways for candidate in every} == {"blocks"}
     for setting, every in ways:
         least = floors(setting, every)
@@ -359,8 +359,8 @@ def test_no_bound_holds_gradients_that_are_reduced_at_each_micro_batch() -> None
 
 
 def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
-    asked = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
-    made = prepare_plan(asked)
+    question = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
+    made = prepare_plan(question)
     draw = random.Random(3)
     counts = dict.fromkeys(("titan", "megatron", "deepspeed", "accelerate"), 0)
     wrong: list[object] = []
@@ -375,14 +375,14 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
                 except SpecError:
                     continue
                 counts[name] += 1
-                told = {
+                settings = {
                     "titan": lambda text: torchtitan(tomllib.loads(text), "t"),
                     "megatron": lambda text: megatron(text, "m"),
                     "deepspeed": lambda text: deepspeed(json.loads(text), "d"),
                     "accelerate": lambda text: accelerate(yaml.safe_load(text), "a"),
                 }[name](text)
-                if not _same(candidate, told, name):
-                    wrong.append((name, candidate, told))
+                if not _same(candidate, settings, name):
+                    wrong.append((name, candidate, settings))
     assert not wrong, wrong[:2]
     assert min(counts.values()) > 0, counts
     files, left_out, _ = export_files(small)
@@ -412,13 +412,13 @@ def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...],
             own, titan = launch.parallel, candidate.stack == "torchtitan-2.x"
             if titan and candidate.context > 1 and model.startswith("deepseek"):
                 continue  # which torchtitan runs for other models
-            told = torchtitan(tomllib.loads(torchtitan_toml(launch)), "t") if titan else None
-            told = told or megatron(megatron_arguments(launch), "m")
-            said = Parallel(**told.parallel)
+            settings = torchtitan(tomllib.loads(torchtitan_toml(launch)), "t") if titan else None
+            settings = settings or megatron(megatron_arguments(launch), "m")
+            said = Parallel(**settings.parallel)
             kept = {"layers_per_stage", "virtual_stages"} | (set() if titan else {"capacity_factor", "pad_to_capacity"})
             kept |= {"context_exchange"} if candidate.context > 1 else set()
             assert {name: getattr(said, name) for name in kept} == {name: getattr(own, name) for name in kept}, candidate
-            assert told.training["precision"] == candidate.precision and not told.notes
+            assert settings.training["precision"] == candidate.precision and not settings.notes
             chunks.add((candidate.stack, candidate.chunks))
     assert {("torchtitan-2.x", 2), ("torchtitan-2.x", 4)} <= chunks
 
@@ -427,8 +427,8 @@ def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
     """models/*/infra/parallelize.py: DDP has not supported > 1D parallelism; experts' ranks are those of one replica."""
     made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-30b-a3b", global_batch=64, stack="torchtitan-2.x"), (4,)))
     ((_, every),) = made.layouts
-    whole = {(each.tensor, each.context, each.pipeline, each.expert) for each in every if each.shard == "none" and each.data > 1}
-    assert whole == {(1, 1, 1, 1)}
+    replicated = {(each.tensor, each.context, each.pipeline, each.expert) for each in every if each.shard == "none" and each.data > 1}
+    assert replicated == {(1, 1, 1, 1)}
     split = [each for each in every if each.expert > 1]
     assert {each.replicate for each in split} > {1}
     assert not [each for each in split if each.data // each.replicate * each.context * each.tensor % each.expert]
@@ -443,7 +443,7 @@ def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
 
 def test_arguments_of_megatron_say_the_whole_model() -> None:
     """Every decoder of the catalogue reads back equal in all sizes and kinds, or the field that arguments cannot say is named."""
-    told, refused = [], {}
+    written, refused = [], {}
     for name in catalogue("workloads"):
         spec = load_workload(name).spec
         if (shape := spec.model.transformer) is None:
@@ -454,14 +454,14 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         except SpecError as error:
             refused[name] = str(error)
             continue
-        told.append(name)
+        written.append(name)
         again = decoder_layers(shape.model_validate(read), 1024), decoder_layers(shape, 1024)
         assert [layer.gradients for layer in again[0]] == [layer.gradients for layer in again[1]], name
         assert shape.dropout == read["dropout"] and (not shape.window or shape.window >= 1024), name
         for field, default in (("rope_base", 10_000), ("rope_share", 1.0), ("norm_epsilon", 1e-5)):
             if field.startswith("norm") or shape.positions == "rope":
                 assert read[field] == (getattr(shape, field) or default), (name, field)
-    assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(told)
+    assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(written)
     assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
 
 
@@ -478,21 +478,21 @@ def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
     """A table of layers, adapters, and a model of the catalogue with other sizes: told in one sentence, the layout's files written."""
     shape = load_workload("llama-3.1-8b").spec.model.transformer
     assert shape is not None
-    whole = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
-    shallow = whole._replace(shape=shape.model_copy(update={"layers": 4}))
+    full_launch = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+    shallow = full_launch._replace(shape=shape.model_copy(update={"layers": 4}))
     cases = {
-        "table of layers": (whole._replace(shape=None), {"torchtitan.toml", "megatron.args"}),
-        "adapters": (whole._replace(adapters=True), {"torchtitan.toml", "megatron.args"}),
+        "table of layers": (full_launch._replace(shape=None), {"torchtitan.toml", "megatron.args"}),
+        "adapters": (full_launch._replace(adapters=True), {"torchtitan.toml", "megatron.args"}),
         "in layers": (shallow, {"torchtitan.toml"}),
     }
-    assert {"torchtitan.toml", "megatron.args"} <= set(launch_files_of(whole, "").files)
+    assert {"torchtitan.toml", "megatron.args"} <= set(launch_files_of(full_launch, "").files)
     for words, (launch, names) in cases.items():
-        found = launch_files_of(launch, "")
-        assert all(words in found.left_out[name] for name in names), found.left_out
-        assert not names & set(found.files) and {"deepspeed.json", "torchrun.sh", "sim.sh"} <= set(found.files)
-    untold = whole._replace(shape=shape.model_copy(update={"rope_base": None, "experts": 8, "experts_per_token": 2}))
+        result = launch_files_of(launch, "")
+        assert all(words in result.left_out[name] for name in names), result.left_out
+        assert not names & set(result.files) and {"deepspeed.json", "torchrun.sh", "sim.sh"} <= set(result.files)
+    untold = full_launch._replace(shape=shape.model_copy(update={"rope_base": None, "experts": 8, "experts_per_token": 2}))
     assert ["--rotary-base is 10000" in note for note in launch_files_of(untold, "").notes] == [True, False]
-    assert "--rotary-base 500000" in launch_files_of(whole, "").files["megatron.args"]
+    assert "--rotary-base 500000" in launch_files_of(full_launch, "").files["megatron.args"]
 
 
 def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
@@ -508,11 +508,11 @@ def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
     return Stand
 
 
-def _same(candidate: LayoutCandidate, told: LaunchSettings, name: str) -> bool:
-    """Return whether the layout *told* by the file of the program *name* is *candidate*, in every field that the program decides."""
-    own, said = candidate.parallel, Parallel(**told.parallel)
+def _same(candidate: LayoutCandidate, settings: LaunchSettings, name: str) -> bool:
+    """Return whether the layout *settings* by the file of the program *name* is *candidate*, in every field that the program decides."""
+    own, said = candidate.parallel, Parallel(**settings.parallel)
     if name == "deepspeed":
-        batches = (told.global_batch, told.training["batch"], told.training["gradient_accumulation_steps"])
+        batches = (settings.global_batch, settings.training["batch"], settings.training["gradient_accumulation_steps"])
         return said == Parallel(shard=own.shard) and batches == (64, candidate.batch, candidate.micro_batches)
     if name == "accelerate":
         kept = ("shard", "tensor", "context", "replicate")
@@ -526,8 +526,8 @@ def _same(candidate: LayoutCandidate, told: LaunchSettings, name: str) -> bool:
         "replicate": own.replicate if own.shard == "parameters" else 1,
     }
     read = {"sequence": said.sequence_parallel}
-    batches = (told.global_batch, told.training["batch"], told.training["precision"])
-    recomputed = told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+    batches = (settings.global_batch, settings.training["batch"], settings.training["precision"])
+    recomputed = settings.training.get("activation_checkpointing", "none") == candidate.checkpointing
     same = said.model_copy(update=read) == own.model_copy(update=meant)
     return same and recomputed and batches == (64, candidate.batch, candidate.precision)
 
@@ -535,8 +535,8 @@ def _same(candidate: LayoutCandidate, told: LaunchSettings, name: str) -> bool:
 @pytest.mark.nightly
 def test_where_things_change_another_layout_may_win() -> None:
     scenario = Scenario("hgx-h100", "qwen3-0.6b", global_batch=64)
-    asked = PlanQuestion(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2))
-    made = plan(asked)
+    question = PlanQuestion(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2))
+    made = plan(question)
     turns = {turn.change: turn for turn in sensitivity(made)}
     assert set(turns) == {"NICs half as fast", "sequence doubled", "global batch halved"}
     for turn in turns.values():
@@ -553,10 +553,10 @@ def test_where_things_change_another_layout_may_win() -> None:
 @pytest.mark.nightly
 def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
     """Oracle: with sequences twice as long the plan's micro-batch of 2 may not fit; the same layout with one that does has a time."""
-    asked = PlanQuestion(
+    question = PlanQuestion(
         Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), gpus=4, fixed={"tp": "2", "stack": "megatron-core"}, limits=Limits(shown=1)
     )
-    turn = next(turn for turn in sensitivity(plan(asked)) if turn.change == "sequence doubled")
+    turn = next(turn for turn in sensitivity(plan(question)) if turn.change == "sequence doubled")
     assert turn.same and turn.best is not None
     assert turn.of_plan is turn.best
 
@@ -564,14 +564,18 @@ def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
 @pytest.mark.nightly
 def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> None:
     """With twice the sequence another order of context and data ranks is a fraction of a percent quicker than the plan's: a tie."""
-    asked = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), (1,), fixed={"tp": "1", "pp": "1"}, limits=Limits(shown=1))
-    made = plan(asked)
+    question = PlanQuestion(
+        Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), (1,), fixed={"tp": "1", "pp": "1"}, limits=Limits(shown=1)
+    )
+    made = plan(question)
     turn = next(turn for turn in sensitivity(made) if turn.change == "sequence doubled")
     assert not turn.same and turn.best is not None and turn.of_plan is not None
     assert turn.of_plan.value < 1.01 * turn.best.value
-    told = plan_document(made, [turn])
-    assert told["sensitivity"][0]["tie"]
-    assert re.search(r"doubled: the same layout, [\d.]+ ms per step, is within the expected error of the best, context", plan_text(told))
+    document = plan_document(made, [turn])
+    assert document["sensitivity"][0]["tie"]
+    assert re.search(
+        r"doubled: the same layout, [\d.]+ ms per step, is within the expected error of the best, context", plan_text(document)
+    )
     apart = replace(turn, of_plan=replace(turn.of_plan, value=2 * turn.best.value))
     assert not plan_document(made, [apart])["sensitivity"][0]["tie"]
 
@@ -579,23 +583,23 @@ def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> 
 def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
     """Every field in which two layouts of a plan may differ is in their names: no two of all there are have one name."""
     scenario = replace(SMALL.scenario, overrides=ANY_SCHEDULE)
-    asked = replace(SMALL, scenario=scenario, allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective", "no_sequence"}))
-    for plan_of in (small, prepare_plan(asked)):
-        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, found in plan_of.layouts for each in found]
+    question = replace(SMALL, scenario=scenario, allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective", "no_sequence"}))
+    for plan_of in (small, prepare_plan(question)):
+        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, candidates in plan_of.layouts for each in candidates]
         assert len(every) == len(set(every)) > 100
 
 
 def test_only_megatron_multiplies_in_four_bits() -> None:
     scenario = Scenario("gb300-nvl72", "llama-3.2-1b", global_batch=72)
-    asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"nvfp4", "fp8"}))
-    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).layouts for each in found}
+    question = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"nvfp4", "fp8"}))
+    tried = {(each.stack, each.precision) for _, candidates in prepare_plan(question).layouts for each in candidates}
     megatron, titan = ({precision for stack, precision in tried if stack.startswith(name)} for name in ("megatron", "torchtitan"))
     assert megatron == titan | {"nvfp4"} and "fp8" in titan
 
 
 def test_everything_that_a_step_goes_to_has_words(small: LayoutPlan) -> None:
-    known = plan_report.PARTS
-    assert all(set(plan_report.parts(outcome)) <= set(known) for outcome in small.tally.outcomes)
+    parts = plan_report.PARTS
+    assert all(set(plan_report.parts(outcome)) <= set(parts) for outcome in small.tally.outcomes)
 
 
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:

@@ -38,9 +38,9 @@ def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None
     assert heard[-1][1] == 0.0
 
 
-def answered(found: RefineResult) -> Outlook:
+def answered(refined: RefineResult) -> Outlook:
     ticks = iter(range(100))
-    return Outlook(lambda task, ahead: found, lambda: float(next(ticks)))
+    return Outlook(lambda task, ahead: refined, lambda: float(next(ticks)))
 
 
 def ask(outlook: Outlook, level: int, value: float) -> None:

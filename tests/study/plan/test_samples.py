@@ -17,10 +17,10 @@ from tests.report.page.reading import Page
 @pytest.mark.parametrize("objective", ["time", "energy"])
 def test_samples_are_counted_where_there_are_no_tokens(objective: str) -> None:
     limits = Limits(simulations=3, objective=objective)  # type: ignore[arg-type]
-    asked = PlanQuestion(
+    question = PlanQuestion(
         Scenario("p3.16xlarge", "vgg16", ("price={on_demand: 36 USD/h, date: '2026-01-01', source: quote}",)), limits=limits
     )
-    document = plan_document(plan(asked))
+    document = plan_document(plan(question))
     row = document["layouts"][0]
     assert row["tokens_per_s_per_gpu"] is row["cost_per_token_usd"] is row["energy_per_token_j"] is None
     assert row["samples_per_s_per_gpu"] * row["step_time_s"] * row["gpus"] == pytest.approx(document["global_batch"])

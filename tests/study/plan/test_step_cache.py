@@ -16,12 +16,12 @@ from sim.study.plan.step_cache import JournalError
 from sim.study.scenario import Scenario
 from sim.training.layouts.play import play
 
-ASKED = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8, stack="megatron-core"), (1,), 4)
+QUESTION = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8, stack="megatron-core"), (1,), 4)
 
 
 def test_a_stopped_plan_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the plan without a journal, figure by figure; only layouts that were not simulated before are simulated."""
-    expected = plan_document(plan(ASKED))
+    expected = plan_document(plan(QUESTION))
     played: list[object] = []
 
     def counted(scene: Any) -> Any:
@@ -35,16 +35,18 @@ def test_a_stopped_plan_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch
         if len(tally.outcomes) == 3:
             raise KeyboardInterrupt
 
-    assert plan(ASKED, stop, journal).tally.interrupted
+    assert plan(QUESTION, stop, journal).tally.interrupted
     first = len(played)
     assert first >= 3
-    resumed = plan_document(plan(ASKED, journal=journal))
+    resumed = plan_document(plan(QUESTION, journal=journal))
     assert resumed == expected
     assert len(played) == expected["simulated"]
     again = len(played)
-    assert plan_document(plan(ASKED, journal=journal)) == expected
+    assert plan_document(plan(QUESTION, journal=journal)) == expected
     assert len(played) == again
-    other = replace(ASKED, scenario=replace(ASKED.scenario, overrides=("node.nic.bandwidth=100 Gbps", "node.gpu.memory_bandwidth=2 TB/s")))
+    other = replace(
+        QUESTION, scenario=replace(QUESTION.scenario, overrides=("node.nic.bandwidth=100 Gbps", "node.gpu.memory_bandwidth=2 TB/s"))
+    )
     plan(replace(other, limits=Limits(simulations=2)), journal=journal)
     assert len(played) == again + 2
 
@@ -58,6 +60,6 @@ def test_a_journal_that_fails_is_said_and_no_layout_blamed(tmp_path: Path, monke
 
     monkeypatch.setattr(Journal, "note", full)
     with pytest.raises(JournalError, match="No space left"):
-        plan(ASKED, journal=tmp_path / "plan.journal")
+        plan(QUESTION, journal=tmp_path / "plan.journal")
     with pytest.raises(SpecError, match="cannot be written"):
-        plan(ASKED, journal=tmp_path / "missing" / "plan.journal")
+        plan(QUESTION, journal=tmp_path / "missing" / "plan.journal")
