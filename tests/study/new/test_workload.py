@@ -665,7 +665,7 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
     plain = f"{MEGATRON.rstrip()} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 
     def read(more: str) -> Training:
-        return told(f"{more}\n", tmp_path)[0].training
+        return parsed(f"{more}\n", tmp_path)[0].training
 
     assert read(plain).stack.mesh == load_part(Stack, "megatron-core", "workloads/stacks").mesh
     bare = read(MEGATRON.rstrip()).stack.mesh
@@ -681,7 +681,7 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
         assert read(f"{whole} {more}").recompute_blocks == blocks
     assert read(f"{whole} {chunks} --recompute-method block --recompute-num-layers 1").recompute_blocks == 2
     assert read(f"{whole} --recompute-method block --recompute-num-layers 0").activation_checkpointing == "none"
-    assert "modeled as 1" in told(f"{whole} --recompute-method uniform --recompute-num-layers 2\n", tmp_path)[1][0]
+    assert "modeled as 1" in parsed(f"{whole} --recompute-method uniform --recompute-num-layers 2\n", tmp_path)[1][0]
     assert read(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-activations").activation_checkpointing == "selective"
 
 
@@ -689,7 +689,7 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
 def test_megatron_s_own_width_of_the_feed_forward_block(options: str, inner: int, tmp_path: Path) -> None:
     """By hand for a hidden size of 256: int(4 * 256 * 2 / 3 / 64) * 64 if gated, else 4 * 256."""
     sized = f"{SIZES} --seq-length 128 --max-position-embeddings 128 {options}\n"
-    shape = told(sized, tmp_path)[0].model.transformer
+    shape = parsed(sized, tmp_path)[0].model.transformer
     assert shape is not None and shape.inner == inner
 
 
