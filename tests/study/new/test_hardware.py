@@ -196,7 +196,7 @@ def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
     ("NVIDIA GeForce RTX 3090", "rtx3090"), ("GeForce GTX 1080 Ti", "gtx1080ti"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
     ("Quadro RTX 6000", "quadrortx6000"), ("NVIDIA RTX A6000", "rtxa6000"), ("Tesla K80", "k80"),
     ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"), ("NVIDIA A10", "a10"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-    ("NVIDIA L40", None), ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", None), ("Tesla V100-PCIE-32GB", None),
+    ("NVIDIA L40", None), ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", "a30"), ("Tesla V100-PCIE-32GB", None),
     ("Tesla V100", None), ("", None), ("NVIDIA", None),
 ])  # fmt: skip
 def test_printed_names(printed, name):
