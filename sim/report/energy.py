@@ -46,7 +46,7 @@ def with_energy(
         for (number, gpus, others), count in _count_nodes(machine, used, everyone or used).items()
         for node in [machine.groups[number].node]
     ]
-    figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
+    figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence, workload.input.ahead)
     if figures is None:
         return document | {"energy": None}
     joules = figures["site_power_w"] * document["epoch_time_s"]
