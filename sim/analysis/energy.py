@@ -160,11 +160,11 @@ def limited_speed(node: Node, model: PowerModel, cap: float, mix: KernelMix | No
     return curve_value(model.cap, min(1.0, cap / full))
 
 
-def with_slower_compute(stalls: Mapping[str, float], speed: float) -> dict[str, float]:
-    """Return *stalls* (s) of a step whose GPUs compute at *speed*: loaders work meanwhile, so waits for input get shorter first."""
+def with_slower_compute(stalls: Mapping[str, float], speed: float, ahead: bool = True) -> dict[str, float]:
+    """Return *stalls* (s) of a step whose GPUs compute at *speed*; if loaders work *ahead*, waits for input get as much shorter."""
     compute = stalls.get("compute", 0.0) / speed
     hidden, slower = compute - stalls.get("compute", 0.0), dict(stalls) | {"compute": compute}
-    for name in INPUT:
+    for name in INPUT if ahead else ():
         wait = stalls.get(name, 0.0)
         slower |= {name: max(0.0, wait - hidden)} if name in stalls else {}
         hidden = max(0.0, hidden - wait)
@@ -198,12 +198,14 @@ def mean_power(
 
 
 def energy_figures(
-    kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: float | None = None
-) -> dict[str, Any] | None:
+    kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: float | None = None,
+    ahead: bool = True,
+) -> dict[str, Any] | None:  # fmt: skip
     """Return power, energy and carbon of a run as they appear in its document.
 
     A step consists of the *stalls* (s) and trains on *per_step* samples of *tokens* tokens. The power of a node and of a GPU is the mean
-    over all *kinds*. Power caps are computed only if all nodes are the same. Return None if a TDP is unknown or the step is empty.
+    over all *kinds*. Power caps are computed only if all nodes are the same; *ahead*: whether loaders work while GPUs compute.
+    Return None if a TDP is unknown or the step is empty.
     """
     model, step, nodes = power_model(), sum(stalls.values()), sum(kind.nodes for kind in kinds)
     power = mean_power(kinds, shares_of(stalls), model)
@@ -221,11 +223,11 @@ def energy_figures(
         "energy_per_token_j": energy_per_sample / tokens if tokens else None,
         "co2_per_sample_kg": energy_per_sample * grid.intensity,
         "grid": grid.figures,
-        "power_caps": power_caps(kinds, stalls, per_step) if all(kind.node == kinds[0].node for kind in kinds) else [],
+        "power_caps": power_caps(kinds, stalls, per_step, ahead) if all(kind.node == kinds[0].node for kind in kinds) else [],
     }  # fmt: skip
 
 
-def power_caps(kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float) -> list[dict[str, float]]:
+def power_caps(kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, ahead: bool = True) -> list[dict[str, float]]:
     """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute.
 
     All *kinds* have the same node. The steps are estimated (`with_slower_compute`).
@@ -233,7 +235,7 @@ def power_caps(kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_st
     model, nodes, (node, mix) = power_model(), sum(kind.nodes for kind in kinds), (kinds[0].node, kinds[0].mix)
     full, caps = (node.gpu.power or 0.0) * gpu_power(node.gpu, model, mix).compute, []
     for cap in (share * full for share in _CAPS):
-        slower = with_slower_compute(stalls, limited_speed(node, model, cap, mix))
+        slower = with_slower_compute(stalls, limited_speed(node, model, cap, mix), ahead)
         power, step = mean_power(kinds, shares_of(slower), model, cap=cap), sum(slower.values())
         if power is not None:
             joules = nodes * power.total * model.pue * step / per_step

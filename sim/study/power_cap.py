@@ -113,5 +113,5 @@ def _at_speed(steps: Steps, speed: float) -> Steps:
         return steps
     if steps.at_speed is not None:
         return steps.at_speed(speed)
-    stalls = with_slower_compute(steps.stalls, speed)
+    stalls = with_slower_compute(steps.stalls, speed, steps.workload.input.ahead)
     return steps._replace(step_time=steps.step_time + sum(stalls.values()) - sum(steps.stalls.values()), stalls=stalls)

@@ -173,7 +173,7 @@ def _gathered(
     gathered = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            gathered.left_out.setdefault(row.hardware, row.problem)
+            gathered.left_out.setdefault(row.hardware, _of_several_groups(scenario, row.hardware) or row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
         priced = _usable_markets(machine, markets, mean)
@@ -200,6 +200,18 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
     if machine.hypothetical or all(price(machine, market) is None for market in priced):
         return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""
+
+
+def _of_several_groups(scenario: Scenario, name: str) -> str:
+    """Return why a machine with several groups of workers is left out; empty if *name* has one group, or cannot be read."""
+    try:
+        machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
+    except SpecError:
+        return ""
+    groups = sum(group.role == "worker" for group in machine.groups)
+    if groups < 2:
+        return ""
+    return f"{machine.name}: has {groups} groups of workers, but only numbers of equal nodes are tried; `compare` shows its time and cost"
 
 
 def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:

@@ -150,6 +150,7 @@ def test_loaders_work_while_slower_gpus_compute() -> None:
     assert with_slower_compute({"compute": 0.6, "network": 0.4}, 0.75) == pytest.approx({"compute": 0.8, "network": 0.4})
     waits = {"compute": 0.6, "fetch": 0.1, "prep": 0.3, "network": 0.4}
     assert with_slower_compute(waits, 0.75) == pytest.approx({"compute": 0.8, "fetch": 0.0, "prep": 0.2, "network": 0.4})
+    assert with_slower_compute(waits, 0.75, ahead=False) == pytest.approx(waits | {"compute": 0.8})
     short = {"compute": 0.6, "fetch": 0.05, "prep": 0.05}
     assert sum(with_slower_compute(short, 0.75).values()) == pytest.approx(0.8)
 

@@ -127,3 +127,14 @@ def test_the_order_of_groups_changes_no_figure(capsys: Capture, tmp_path: Path) 
         candidates = asked(capsys, "recommend", "resnet15-cifar", machine, *renting)["candidates"]
         printed.append([of_run["whole_job"], of_run["price"], faster, candidates])
     assert printed[0] == printed[1] and printed[0][0]["parts_s"]["checkpoints"] > 0 and printed[0][2]
+
+
+def test_recommend_names_the_command_for_unlike_nodes(capsys: Capture, tmp_path: Path) -> None:
+    """Oracle: that command, with the same words."""
+    machine = tmp_path / "unlike.yaml"
+    machine.write_text("name: unlike\ngroups:\n  - {node: p3.2xlarge, count: 1}\n  - {node: g4dn.xlarge, count: 1}\n", encoding="utf-8")
+    assert main(["recommend", "resnet50", str(machine), "--epochs", "1", "--budget-usd", "100", "--jobs", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "unlike: has 2 groups of workers, but only numbers of equal nodes are tried; `compare` shows its time and cost" in said
+    assert "groups.0.count" not in said
+    assert asked(capsys, "compare", "resnet50", str(machine), "--epochs", "1", "--jobs", "1")["rows"][0]["whole_job"]["cost_usd"] > 0

@@ -61,6 +61,17 @@ def test_messages_stay_hidden_behind_longer_compute(nic: float) -> None:
         assert shown["step_time_s"] - run_figures(played)["step_time_s"] < 0.5 * 0.4 * longer
 
 
+def test_a_training_process_that_prepares_its_own_batches_gets_slower() -> None:
+    """Closed form: 3 s of preparation, then 0.3 s of compute, which takes longer; the estimate without another simulation agrees."""
+    hardware = limited_machine(machine(1, disk=volume(), cores=2))
+    workload = toy_workload(prep=3.0, loader="pytorch", inputs={"num_workers": 0, "pin_memory": False})
+    played = run(hardware, workload)
+    cap = cap_of(hardware, workload)
+    for slower in (slower_runs(played), None):
+        shown = under_power_cap(run_figures(played), hardware, workload, cap, slower=slower)
+        assert shown["step_time_s"] == pytest.approx(3.0 + 0.3 / SPEED)
+
+
 def test_a_job_that_waits_for_its_loaders_keeps_its_speed_and_saves_energy() -> None:
     """Closed form: 3 s of preparation on two cores take longer than 0.3 s of compute, however slow; the limit is still told."""
     hardware = limited_machine(machine(1, disk=volume(), cores=2))

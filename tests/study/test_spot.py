@@ -72,6 +72,8 @@ def test_a_job_with_too_many_revocations_to_draw_is_refused() -> None:
     request = SpotRequest(epochs=1e9, mean_lifetime="1 h")
     with pytest.raises(SpecError, match=r"--epochs 1e\+09: .* interruptions are expected, but at most 10,000 .* of 417 days or less"):
         spot(Scenario("p3.2xlarge", "resnet18"), request, document)
+    with pytest.raises(SpecError, match=r"write a job of 2\.78 h or less"):
+        spot(Scenario("p3.2xlarge", "resnet18"), SpotRequest(epochs=10, mean_lifetime="1 s"), document)
 
 
 def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> None:
