@@ -244,7 +244,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
     plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan, of_global=scenario.global_batch is not None)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
         short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]

@@ -142,7 +142,9 @@ def test_a_prediction_outside_its_interval_is_told(capsys: pytest.CaptureFixture
     both = {"measured_over_predicted_95": {"low": 0.95, "high": 1.2}}
     above, below = ({"measured_over_predicted_95": {"low": low, "high": high}} for low, high in ((1.0166, 1.2), (0.7, 0.98)))
     assert "expect" not in interval_text(both, 1.0)
-    assert interval_text(above, 0.5).endswith("were 1.02 to 1.2 times the prediction: here 508 ms to 600 ms, so expect a longer step than predicted")
+    assert interval_text(above, 0.5).endswith(
+        "were 1.02 to 1.2 times the prediction: here 508 ms to 600 ms, so expect a longer step than predicted"
+    )
     assert interval_text(below, 0.5).endswith("so expect a shorter step than predicted")
     outside = [name for name, group in validated_groups().items() if not group["low"] <= 1 <= group["high"]]
     assert outside, "if no group is biased any more, the sentence has no use"

@@ -7,7 +7,6 @@ import json
 import pytest
 
 import stallsim
-
 from sim.cli import main
 
 SMALL = ["goodput", "p3.2xlarge", "resnet50", "--epochs", "1", "--fast", "--trials", "20"]
