@@ -260,7 +260,7 @@ def expected_outcome(
         return ExpectedOutcome(inf, inf, inf, 0.0, job.start_up)
     outcomes = draw_courses(job, interval, EXPECTED_TRIALS)
     time, cost = (spread(outcomes, of).mean for of in (lambda drawn: drawn.time, lambda drawn: drawn.cost))
-    whole = work / drawn_work  # the parts of a long job are alike, except for its start
+    scale = work / drawn_work  # the parts of a long job are alike, except for its start
     started = (job.start_up, nodes * (job.start_up - job.unpaid) * job.price)
-    time, cost = (start + whole * (mean - start) for start, mean in zip(started, (time, cost), strict=True))
+    time, cost = (start + scale * (mean - start) for start, mean in zip(started, (time, cost), strict=True))
     return ExpectedOutcome(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)

@@ -97,3 +97,13 @@ def test_the_means_of_a_long_job_are_those_of_its_part(nodes: int, monkeypatch: 
     whole = outcome(3e6 / nodes)
     assert (part.time, part.cost) == pytest.approx((whole.time, whole.cost), rel=3e-3)
     assert decades.time / 2e9 == pytest.approx(whole.time / (3e6 / nodes), rel=5e-3)
+
+
+def test_a_job_whose_checkpoints_no_machine_survives_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: a checkpoint of resnet50 takes 7.8 s, and one in exp(31) pairs of machines lives that long."""
+    monkeypatch.setattr("sim.study.transient.draw_courses", lambda *_: pytest.fail("drawn"))
+    request = SpotRequest(epochs=0.01, mean_lifetime="0.5 s")
+    with pytest.raises(
+        SpecError, match=r"machines are revoked every 250 ms on average, .* takes 7.8 s, .*; rent fewer workers, or rent on"
+    ):
+        spot(Scenario("p3.2xlarge", "resnet50", nodes=2), request, document)
