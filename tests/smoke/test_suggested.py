@@ -164,7 +164,8 @@ LLAMA = "run hgx-h100 llama-3.2-1b --shard parameters --set training.activation_
 REFUSED = (
     *(f"run p3.16xlarge vgg16 --fast {options}" for options in (
         "--gpus 9", "--gpus 12", "--gpus 17", "--gpus 9 --nodes 2", "--gpus 7 --nodes 4", "--gpus 3 --nodes 2", "--gpus 20 --nodes 2",
-        "--placement 9", "--placement 1+9", "--placement 0", "--batch 512", "--batch 100000", "--global-batch 7", "--global-batch 1001", "--global-batch 8192",
+        "--placement 9", "--placement 1+9", "--placement 0", "--batch 512", "--batch 100000", "--global-batch 7",
+        "--global-batch 1001", "--global-batch 8192",
         "--global-batch 100000",
     )),
     *(f"{LLAMA} {options}" for options in ("--tp 3", "--tp 5", "--tp 8 --gpus 12", "--tp 4 --gpus 9", "--replicate 3", "--cp 16",
