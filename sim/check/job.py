@@ -40,7 +40,7 @@ def check_job(
 
     *fit* checks GPU memory. *documents* are those of hardware and workload, for the places of problems.
     """
-    problems = [*_counts(hardware, nodes, gpus)]
+    problems = [*_counts(hardware, nodes, gpus, workload.training.parallel.model_ranks)]
     for_hardware = [*_storage(hardware, workload)]
     for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
     if len(workload.training.batches) in (0, len(_workers(hardware))):
@@ -112,7 +112,8 @@ def _workers(hardware: Hardware) -> list[Group]:
     return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count and group.count]
 
 
-def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator[str]:
+def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: int = 1) -> Iterator[str]:
+    """Find numbers of nodes and GPUs that *hardware* does not have; advice keeps whole replicas of *replica* GPUs."""
     if nodes is not None and nodes < 1:
         yield f"--nodes {nodes}: write 1 or more"
         return
@@ -125,8 +126,11 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > total:
-        hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
-        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {total} GPUs; write at most {total}{hint}"
+        more_nodes = workers and len(hardware.groups) == 1 and gpus % replica == 0
+        hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if more_nodes else ""
+        most = f"at most {total}" if replica == 1 else str(total - total % replica) if total >= replica else ""
+        advice = f"{most}{hint}" if most else hint.removeprefix(", or ") or f"a multiple of {replica}, and more --nodes"
+        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {total} GPUs; write {advice}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 

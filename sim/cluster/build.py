@@ -17,6 +17,7 @@ from sim.cluster.symmetry import refine
 from sim.cluster.topology import NodeGraph, node_graph
 from sim.spec.hardware import Hardware, Node
 from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 
 class Placement(NamedTuple):
@@ -88,13 +89,25 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
     if gpus < 1:
         raise SpecError(f"--gpus {gpus}: write 1 or more")
     if gpus % len(available):
-        raise SpecError(
-            f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; set the GPUs of each node with --placement, such as 1+2"
-        )
+        raise SpecError(_uneven(gpus, available))
     each = gpus // len(available)
     if short := next((node for _, node in available if each > node.gpu_count), None):
-        raise SpecError(f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {short.gpu_count}")
+        most = len(available) * min(node.gpu_count for _, node in available)
+        raise SpecError(
+            f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {short.gpu_count}; write {most} or less"
+        )
     return tuple(Placement(number, tuple(range(each))) for number, _ in available)
+
+
+def _uneven(gpus: int, available: Sequence[tuple[int, Node]]) -> str:
+    """Return that *gpus* do not divide evenly over the *available* nodes, and what would."""
+    nodes, most = len(available), min(node.gpu_count for _, node in available)
+    near = sorted({nodes * each for each in (gpus // nodes, gpus // nodes + 1) if 1 <= each <= most}) or [nodes * most]
+    counts = [gpus // nodes + (number < gpus % nodes) for number in range(nodes)]
+    by_hand = all(0 < count <= node.gpu_count for count, (_, node) in zip(counts, available, strict=True))
+    pattern = "+".join(map(str, counts))
+    placed = f", or place them unevenly with `run --placement {pattern}`" if by_hand and len(pattern) < 40 else ""
+    return f"--gpus {gpus}: does not divide evenly over {nodes} nodes; write {any_of(near)}{placed}"
 
 
 def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:

@@ -42,11 +42,12 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
         if match["command"]:
             return match[0]
         name, key, value = argument(match["name"]), match["key"], match["text"] or match["value"]
+        rest = match[0][match.end("name") - match.start() :]
         if match["no"]:
-            return f"{argument(match['name'])}=False" + match[0].removeprefix(f"--no-{match['name']}")
+            return f"{name}=False{rest}"
         if key and name in _MAPPINGS:
             return f"{name}={{{key!r}: {value if value[0] in chr(39) or value.isdigit() else repr(value)}}}"
-        return f"{name}={value}" if value else name + match[0].removeprefix(f"--{match['name']}")
+        return f"{name}={value}" if value else name + rest
 
     def subject(match: re.Match[str]) -> str:
         name, (key, equals, value) = argument(match["name"]), match["value"].partition("=")

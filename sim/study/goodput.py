@@ -45,7 +45,7 @@ from sim.study.weeks import (
     store_of,
 )
 from sim.training.layer_times import mix_of
-from sim.units import pluralized, show, show_least
+from sim.units import any_of, pluralized, show, show_least
 
 DAY = 86400.0
 _HOPELESS = 1e-6
@@ -301,10 +301,16 @@ def _require_spares(run: LongRun, courses: Courses) -> None:
 
 def _endless(run: LongRun, weeks: Weeks) -> str:
     """Return why *run* never ends, and what would help."""
-    help_ = "fewer --nodes, --in-place, or a lower --failure-rate" if weeks.interval == "auto" else "a shorter --checkpoint-interval"
+    advice = [
+        *(["a shorter --checkpoint-interval"] if weeks.interval != "auto" else []),
+        *(["fewer --nodes"] if run.nodes > 1 else []),
+        *(["a longer --mean-lifetime"] if weeks.mean_lifetime is not None else []),
+        *([] if weeks.in_place else ["--in-place"]),
+        *(["a lower --failure-rate"] if weeks.mean_lifetime is None else []),
+    ]
     return (
         f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, before it saves much work; write "
-        f"{help_}"
+        f"{any_of(advice)}"
     )
 
 

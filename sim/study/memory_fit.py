@@ -18,17 +18,21 @@ def is_shortage(problem: str) -> bool:
     return _NEEDS in problem
 
 
-def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "") -> str | None:
+def memory_problem(
+    gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "", of_global: bool = False
+) -> str | None:
     """Return a sentence on what does not fit into the GPU's memory, and what would; None if everything fits.
 
-    *plan* is the command that looks for a layout of this job, suggested if no smaller change helps.
+    *plan* is the command that looks for a layout of this job, suggested if no smaller change helps. *of_global*: whether the user set
+    the global batch.
     """
     needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     if needed <= gpu.memory:
         return None
     most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
     if most:
-        would = f"; the largest batch that fits is {most}"
+        total = most * ranks * workload.training.gradient_accumulation_steps
+        would = f"; the largest batch that fits is {most}{f' per GPU: write {total}' if of_global else ''}"
     else:
         single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")

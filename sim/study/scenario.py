@@ -6,7 +6,7 @@ This is the only path from a command line (or a point of a sweep) to `sim.simula
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, NamedTuple
@@ -235,7 +235,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
         placement = place(machine.spec, scenario.gpus, scenario.placement)
         job = Job(loaded.spec, placement)
-        loaded = _sized(loaded, scenario, job.ranks)
+        loaded = _sized(loaded, scenario, job.ranks, lambda: _largest_batch(machine.spec, job))
     except SpecError as error:
         raise Infeasible(error.problems, nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
@@ -244,7 +244,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
     plan = scenario.plan_command if len(gpus) == 1 else ""  # layouts run on one group of workers
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan)
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=plan, of_global=scenario.global_batch is not None)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         own = [loaded.spec.model_copy(update={"training": loaded.spec.training.for_group(number)}) for number in range(len(gpus))]
         short = [brief_shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
@@ -413,15 +413,21 @@ def _is_of_workload(text: str) -> bool:
     return first in _WORKLOAD_KEYS
 
 
-def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[Workload]:
-    """Return *loaded* with its share of the global batch, if one was requested."""
+def _largest_batch(hardware: Hardware, job: Job) -> int:
+    """Return the largest batch per GPU of *job* that fits all GPUs of *hardware*; 1 if not even that fits."""
+    gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    return largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(hardware, job))
+
+
+def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int, largest: Callable[[], int]) -> Loaded[Workload]:
+    """Return *loaded* with its share of the global batch, if one was requested; *largest* returns the largest batch of a GPU that fits."""
     if scenario.global_batch is None:
         return loaded
     steps = loaded.spec.training.gradient_accumulation_steps
     each, rest = divmod(scenario.global_batch, ranks * steps)
     if rest or not each:
         over = f"{ranks} GPUs" if steps == 1 else f"{ranks} GPUs x {steps} accumulation steps"
-        near = ranks * steps * max(1, each)
+        near = ranks * steps * min(max(1, each), largest())
         raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; write {near}")
     return _with_batch(loaded, each, f"--global-batch {scenario.global_batch}")
 

@@ -24,12 +24,15 @@ from sim.analysis.long_run import ZERO_TIME, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
 from sim.spec.yaml import SpecError
+from sim.units import show
 
 SpotPolicy = Literal["shrink", "replace", "wait"]
 POLICIES: tuple[SpotPolicy, ...] = ("shrink", "replace", "wait")
 
 SEARCHED = 9
 """Checkpoint intervals tried between the duration of one checkpoint and the whole job, and again around the best of them."""
+_NEVER = 20.0
+"""Duration of a checkpoint, in mean times between random revocations, that one in exp(20) survives: such a job is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,12 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     def mean_time(interval: float) -> float:
         return float(np.mean([outcome.time for outcome in draw_courses(job, interval, trials, seed)]))
 
+    between = job.lives.mean / len(job.speeds)
+    if job.checkpoint > _NEVER * between and job.restarts:
+        raise SpecError(
+            f"machines are revoked every {show(between, 'time', 2)} on average, but a checkpoint takes {show(job.checkpoint, 'time', 2)}, "
+            f"so the job never ends; {'rent fewer workers, or ' if len(job.speeds) > 1 else ''}rent on demand"
+        )
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)
     times = [mean_time(float(interval)) for interval in tried]

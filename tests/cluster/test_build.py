@@ -63,8 +63,8 @@ def test_servers_and_nodes_without_gpus_are_left_out():
     [
         (0, None, "--gpus 0: write 1 or more"),
         (-8, None, "--gpus -8: write 1 or more"),
-        (3, None, "--gpus 3: does not divide evenly over 2 nodes; set the GPUs of each node with --placement, such as 1+2"),
-        (10, None, "--gpus 10: needs 5 GPUs on each of 2 nodes, but one has 4"),
+        (3, None, "--gpus 3: does not divide evenly over 2 nodes; write 2 or 4, or place them unevenly with `run --placement 2+1`"),
+        (10, None, "--gpus 10: needs 5 GPUs on each of 2 nodes, but one has 4; write 8 or less"),
         (None, "1+5", "--placement 1+5: 5 ranks on node 1, which has only 4 GPUs; --placement 1+4 would fit"),
         (None, "0+1", "--placement 0+1: 0 ranks on node 0, which has only 4 GPUs; --placement 1+1 would fit"),
         (None, "1+-1", "--placement 1+-1: -1 ranks on node 1, which has only 4 GPUs; --placement 1+1 would fit"),

@@ -31,7 +31,7 @@ OPTIONS = {
     "batch too large": (["--batch", "512"], "--batch 512: batch 512 per GPU needs"),
     "batch absurd": (["--batch", "100000000000"], "--batch 100000000000: 100000000000 samples per GPU exceed the 1281167 of the data set"),
     "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: batch 1024 per GPU needs"),
-    "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 1000"),
+    "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; write 952"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
     "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalog (workloads/stacks/); {STACKS}"),
     "stack of torch": (["--stack", "PyTorch"], f"PyTorch is not in the catalog (workloads/stacks/); did you mean torch-2.x-ddp? {STACKS}"),

@@ -158,3 +158,65 @@ def test_every_option_that_a_text_names_exists() -> None:
 def test_no_message_says_to_install_stallsim_from_an_index() -> None:
     """No index has it: what a user of a checkout can install are the packages that an extra holds."""
     assert [place for place, text in texts() if re.search(r"pip install [^\n]*stallsim", text)] == []
+
+
+LLAMA = "run hgx-h100 llama-3.2-1b --shard parameters --set training.activation_checkpointing=blocks"
+REFUSED = (
+    *(f"run p3.16xlarge vgg16 --fast {options}" for options in (
+        "--gpus 9", "--gpus 12", "--gpus 17", "--gpus 9 --nodes 2", "--gpus 7 --nodes 4", "--gpus 3 --nodes 2", "--gpus 20 --nodes 2",
+        "--placement 9", "--placement 1+9", "--placement 0", "--batch 512", "--batch 100000", "--global-batch 7",
+        "--global-batch 1001", "--global-batch 8192",
+        "--global-batch 100000",
+    )),
+    *(f"{LLAMA} {options}" for options in ("--tp 3", "--tp 5", "--tp 8 --gpus 12", "--tp 4 --gpus 9", "--replicate 3", "--cp 16",
+                                           "--global-batch 7", "--tp 8 --gpus 20 --nodes 2")),
+    "goodput p3.16xlarge vgg16 --days 3 --trials 2 --fast --nodes 2 --gpus 9",
+    "goodput p3.16xlarge vgg16 --days 3 --trials 2 --fast --gpus 100",
+    "goodput p3.16xlarge vgg16 --days 3 --trials 2 --fast --checkpoint-interval 1s",
+    "plan hgx-h100 llama-3.2-1b --simulate 1 --gpus 7 --nodes 2",
+    "collective p3.16xlarge --gpus 100", "collective p3.16xlarge --gpus 9 --nodes 2", "collective p3.2xlarge",
+    "run p3.16xlarge vgg16 --fast --power-cap 1W", "run p3.16xlarge vgg16 --fast --set price.date=2026-13-01",
+    "whatif p3.16xlarge vgg16 --gpus 9", "spot p3.2xlarge resnet50 --epochs 1 --batch 3000", "run p3.16xlarge vgg16 --fast --epochs 1e300",
+)  # fmt: skip
+"""Commands that are refused with advice on numbers, most of them numbers of GPUs."""
+_AXES = {"tensor": "--tp", "context": "--cp", "pipeline": "--pp", "replicate": "--replicate", "expert": "--ep"}
+
+
+def advised(command: str, message: str) -> list[str]:
+    """Return *command* with each change that *message* advises."""
+    subject = re.match(r"(--[a-z-]+) \S+: ", message)
+    axis = re.match(r"training\.parallel\.(\w+): ", message)
+    own = subject[1] if subject else _AXES[axis[1]] if axis else ""
+    body = message.partition(": ")[2]
+    changes = re.findall(r"(--[a-z-]+) (\d[\d+]*\b(?![.\d]))", body)
+    if own:
+        values = re.findall(r"(?:write|write at most|that fits is|use) ([\d,]*\d)(?! ?(?:per GPU|GPUs|s\b|W\b|\.\d))\b", body)
+        values += re.findall(r"(?:write|use) \d+ or (\d+)(?! GPUs)", body) + re.findall(r"(\d+) would work", body)
+        changes += [(own, value.replace(",", "")) for value in values]
+        changes += [(own, value.replace(" ", "")) for value in re.findall(r"write ([\d.]+ (?:s|W)) or more", body)]
+    changes += [("--nodes", str(-(-int(count) // 8))) for count in re.findall(r"use (\d+) GPUs", body)]
+    found = []
+    for option, value in changes:
+        words = command.split()
+        if option == "--placement":
+            words = [word for place, word in enumerate(words) if not {word, words[place - 1]} & {"--gpus", "--nodes", "--placement"}]
+            words = ["run", words[1], "vgg16", "--fast"] if "`run --placement" in body else words
+        if option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += [option, value]
+        found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_advice_on_numbers_works(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number and option that a message names in place of the wrong one is accepted by the same command."""
+    monkeypatch.chdir(ROOT)
+    assert main(command.split()) == 2
+    message = capsys.readouterr().err.splitlines()[0]
+    again = advised(command, message)
+    assert again or "date" in message or "placement" in message, f"no advice: {message}"
+    for line in again:
+        assert main(line.split()) == 0, f"{message}\n{line}\n{capsys.readouterr().err}"
+        capsys.readouterr()

@@ -722,7 +722,9 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "'0.004' has no unit": {"rate": "0.004"},
         "2 checkpoints of 18.7 GB do not fit into 20 GB": {"store": str(small)},
         "to complete, and the next would begin before that": {"interval": "1 s"},
-        "job of 203,915 days or less": {"days": 1e9},
+        "--days 1e+09: write 36,500 or less": {"days": 1e9},
+        "--days 36500: ": {"days": 36_500.0, "rate": "0.2 /d"},
+        "can be simulated; write a job of ": {"days": 36_500.0, "rate": "0.2 /d"},
         "no measurements cover limits so far below": {"power_cap": "100 W"},
         "'500' has no unit": {"power_cap": "500"},
         "--spares -1: write 0 or more": {"spares": -1},
@@ -749,3 +751,17 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         else:
             wrong.append((sentence, "nothing was said"))
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ("--failure-rate 1e9/h", "write --in-place or a lower --failure-rate"),
+        ("--mean-lifetime 1s", "write a longer --mean-lifetime or --in-place"),
+        ("--failure-rate 1e9/h --nodes 2 --in-place", "write fewer --nodes or a lower --failure-rate"),
+    ],
+)
+def test_a_job_that_never_ends_is_answered_with_what_would_help(options: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One node cannot be fewer, and revocations do not follow the failure rate."""
+    assert main(["goodput", "p3.16xlarge", "vgg16", "--days", "3", *options.split()]) == 2
+    assert capsys.readouterr().err.endswith(f"before it saves much work; {advice}\n")

@@ -10,11 +10,13 @@ from math import inf
 
 import pytest
 
+from sim.analysis.whole_job import WholeJob
 from sim.documents import document
 from sim.events import Cause
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.spot import SpotAnswer, SpotRequest, spot
+from sim.study.spot import ExpectedOutcome, SpotAnswer, SpotRequest, expected_outcome, spot
 from sim.study.transient import spread
 
 CLUSTER = ("groups.1.count=1",)
@@ -70,7 +72,7 @@ def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_one
 def test_a_job_with_too_many_revocations_to_draw_is_refused() -> None:
     """Oracle: the days that 10,000 lifetimes of an hour last."""
     request = SpotRequest(epochs=1e9, mean_lifetime="1 h")
-    with pytest.raises(SpecError, match=r"--epochs 1e\+09: .* interruptions are expected, but at most 10,000 .* of 417 days or less"):
+    with pytest.raises(SpecError, match=r"--epochs 1e\+09: .* interruptions are expected, but at most 10,000 .* of 416 days or less"):
         spot(Scenario("p3.2xlarge", "resnet18"), request, document)
     with pytest.raises(SpecError, match=r"write a job of 2\.78 h or less"):
         spot(Scenario("p3.2xlarge", "resnet18"), SpotRequest(epochs=10, mean_lifetime="1 s"), document)
@@ -79,3 +81,31 @@ def test_a_job_with_too_many_revocations_to_draw_is_refused() -> None:
 def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> None:
     with pytest.raises(SpecError, match="never ends"):
         spot(Scenario("p3.2xlarge", "resnet50", ()), SpotRequest(epochs=500, interval="none", trials=2), document, processes=1)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_means_of_a_long_job_are_those_of_its_part(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the whole job, drawn to its end; a job of 60 years ends as well, in proportion."""
+    machine, workload = load_hardware("p3.8xlarge").spec, load_workload("vgg16").spec
+
+    def outcome(work: float) -> ExpectedOutcome:
+        job = WholeJob(75.0, work, 0.0, 0.0, 0.0)
+        found = expected_outcome(machine, workload, nodes, job, True, nodes * 4 / 3600, 20 * 3600.0)
+        assert found is not None
+        return found
+
+    part, decades = outcome(3e6 / nodes), outcome(2e9)
+    monkeypatch.setattr("sim.study.spot.EXPECTED_REVOCATIONS", 1e9)
+    whole = outcome(3e6 / nodes)
+    assert (part.time, part.cost) == pytest.approx((whole.time, whole.cost), rel=3e-3)
+    assert decades.time / 2e9 == pytest.approx(whole.time / (3e6 / nodes), rel=5e-3)
+
+
+def test_a_job_whose_checkpoints_no_machine_survives_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: a checkpoint of resnet50 takes 7.8 s, and one in exp(31) pairs of machines lives that long."""
+    monkeypatch.setattr("sim.study.transient.draw_courses", lambda *_: pytest.fail("drawn"))
+    request = SpotRequest(epochs=0.01, mean_lifetime="0.5 s")
+    with pytest.raises(
+        SpecError, match=r"machines are revoked every 250 ms on average, .* takes 7.8 s, .*; rent fewer workers, or rent on"
+    ):
+        spot(Scenario("p3.2xlarge", "resnet50", nodes=2), request, document)
