@@ -205,7 +205,8 @@ def test_launch_files(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(TORCHTITAN)
     found = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
     layout = found.training.parallel
-    assert (found.model.name, found.model.sequence, found.training.batch) == ("llama-3.1-70b", 4096, 4)
+    assert (found.model.name, found.model.sequence) == ("llama-3.1-70b", 4096)
+    assert (found.training.batch, found.training.gradient_accumulation_steps) == (1, 4), "a pipeline's micro-batches are of 1 by default"
     assert (layout.tensor, layout.pipeline, layout.schedule, layout.virtual_stages) == (8, 2, "interleaved_1f1b", 2)
     assert (layout.shard, found.training.activation_checkpointing) == ("parameters", "blocks")
 
