@@ -53,7 +53,7 @@ class SavedState(NamedTuple):
 def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
     """Return the contents of one checkpoint of *workload* on *gpus* GPUs in *nodes* nodes."""
     training = workload.training
-    options, trained = training.stack.mesh, workload.model.trained_parameters
+    options, trained = training.mesh, workload.model.trained_parameters
     laid_out = training.has_layout
     if laid_out and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
