@@ -265,15 +265,16 @@ def _options_of_stack(workload: Workload) -> MeshOptions:
         raise SpecError(
             "training.stack.unpadded: works only on a layer table; for a decoder write padding: unpadded and lengths in the model"
         )
-    if stack.mesh is None:
+    mesh = workload.training.mesh
+    if mesh is None:
         raise SpecError(
             f"training.stack: {stack.name} supports plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
         )
-    if lacking := stack.mesh.lacks(workload.training.parallel):
+    if lacking := mesh.lacks(workload.training.parallel):
         raise SpecError(
             f"training.stack: {stack.name} does not support {lacking}; leave it out, or use --stack torchtitan-2.x or megatron-core"
         )
-    return stack.mesh
+    return mesh
 
 
 def _first_layers(units: Sequence[Unit]) -> list[int]:

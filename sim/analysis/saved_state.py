@@ -53,7 +53,7 @@ class SavedState(NamedTuple):
 def saved_parts_of(workload: Workload) -> dict[str, float]:
     """Return the bytes of one checkpoint of *workload* by kind: weights, master weights, optimizer state."""
     training = workload.training
-    options, trained = training.stack.mesh, workload.model.trained_parameters
+    options, trained = training.mesh, workload.model.trained_parameters
     if training.has_layout and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0

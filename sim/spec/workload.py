@@ -29,7 +29,7 @@ from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, at_full_length, with_lengths
 from sim.spec.measured import MeasuredOn
 from sim.spec.optimizer import Optimizer
-from sim.spec.parallel import Parallel
+from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
 from sim.spec.stream import Stream
@@ -366,6 +366,14 @@ class Training(Spec):
         Such a framework keeps its own data types for weights, gradients and states in data parallelism as well (``stack.mesh``).
         """
         return not self.parallel.is_trivial or self.stack.mesh is not None
+
+    @property
+    def mesh(self) -> MeshOptions | None:
+        """Return how the stack runs layouts in this precision: in 32 bits, weights and gradients have no 16-bit type and no master copy."""
+        mesh = self.stack.mesh
+        if mesh is None or self.precision not in ("fp32", "tf32") or mesh.weights == mesh.gradients == mesh.reduction == "fp32":
+            return mesh
+        return mesh.model_copy(update={"weights": "fp32", "master": False, "gradients": "fp32", "reduction": "fp32"})
 
     @property
     def effective_recipe(self) -> Fp8Recipe | None:

@@ -504,3 +504,18 @@ def test_a_global_batch_contradicts_micro_batches_that_are_written() -> None:
     )
     for agreeing in (given, replace(asked, global_batch=16)):
         assert layout_answer(agreeing).run.global_batch == agreeing.global_batch
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan-2.x", "nemo"])
+def test_training_in_32_bits_keeps_and_sends_nothing_in_16(stack: str) -> None:
+    """By hand: 4 bytes per parameter of weights and gradients, 8 of Adam's moments, no master copy; all sharded by 8 with FSDP or ZeRO."""
+    shard = "parameters" if stack == TITAN else "optimizer"
+    given = replace(scenario(LLAMA, stack=stack, shard=shard), precision="fp32", sequence=512)
+    run = layout_answer(given).run
+    parameters, memory = run.workload.model.parameters, run.memory[0]
+    assert memory.weights == pytest.approx(4 * parameters / (8 if stack == TITAN else 1))
+    assert memory.optimizer_state == pytest.approx(8 * parameters / 8)
+    assert run.layout.gathered_width == run.layout.reduced_width == 4
+    if stack != TITAN:
+        assert memory.gradients == pytest.approx(4 * parameters)
+    assert saved_state(run.workload, gpus=8, nodes=1).nbytes == pytest.approx(12 * parameters)

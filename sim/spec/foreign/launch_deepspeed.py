@@ -41,6 +41,11 @@ def deepspeed(config: Mapping[str, Any], place: str) -> LaunchSettings:
     if len(widths) > 1:
         raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
     told.training |= {"precision": widths[0]} if widths else {}
+    if widths and stage in (1, 2):
+        told.notes.append(
+            f"ZeRO stage {stage} runs on the default stack, which keeps whole weights in 32 bits, DeepSpeed in 16: memory is overestimated "
+            "by 2 bytes per parameter"
+        )
     _optimizer(block_of(config, "optimizer", place), told)
     zero = block_of(config, "zero_optimization", place)
     for option in ("offload_optimizer", "offload_param"):

@@ -65,7 +65,7 @@ def torchtitan(config: Mapping[str, Any], place: str) -> LaunchSettings:
         told.parallel |= exchange_of(layout, "context_parallel_rotate_method", place)
     wide = str(training.get("mixed_precision_param", "bfloat16")) == "float32"
     told.training = {
-        "batch": _batch(training, layout, place),
+        **_batches(training, layout, place, told),
         **(_quantized(config, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
         "activation_checkpointing": _recomputes(block_of(config, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
@@ -154,11 +154,18 @@ def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
     return counts
 
 
-def _batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> int:
-    """Return the samples of a micro-batch; in a pipeline, this is only a part of a rank's local batch."""
-    if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
-        return _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
-    return _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
+def _batches(training: Mapping[str, Any], layout: Mapping[str, Any], place: str, told: LaunchSettings) -> dict[str, int]:
+    """Return the samples of a micro-batch, and the number of micro-batches; a pipeline divides a rank's local batch into them."""
+    local = _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
+    if told.parallel.get("pipeline", 1) == 1:
+        return {"batch": local}
+    micro = _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
+    if local % micro:
+        raise SpecError(
+            f"{place}: training.local_batch_size {local} is not a multiple of parallelism.pipeline_parallel_microbatch_size {micro}; write "
+            f"{-(-local // micro) * micro}"
+        )
+    return {"batch": micro, "gradient_accumulation_steps": local // micro}
 
 
 def _count(block: Mapping[str, Any], name: str, default: int, place: str, least: int = 1) -> int:

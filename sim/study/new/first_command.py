@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sim.analysis.layout_memory import memory_by_stage
@@ -63,12 +63,27 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
         scenario = Scenario(
             MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
         )
+        if steps := _accumulated(workload, global_batch, nodes, scenario):
+            change = replace(change, layout=(*change.layout, ("--micro-batches", "gradient_accumulation_steps", steps)))
+            scenario = replace(scenario, layout=change.layout)
         if _fits(scenario):
             more = f" --nodes {nodes}" if nodes > 1 else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
     nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
+
+
+def _accumulated(workload: Workload, global_batch: int | None, nodes: int, scenario: Scenario) -> int:
+    """Return over how many batches of the workload *scenario* accumulates gradients; 0 if it need not say so, as in layouts.
+
+    Without them, data parallelism divides *global_batch* over the GPUs alone, whatever the workload's batch.
+    """
+    batch = workload.training.batch
+    if global_batch is None or batch == 1 or has_layout(scenario):
+        return 0
+    steps, rest = divmod(global_batch, batch * NODE * nodes)
+    return 0 if rest or steps == workload.training.gradient_accumulation_steps else steps
 
 
 def _candidates(workload: Workload, may_grow: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:

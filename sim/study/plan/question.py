@@ -174,8 +174,13 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
             layouts.append((setting, candidates(one.spec, nodes, each, space)))
     if not any(each for _, each in layouts):
         raise SpecError(_contradiction(question, layouts, space))
-    if tokens is not None and loaded[0].spec.model.sequence is None:
-        raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
+    if tokens is not None:
+        sample = loaded[0].spec.tokens_per_sample
+        if sample is None or loaded[0].spec.model.sequence is None:
+            raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
+        if tokens < batch * sample:
+            step = f"{batch * sample:,.0f} ({batch} samples of {sample:,.0f})"
+            raise SpecError(f"--tokens {tokens:g}: one step takes {step}; write at least that many")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, layouts, Tally(), batch, tokens, inputs)
 

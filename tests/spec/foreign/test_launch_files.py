@@ -142,6 +142,20 @@ def test_wrong_values_are_one_sentence(case: str) -> None:
     assert message in str(refused.value) and len(refused.value.problems) == 1
 
 
+def test_a_pipeline_of_torchtitan_divides_its_local_batch() -> None:
+    """Oracle: torchtitan/config/job_config.py, pipeline_parallel_microbatch_size: 1 by default, and divides local_batch_size."""
+    for layout, batch, micro_batches in (
+        ({}, 8, None),
+        (PIPED, 1, 8),
+        ({**PIPED, "pipeline_parallel_microbatch_size": 2}, 2, 4),
+        ({"pipeline_parallel_microbatch_size": 2}, 8, None),
+    ):
+        told = titan(layout, {"local_batch_size": 8}).training
+        assert (told["batch"], told.get("gradient_accumulation_steps")) == (batch, micro_batches)
+    with pytest.raises(SpecError, match=r"local_batch_size 8 is not a multiple of .*_microbatch_size 3; write 9"):
+        titan({**PIPED, "pipeline_parallel_microbatch_size": 3}, {"local_batch_size": 8})
+
+
 def test_a_plan_of_deepspeed_reads_as_json_numbers() -> None:
     settings = deepspeed(json.loads('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'), "d")
     assert (settings.global_batch, settings.parallel) == (64, {"shard": "gradients"})

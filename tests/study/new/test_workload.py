@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -23,6 +25,7 @@ from sim.spec.transformer import Transformer
 from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
+from sim.study.new.first_command import first_command
 from sim.study.new.workload import by_questions, new_workload, write
 from sim.study.scenario import Scenario
 
@@ -205,7 +208,8 @@ def test_launch_files(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(TORCHTITAN)
     written = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
     layout = written.training.parallel
-    assert (written.model.name, written.model.sequence, written.training.batch) == ("llama-3.1-70b", 4096, 4)
+    assert (written.model.name, written.model.sequence) == ("llama-3.1-70b", 4096)
+    assert (written.training.batch, written.training.gradient_accumulation_steps) == (1, 4), "a pipeline's micro-batches are of 1 by default"
     assert (layout.tensor, layout.pipeline, layout.schedule, layout.virtual_stages) == (8, 2, "interleaved_1f1b", 2)
     assert (layout.shard, written.training.activation_checkpointing) == ("parameters", "blocks")
 
@@ -702,3 +706,24 @@ def test_models_in_two_launch_files_are_not_mixed(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=r"2 model configurations; name one"):
             new_workload([str(tmp_path / name) for name in sources], tmp_path / "mixed.yaml")
     assert not (tmp_path / "mixed.yaml").exists()
+
+
+def test_a_global_batch_of_deepspeed_keeps_its_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 256 samples over 8 GPUs in micro-batches of 4 take 8 of them, with ZeRO or without."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    for stage in (0, 2):
+        zero = {"zero_optimization": {"stage": stage}, "train_batch_size": 256, "train_micro_batch_size_per_gpu": 4}
+        Path("zero.json").write_text(json.dumps(zero | {"bf16": {"enabled": True}}))
+        made = new_workload(["config.json", "zero.json"], Path("mine.yaml"), overwrite=True)
+        assert [note.split(" runs")[0] for note in made.left_out] == ([f"ZeRO stage {stage}"] if stage else [])
+        command = first_command("mine.yaml", "mine.yaml", 256)
+        said = capture(shlex.split(command)[3:])
+        assert (said["batch_per_gpu"], round(said["throughput_samples_per_s"] * said["step_time_s"])) == (4, 256)
+
+
+def capture(words: list[str]) -> dict[str, Any]:
+    """Return the JSON document that the command of *words* prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*words, "--json", "--fast"]) == 0
+    return json.loads(printed.getvalue())  # type: ignore[no-any-return]

@@ -614,6 +614,7 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
         (PlanQuestion(scenario, fixed={"precision": "fp8"}), "needs to be allowed; add --allow fp8"),
         (PlanQuestion(scenario, fixed={"foo": "1"}), "there is no field foo"),
         (PlanQuestion(scenario, tokens="0"), "above 0"),
+        (PlanQuestion(scenario, tokens="1000"), "--tokens 1000: one step takes "),
         (PlanQuestion(scenario, allowed=frozenset({"magic"})), "--allow magic"),
         (PlanQuestion(scenario, (5,), 12), "5 nodes of 8 GPUs"),
         (PlanQuestion(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
