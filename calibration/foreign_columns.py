@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from calibration.run_words import number_meant, precision_meant, stack_meant
 from sim.spec.strict import whole_number
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -30,6 +31,13 @@ _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
     "exposed_sync_s": ("exposed_sync_ms",),
 }
+_WORDS: Final[Mapping[str, Callable[[str], str]]] = {"precision": precision_meant, "stack": stack_meant}
+"""Columns whose words are translated."""
+_NUMBERS: Final = frozenset(
+    {"nodes", "gpus_per_node", "total_gpus", "batch_per_gpu", "global_batch", "gradient_accumulation_steps", "step_time_s"}
+    | {"exposed_sync_s", "throughput_samples_per_s"}
+)
+"""Columns with numbers."""
 _BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
 """Contents of cells without a value."""
 
@@ -51,7 +59,10 @@ Cells = Sequence[str]
 
 
 def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
-    """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name."""
+    """Return *header* with foreign names replaced, a function that converts a row's cells to it, and a note for each replaced name.
+
+    The function adds a note for each word in a cell that it translated.
+    """
     named = {other: column for column, others in _NAMES.items() for other in others}
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
     columns, notes, ms_places = list(header), [], set()
@@ -67,9 +78,29 @@ def translate_header(header: Sequence[str]) -> tuple[list[str], Callable[[Cells]
 
     def fitting(cells: Cells) -> list[str]:
         filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
-        return [_from_ms(cell) if place in ms_places else cell for place, cell in enumerate(filled)]
+        return [_meant(column, cell, place in ms_places, notes) for place, (column, cell) in enumerate(_paired(columns, filled))]
 
     return columns, fitting, notes
+
+
+def _paired(columns: Sequence[str], cells: Cells) -> list[tuple[str, str]]:
+    """Return each of *cells* with its column; cells beyond the last column have none."""
+    return [(columns[place] if place < len(columns) else "", cell) for place, cell in enumerate(cells)]
+
+
+def _meant(column: str, cell: str, is_in_ms: bool, notes: list[str]) -> str:
+    """Return the content of *cell* in the words and units of *column*; a note on every word that was translated goes into *notes*."""
+    if column in _WORDS and cell:
+        meant = _WORDS[column](cell.strip())
+        note = f"{column} '{cell.strip()}' was read as {meant}"
+        if meant.lower() != cell.strip().lower() and note not in notes:
+            notes.append(note)
+        return meant
+    if column not in _NUMBERS:
+        return cell
+    if is_in_ms and not re.search("[a-z]", cell.lower().replace("e", "")):
+        return _from_ms(number_meant(column, cell))
+    return number_meant(column, cell)
 
 
 def is_recognized(name: str) -> bool:

@@ -17,9 +17,10 @@ from typing import Final
 from calibration import HARDWARE
 from calibration.catalogue.without_source import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, SkippedRun, row_name
+from calibration.run_words import plain_name
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, all_names, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load, load_workload
 from sim.spec.parallel import Parallel
@@ -94,6 +95,42 @@ def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
         return _question(record, folders)
     except SpecError as error:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
+
+
+def with_catalog_names(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunRecord], list[str]]:
+    """Return *records* with machines and workloads as the catalog spells them, and a note on each spelling that was changed.
+
+    A name that the catalog and *folders* lack is changed if exactly one of theirs equals it without case, punctuation and provider.
+    """
+    notes: dict[str, str] = {}
+
+    def meant(name: str, kind: str, own: tuple[Path | None, ...]) -> str:
+        other = _spelled(name, kind, own)
+        if other.lower() != name.lower():
+            notes[f"{kind} {name}"] = f"{'workload' if kind == 'workloads' else kind} '{name}' was read as {other}"
+        return other
+
+    renamed = [
+        replace(
+            record,
+            hardware=meant(record.hardware, "hardware", (folders.hardware, HARDWARE)),
+            workload=meant(record.workload, "workloads", (folders.workloads,)),
+        )
+        for record in records
+    ]
+    return renamed, list(notes.values())
+
+
+@lru_cache(maxsize=512)
+def _spelled(name: str, kind: str, folders: tuple[Path | None, ...]) -> str:
+    """Return the file name or alias in *folders* or the catalogue that differs from *name* in spelling only; *name* if there is none."""
+    try:
+        path = _file(name, kind, folders)
+    except SpecError:
+        own = [each.stem for folder in filter(None, folders) for place_ in (folder / kind, folder) for each in place_.glob("*" + SUFFIX)]
+        same = {each for each in (*own, *all_names(kind)) if plain_name(each) == plain_name(name)}
+        return same.pop() if len(same) == 1 else name
+    return path.stem if path.stem.lower() == name.lower() else name
 
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:

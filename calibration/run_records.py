@@ -119,7 +119,7 @@ def _read_foreign_header(header: Sequence[str]) -> tuple[list[str], Callable[[Ce
     columns, fitting, notes = translate_header(header)
     if "role" in columns:
         return columns, fitting, notes
-    notes = [*notes, "no column 'role': all rows are predicted, and none is used for calibration"]
+    notes.append("no column 'role': all rows are predicted, and none is used for calibration")
     return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], notes
 
 
@@ -128,9 +128,9 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not lines:
         raise SpecError(f"{path}: is empty; the first line must name the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    columns, fitting, header_notes = reads(header)
+    columns, fitting, own_notes = reads(header)
     line, text = lines[0]
-    notes = [f"{path}:{line}: {note}" for note in header_notes] + check_header(path, line, columns, text, is_recognized)
+    ignored = check_header(path, line, columns, text, is_recognized)
     skipped: list[SkippedRun] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
@@ -145,6 +145,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
             )
     if not records and not skipped:
         raise SpecError(f"{path}: has no rows below its header")
+    notes = [f"{path}:{line}: {note}" for note in own_notes] + ignored  # reading the rows adds notes
     return RecordFile(tuple(records), tuple(notes), tuple(skipped))
 
 

@@ -34,6 +34,7 @@ from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import own_batch_option, usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, require_readable_workload, shared_batch, with_planned_layouts
+from sim.study.power_cap import slower_runs
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
 from sim.study.saving import slowdown_by_store
@@ -77,7 +78,8 @@ def weeks_document(
     machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
     if weeks.tokens is not None:
         refuse_parts([workload])
-    return goodput_of(described, machine, workload, weeks, changes, progress, slowdown_by_store(answered.run))
+    slowed, slower = slowdown_by_store(answered.run), slower_runs(answered.run)
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowed, slower)
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ class Documents:
 
     def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload, job: JobPlan | None) -> dict[str, Any]:
         has_lifetime = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
-        weeks = {}
-        uncapped = described
+        weeks: dict[str, Any] = {}
+        uncapped, slower = described, slower_runs(run)
         if self.power_cap is not None:
-            described = under_power_cap(described, run.hardware, workload, self.power_cap, job)
+            described = under_power_cap(described, run.hardware, workload, self.power_cap, job, slower)
         if self.plan is None or not self.markets:
             return described
         for market in self.markets:
@@ -122,7 +124,7 @@ class Documents:
             mean_lifetime = self.mean_lifetime if market == "spot" else None
             weeks[market] = goodput_of_run(
                 base, run.hardware, workload, self.plan, slowdown_by_store(run), power_cap=self.power_cap, mean_lifetime=mean_lifetime,
-                spares=self.spares, reliability=self.reliability,
+                spares=self.spares, reliability=self.reliability, slower=slower,
             )  # fmt: skip
         return described | {"weeks": weeks}
 
@@ -257,7 +259,7 @@ def row(scenario: Scenario) -> dict[str, Any]:
 
 
 def _limited(described: dict[str, Any], run: Run | LayoutRun, workload: Workload, cap: str | None) -> dict[str, Any]:
-    return described if cap is None else under_power_cap(described, run.hardware, workload, cap)
+    return described if cap is None else under_power_cap(described, run.hardware, workload, cap, slower=slower_runs(run))
 
 
 def with_inputs(

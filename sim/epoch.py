@@ -27,6 +27,7 @@ from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import memo
+from sim.spec.identity import content
 from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blame_loaders
 from sim.training.step import Replica
@@ -234,7 +235,7 @@ class EpochRun:
         exchanges = tuple([rank.exchange.cache_key() for rank in ranks])
         if scene.draws or self._own_loaders or None in exchanges or not all(live.ranks for live in self._live):
             return None
-        jobs = tuple((job.workload.input.model_dump_json(), job.asynchronous) for job in scene.jobs)
+        jobs = tuple((content(job.workload.input), job.asynchronous) for job in scene.jobs)
         links = tuple((slot, *names.items()) for slot, names in self.log.links.items())
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())

@@ -35,6 +35,8 @@ MEASURED_MESSAGE: Final = 256e6
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron can recompute individually (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
+RACK: Final = 72
+"""Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
@@ -49,7 +51,9 @@ class Case:
     model_family: str
     chip: Chip
     domain: int
-    """GPUs of one node, or of one NVLink rack."""
+    """GPUs of one node that the fabric joins, or of one NVLink rack."""
+    gpus_per_node: int
+    """GPUs that the run uses on each node."""
     nic: float
     ring_latency: Mapping[str, float]
     """Measured seconds that one more node adds to a collective of `MEASURED_MESSAGE` bytes on this cluster: ``gather`` (and
@@ -203,29 +207,30 @@ def _with_note(case: Case) -> Case:
 
 
 def _case(row: LlmRow) -> Case:
-    assumed: list[str] = []
+    assumed = list(row.readings)
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
-    gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
-    if not gpus:
-        raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
+    gpus = _gpus(row, chip, assumed)
+    of_node = _gpus_of_node(row, chip, gpus)
+    domain = _domain(row, chip, gpus, of_node)
     assumed += _practice_assumptions(row, practice)
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
-    recompute, recomputed = _recompute(row, practice)
+    recompute, recomputed = _recompute(row, practice, math.ceil(shape.layers / pipeline))
     products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
-    nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
-    if gpus > chip.domain and not nic_told:
+    nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"), of_node)
+    if gpus > domain and not nic_told:
         assumed.append("the network between nodes")
     return Case(
         row=row,
         shape=shape,
         model_family=family,
         chip=chip,
-        domain=chip.domain,
+        domain=domain,
+        gpus_per_node=of_node,
         nic=nic,
         ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
@@ -257,11 +262,47 @@ def _case(row: LlmRow) -> Case:
         one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
         uses_cuda_graphs=_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
-        checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
+        checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         **_memory_settings(practice),
         assumptions=tuple(assumed),
     )
+
+
+def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
+    """Return the number of GPUs: that of the row or, if it is blank, of its axes, or of its nodes."""
+    gpus = count(row, "gpus")
+    axes = [count(row, name) for name in ("dp", "tp", "pp", "cp")]
+    ranks = math.prod(max(1, size) for size in axes) if axes[0] and "dp" not in row.non_numeric else 0
+    if chip.dies > 1 and gpus and ranks == chip.dies * gpus:
+        assumed.append(f"{ranks} GPUs, as the axes multiply out: the row counts {gpus} cards of {chip.dies}")
+        return ranks
+    if gpus:
+        return gpus
+    if ranks:
+        assumed.append(f"{ranks} GPUs, as the axes multiply out")
+        return ranks
+    nodes = count(row, "nodes")
+    if not nodes:
+        raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
+    assumed.append(f"{nodes * min(chip.domain, 8)} GPUs, {min(chip.domain, 8)} on each node")
+    return nodes * min(chip.domain, 8)
+
+
+def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
+    """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else what is usual; four in trays of a rack."""
+    if chip.domain >= RACK:
+        return 4
+    nodes = count(row, "nodes")
+    return gpus // nodes if nodes > 1 and gpus % nodes == 0 else min(chip.domain, 8)
+
+
+def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:
+    """Return how many GPUs the fabric joins: no more than the run has on a node, and more than usual in nodes that are known for it."""
+    if chip.domain >= RACK:
+        return chip.domain
+    largest = gpus if count(row, "nodes") == 1 else of_node
+    return largest if largest in chip.other_domains else min(chip.domain, of_node)
 
 
 def _practice_assumptions(row: LlmRow, practice: Mapping[str, Any]) -> list[str]:
@@ -383,11 +424,11 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
     return chosen
 
 
-def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
+def _recompute(row: LlmRow, practice: Mapping[str, Any], blocks: int) -> tuple[Recompute, int]:
     stated, usual = row.text["activation_checkpointing"], practice["recompute"]
     if not stated and not saves_of(usual):
         return usual, 0
-    return recompute_of(stated or usual, practice["family"])
+    return recompute_of(stated or usual, practice["family"], blocks)
 
 
 def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ of the catalogue that is not in the table of GPUs is assumed to be joined by PCI
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,14 +28,24 @@ PCIE_NIC: Final = 100e9 / 8
 _PARTS: Final = "hardware/parts/gpus"
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
 """The number of GPUs, before or after their name."""
-_MEMORY: Final = re.compile(r"(\d+)\s*gi?b?\b", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"\b(\d+)\s*gi?b?\b")
 _SAME_MEMORY: Final = 0.12
 """Largest relative difference between a GPU's memory and that in its name: some makers' GB are GiB, and parts are reserved (B200: 180 of
 192)."""
-_WORDS: Final = (
-    r"\b(\d+\s*x|[hd]gx|nvidia|amd|instinct|tesla|geforce|quadro|blackwell|hopper|ampere|gpus?|oam|hbm\d?e?|sxm\d?|\d+\s*g(i?b)?)\b"
+_WORDS: Final = re.compile(
+    r"\b(\d+\s*x|[hd]gx|nvidia|amd|instinct|tesla|geforce|blackwell|hopper|ampere|tensor core|generation|server|workstation|edition|gpus?|"
+    r"oam|hbm(2|3|3e)?|nvl72|gcds?)\b"
 )
-"""Words that people write around a GPU's name."""
+"""Words around a GPU's name that do not distinguish it from others."""
+_FORM: Final = re.compile(r"\b(sxm|pcie|nvl)\d?\b")
+_VARIANT: Final = re.compile(r"\b(hbm2e|\d+w)\b")
+"""Words that distinguish boards of the same name, form and memory; a name without them does not mean such a board."""
+_SHOWN: Final[Mapping[str, str]] = {"h10080gbhbm2e": "h100-pcie-80gb"}
+"""Names without a form that only one board has (NVIDIA's data sheets: of the H100 of 80 GB, only the PCIe board has HBM2e)."""
+_TWO_MEANINGS: Final = ("6000", "8000")
+"""Numbers of several generations of RTX boards."""
+_OLD_BUS: Final = ("pascal", "volta", "turing")
+"""Architectures with PCIe 3.0."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,10 @@ class Chip:
     """GPUs that the fabric joins."""
     nic: float
     machine: str
+    other_domains: tuple[int, ...] = ()
+    """Numbers of GPUs that the fabric joins in other nodes with this GPU."""
+    dies: int = 1
+    """GPUs, as software counts them, on one card."""
 
 
 class NamedChip(NamedTuple):
@@ -64,25 +79,31 @@ class NamedChip(NamedTuple):
     assumption: str = ""
 
 
+class _Words(NamedTuple):
+    """A GPU's name in parts: its number, such as ``a100``, the form of its board, GB of memory (0: not stated), and the variant."""
+
+    core: str
+    form: str
+    memory: int
+    variant: str
+
+
 def chip_named(name: str) -> NamedChip | None:
     """Return the GPU that *name* means; None if there is none of that name."""
-    chips = _chips()
-    if normalize_name(name) in chips:
-        return NamedChip(chips[normalize_name(name)])
-    part = _parts().get(normalize_name(name))
-    if part is not None:
-        return _chip_of_part(part)
-    counted = _COUNT.sub("", name)
-    if normalize_name(counted) in chips:
-        return NamedChip(chips[normalize_name(counted)], f"{chips[normalize_name(counted)].name} by {name!r}")
-    core = normalize_name(re.sub(_WORDS, " ", counted.lower().replace("-", " ").replace("_", " ")))
-    if not core:
-        return None
-    if core in chips:
-        if _differs_in_memory(name, chips[core]):
-            return None
-        return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
-    return _chip_of_part(_parts()[core]) if core in _parts() else None
+    named = _named(name)
+    if named is None or named.chip.dies == 1 or "gcd" in name.lower():
+        return named
+    return NamedChip(named.chip, f"a GPU is one of the two dies of an {named.chip.name.removesuffix('-GCD')}")
+
+
+def _named(name: str) -> NamedChip | None:
+    exact = _by_full_name(name)
+    if exact is not None:
+        return exact
+    plain = _plain(name)
+    same = _by_full_name(_WORDS.sub(" ", plain))
+    chosen = same or _best(_split(plain))
+    return chosen if chosen is None or chosen.assumption else NamedChip(chosen.chip, f"{chosen.chip.name} by {name!r}")
 
 
 def similar_chips(name: str) -> list[str]:
@@ -92,40 +113,94 @@ def similar_chips(name: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _differs_in_memory(name: str, chip: Chip) -> bool:
-    """Return whether *name* states more or less memory than *chip* has, such as a V100 of 16 GB."""
-    sizes = _MEMORY.findall(name)
-    return bool(sizes) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in sizes)
+def _by_full_name(name: str) -> NamedChip | None:
+    """Return the GPU with exactly *name*, apart from case and punctuation."""
+    key = normalize_name(name)
+    if key in _chips():
+        return NamedChip(_chips()[key])
+    return _chip_of_part(_parts()[key]) if key in _parts() else None
 
 
+def _plain(name: str) -> str:
+    """Return *name* in lower case with spaces between its words, without the number of GPUs."""
+    return re.sub(r"[-_()/,]+", " ", _COUNT.sub("", name).lower()).strip()
+
+
+def _split(plain: str) -> _Words:
+    """Return the parts of the name *plain*."""
+    memory, form, variant = _MEMORY.search(plain), _FORM.search(plain), _VARIANT.findall(plain)
+    rest = plain
+    for pattern in (_MEMORY, _FORM, _VARIANT, _WORDS):
+        rest = pattern.sub(" ", rest)
+    return _Words(normalize_name(rest), form.group(1) if form else "", int(memory.group(1)) if memory else 0, variant[0] if variant else "")
+
+
+def _best(words: _Words) -> NamedChip | None:
+    """Return the GPU that fits *words*: the one that the bare number means if it does, or else the one with the most memory.
+
+    Without a stated form, only GPUs of the usual form fit.
+    """
+    usual = _by_full_name(words.core) if words.core else None
+    form = words.form or (_split(_plain(usual.chip.name)).form if usual is not None else "")
+    fitting = {named: part for named, part in _index() if _fits(part, words._replace(form=form))}
+    if not fitting:
+        return None
+    if usual is not None and usual.chip.name in fitting:
+        return usual
+    return _by_full_name(max(fitting, key=lambda named: fitting[named].memory))
+
+
+def _fits(part: _Words, words: _Words) -> bool:
+    """Return whether the GPU *part* has everything that *words* states."""
+    same_memory = not words.memory or not part.memory or abs(words.memory / part.memory - 1.0) <= _SAME_MEMORY
+    return part.core == words.core and same_memory and part.variant in ("", words.variant) and words.form in ("", part.form)
+
+
+@lru_cache(maxsize=1)
+def _index() -> list[tuple[str, _Words]]:
+    """Return the names of all GPUs, and their parts; those of the table of GPUs with their memory."""
+    chips = {chip.name: chip for chip in _chips().values()}
+    known = {normalize_name(name) for chip in chips.values() for name in (chip.name, chip.part)}
+    words = [(chip.name, _split(_plain(chip.name))._replace(memory=round(chip.memory / 2.0**30))) for chip in chips.values()]
+    return words + [(name, _split(_plain(name))) for key, name in _parts().items() if key not in known]
+
+
+@lru_cache(maxsize=64)
 def _chip_of_part(name: str) -> NamedChip | None:
-    """Return the part *name* of the catalogue; None if its kernels are not described, or if it lacks 16-bit products."""
+    """Return the part *name* of the catalogue; None if its number of multiprocessors is unknown, or if it lacks 16-bit products."""
     gpu = load_part(Gpu, name, _PARTS)
     narrow = gpu.dense_16bit
-    if gpu.kernels is None or not narrow:
+    multiprocessors = gpu.kernels.sm_count if gpu.kernels is not None else _multiprocessors().get(name, 0)
+    if not multiprocessors or not narrow:
         return None
+    bus, rate = ("3.0", PCIE / 2) if gpu.architecture in _OLD_BUS else ("4.0", PCIE)
     peak: Mapping[ProductPrecision, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(
-        name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=gpu.kernels.sm_count, peak=peak,
-        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
+        name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=multiprocessors, peak=peak,
+        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=rate, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
     )  # fmt: skip
-    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
+    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe {bus}")
 
 
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, str]:
-    """Return the catalogue's GPUs by their `plain` names, and by these without `_WORDS` if the result is unique."""
-    parts = {normalize_name(name): name for name in catalogue(_PARTS)}
-    short: dict[str, list[str]] = {}
-    for name in catalogue(_PARTS):
-        short.setdefault(normalize_name(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
-    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **parts}
+    """Return the names of the catalogue's GPUs by their normalized names, with and without ``quadro`` and ``rtx``."""
+    names = catalogue(_PARTS)
+    keys: dict[str, str] = {}
+    for word in ("quadrortx|rtx", "quadro", "$"):  # full names last: they win
+        keys |= {key: name for name in names if (key := normalize_name(re.sub(f"^({word})", "", name))) not in _TWO_MEANINGS}
+    return {**keys, **_SHOWN}
+
+
+@lru_cache(maxsize=1)
+def _multiprocessors() -> dict[str, int]:
+    """Return the number of multiprocessors of those parts of the catalogue that have no ``kernels``."""
+    lines = (LLM_RECORDS / "multiprocessors.csv").read_text(encoding="utf-8").splitlines()
+    return {cells["part"]: int(cells["multiprocessors"]) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))}
 
 
 @lru_cache(maxsize=1)
 def _chips() -> dict[str, Chip]:
-    import csv
-
     lines = [line for line in (LLM_RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     chips: dict[str, Chip] = {}
     for cells in csv.DictReader(lines):
@@ -143,6 +218,8 @@ def _chips() -> dict[str, Chip]:
             domain=int(cells["domain"]),
             nic=float(cells["nic_Gbps"]) * 1e9 / 8,
             machine=cells["machine"],
+            other_domains=tuple(int(size) for size in cells["other_domains"].split("|") if size),
+            dies=int(cells["dies"] or 1),
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:

@@ -14,9 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import SHARDED_FAMILIES, Case
+from calibration.llm.case import RACK, SHARDED_FAMILIES, Case
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
+from calibration.llm.words import is_float16
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
@@ -57,7 +58,7 @@ def workload_document(case: Case) -> dict[str, Any]:
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
     precision = _PRECISION[case.precision]
-    if case.chip.generation == "volta" or case.row.text["precision"].startswith("fp16"):
+    if case.chip.generation == "volta" or is_float16(case.row.text["precision"]):
         precision = "fp16"
     return {
         "name": "measured",
@@ -101,7 +102,7 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
         overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
     if case.activation_kept != 1.0 and case.precision != "16bit":
         overrides[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
-    if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
+    if case.family == "deepspeed" and is_float16(case.row.text["precision"]):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
     if not (case.tensor_overlap or case.is_tuned):
@@ -124,6 +125,9 @@ def hardware_of(case: Case) -> Hardware:
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
     machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
+    joined = load_hardware(machine).spec.groups[0].node.gpu_count
+    if case.domain > joined:
+        raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
     return _hardware(machine, case.nic, case.ring_latency.get("gather"))
 
 
@@ -161,6 +165,8 @@ def simulate_case(case: Case, constants: Constants) -> LayoutRun:
 def _placement(case: Case, hardware: Hardware) -> tuple[int, int]:
     """Return the number of nodes of *case*, and of GPUs per node."""
     here = hardware.groups[0].node.gpu_count
+    if case.domain < RACK and case.gpus_per_node <= here and case.gpus % case.gpus_per_node == 0 and case.gpus > case.gpus_per_node:
+        return case.gpus // case.gpus_per_node, case.gpus_per_node
     gpus_per_node = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
     return math.ceil(case.gpus / gpus_per_node), gpus_per_node
 

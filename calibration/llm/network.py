@@ -7,20 +7,27 @@ from typing import Final
 
 from calibration.llm.chips import Chip
 
-GENERATIONS: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0}
-"""Gbit/s of a link of four lanes (InfiniBand Trade Association's roadmap)."""
+GENERATIONS: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0, "slingshot11": 200.0, "slingshot10": 100.0}
+"""Gbit/s of a link of four lanes (InfiniBand Trade Association's roadmap; HPE's Slingshot data sheet)."""
 WHOLE_NODE: Final = 1000.0
 """Gbit/s from which a bare figure is that of a whole node: NICs are sold with up to 800 Gbit/s."""
 ONE_NIC: Final = 100.0
 """Gbit/s up to which a bare figure is that of a node's only NIC: estimate (faster NICs come one per GPU or two)."""
 
 
-def nic_of(text: str, chip: Chip, stated: float | None) -> tuple[float, bool]:
-    """Return the bytes/s of the network per GPU, and whether *stated* (Gbit/s, from a source's scripts) or *text* specifies them."""
-    node = min(chip.domain, 8) if chip.domain < 72 else 4
-    if stated is None:
-        stated = _in_words(text.split("in node")[0], node)
-    return (stated * 1e9 / 8, True) if stated is not None else (chip.nic, False)
+def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) -> tuple[float, bool]:
+    """Return the bytes/s of the network per GPU, and whether *stated* (Gbit/s, from a source's scripts) or *text* specifies them.
+
+    *gpus_per_node* GPUs share the NICs of a node, but one GPU gets no more than its machine usually gives it, or than one NIC has.
+    """
+    if stated is not None:
+        return stated * 1e9 / 8, True
+    words = text.split("in node")[0]
+    usually = gpus_per_node if chip.domain > 16 else max(gpus_per_node, min(chip.domain, 8))
+    rate, usual = _in_words(words, gpus_per_node), _in_words(words, usually)
+    if rate is None or usual is None:
+        return chip.nic, False
+    return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True
 
 
 def _in_words(text: str, node: int) -> float | None:
@@ -33,7 +40,7 @@ def _in_words(text: str, node: int) -> float | None:
     total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
     if total:
         return float(total.group(1)) / node
-    several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE)
+    several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE) or re.search(r"\b(\d+)\s*x\s*(\d{2,3})\b", text)
     if several:
         return float(several.group(1)) * float(several.group(2)) / node
     return None if ";" in text else _bare(text.lower(), node)
@@ -44,12 +51,18 @@ def _bare(text: str, node: int) -> float | None:
 
     Figures up to `ONE_NIC` and from `WHOLE_NODE` are those of the whole node.
     """
-    named = re.search(r"(xdr|ndr|hdr|edr|fdr)", text)
+    named = re.search(r"(xdr|ndr|hdr|edr|fdr)[- ]?(\d{2,3}(?!\d))?|slingshot[- ]?1[01]", text)
     figure = re.search(r"(\d+(?:\.\d+)?)\s*(?:gbps|gbit/s|gb/s|gbe|gb|g\b)", text)
-    rate = float(figure.group(1)) if figure else GENERATIONS[named.group(1)] if named else None
+    rate = float(figure.group(1)) if figure else _of_generation(named) if named else None
     if rate is None:
         return None
-    count = re.search(r"(\d+)\s*x\b|\bx\s*(\d+)|(\d+)\s*(?:rails|nics|ports|hcas)", text)
+    count = re.search(r"(\d+)\s*x\b|\bx\s*(\d+)|(\d+)\s*(?:rails|nics|ports|hcas)|(dual)", text)
     if count:
-        return float(next(group for group in count.groups() if group)) * rate / node
+        number = next(group for group in count.groups() if group)
+        return (2.0 if number == "dual" else float(number)) * rate / node
     return rate / node if rate >= WHOLE_NODE or rate <= ONE_NIC else rate
+
+
+def _of_generation(named: re.Match[str]) -> float:
+    """Return the Gbit/s of one link of a generation; ``HDR100`` and ``NDR200`` are links of two lanes."""
+    return float(named.group(2)) if named.group(2) else GENERATIONS[named.group(1) or re.sub("[- ]", "", named.group())]

@@ -7,13 +7,12 @@ The columns distinguish such a table from other records. Text in a numeric cell 
 from __future__ import annotations
 
 import csv
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from calibration.cells import read_cell
 from sim.spec.yaml import SpecError
 
 NUMBER_COLUMNS: Final = (
@@ -25,6 +24,8 @@ TEXT_COLUMNS: Final = (
     "source", "set", "model", "gpu", "node_type", "network", "framework", "framework_version", "precision", "sp", "fsdp_mode",
     "activation_checkpointing", "flash_attention", "offload", "compile", "status", "class", "notes",
 )  # fmt: skip
+LARGEST_STAGE: Final = 3
+"""Largest stage of ZeRO."""
 REQUIRED_COLUMNS: Final = (
     "source", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "nodes", "gpus", "framework",
     "precision", "dp", "tp", "pp", "cp", "zero_stage", "micro_batch", "global_batch", "activation_checkpointing", "step_time_s",
@@ -49,6 +50,8 @@ class LlmRow:
     number: Mapping[str, float]
     non_numeric: Mapping[str, str] = field(default_factory=dict)
     """Cells of numeric columns that hold something else."""
+    readings: tuple[str, ...] = ()
+    """How cells with a unit or a remark were read, in words."""
 
     @property
     def source(self) -> str:
@@ -65,8 +68,9 @@ class LlmRow:
 
     @property
     def status(self) -> str:
-        """Return the outcome of the run; ``ok`` if the table does not state it."""
-        return self.text.get("status") or "ok"
+        """Return the outcome of the run; ``ok`` if the table does not state it, or calls it a success."""
+        stated = self.text.get("status", "")
+        return "ok" if stated.lower() in SUCCESS_WORDS else stated
 
     @property
     def step_time(self) -> float | None:
@@ -113,38 +117,45 @@ def read_table(path: Path) -> list[LlmRow]:
     return [_row(reader.line_num + skipped, cells) for cells in reader]
 
 
-BLANK_WORDS: Final = ("n/a", "nan", "null")
-"""What programs write into a cell without a value."""
+BLANK_WORDS: Final = ("n/a", "na", "n.a.", "nan", "null", "-", "--", "\u2013", "\u2014")
+"""What programs and people write into a cell without a value."""
 UNKNOWN_WORDS: Final = ("unknown", "?", "not stated", "unspecified")
 """What people write into a text cell if the value is not stated."""
+UNUSED_WORDS: Final = ("none",)
+"""What people write for the number of ranks of an axis that is not used."""
+SUCCESS_WORDS: Final = ("", "ok", "success", "successful", "succeeded", "pass", "passed", "completed", "complete", "done", "finished")
+"""What people write for a run that ended as it should."""
+DASH_MEANS_NONE: Final = ("activation_checkpointing", "flash_attention", "offload", "compile", "sp")
+"""Text columns in which a dash says that something was not used."""
 
 
 def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
-    texts = {name: _cell(cells, name, BLANK_WORDS + UNKNOWN_WORDS) for name in TEXT_COLUMNS}
+    texts = {name: _text(cells, name) for name in TEXT_COLUMNS}
     numbers: dict[str, float] = {}
     non_numeric: dict[str, str] = {}
-    for name in NUMBER_COLUMNS:
-        cell = _cell(cells, name, BLANK_WORDS)
+    readings: list[str] = []
+    for name in ("seq_len", *(name for name in NUMBER_COLUMNS if name != "seq_len")):
+        cell = _cell(cells, name, BLANK_WORDS if name == "zero_stage" else BLANK_WORDS + UNUSED_WORDS)
         if not cell:
             continue
-        value = _number(cell)
-        if value is None:
+        reading = read_cell(name, cell, numbers.get("seq_len", 0.0))
+        if reading is None or (name == "zero_stage" and reading.value > LARGEST_STAGE):
             non_numeric[name] = cell
         else:
-            numbers[name] = value
-    return LlmRow(line, texts, numbers, non_numeric)
+            numbers[name] = reading.value
+            readings += [reading.words] if reading.words and name != "params" else []
+    return LlmRow(line, texts, numbers, non_numeric, tuple(readings))
+
+
+def _text(cells: Mapping[str, str | None], name: str) -> str:
+    """Return the text in column *name*; empty if it is not stated."""
+    cell = _cell(cells, name, UNKNOWN_WORDS)
+    if cell.lower() not in BLANK_WORDS:
+        return cell
+    return "none" if name in DASH_MEANS_NONE and not cell[0].isalpha() else ""
 
 
 def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:
     """Return the text in column *name*; empty if it is one of the words *blank*."""
     cell = (cells.get(name) or "").strip()
     return "" if cell.lower() in blank else cell
-
-
-def _number(cell: str) -> float | None:
-    """Return the number in *cell*, which may group its digits by commas; None if it holds something else."""
-    try:
-        value = float(cell.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", cell) else cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None

@@ -6,7 +6,7 @@ Unknown words are never guessed: `CannotDescribe` states which words are accepte
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from calibration.llm.chips import ProductPrecision
@@ -17,7 +17,24 @@ Recompute = Literal["none", "full", "attention", "operators"]
 _NO: Final = ("no", "false", "off", "0", "null", "disabled")
 _NARROW: Final = re.compile(r"fp8|float8|e4m3|e5m2|mxfp8|8.?bit")
 _NARROWEST: Final = re.compile(r"fp4|float4")
-_SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|\bamp\b|mixed")
+_SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|(?<![a-z])amp(?![a-z])|mixed|^o[12]$")
+"""``O1`` and ``O2`` are levels of NVIDIA's apex.amp."""
+_FLOAT16: Final = re.compile(r"(?<!b)(fp16|float16)|half|(?<!bf)(?<!\d)16.?(mixed|true)|^16$|^o[12]$")
+_NONE: Final = re.compile(r"(none|no|not|null|0|off|false|disabled|without|w/o|unset)\b(?![./]\d)")
+_FULL: Final = re.compile(
+    r"(full(y)?|true|yes|on|all|every (layer|block)|enabled|uniform|block|1|"
+    r"(gradient[ _])?checkpoint(ing|ed)?|recompute|remat|activation checkpointing)\b"
+)
+_SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
+    r"(0?\.\d+)": lambda found: float(found.group(1)),
+    r"(\d+(?:\.\d+)?)\s*%": lambda found: float(found.group(1)) / 100,
+    r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda found: float(found.group(1)) / max(1.0, float(found.group(2))),
+    r".*\bevery (?:2nd|second|other)\b.*": lambda found: 1 / 2,
+    r".*\bevery (?:3rd|third)\b.*": lambda found: 1 / 3,
+    r".*\bevery (?:4th|fourth)\b.*": lambda found: 1 / 4,
+}
+"""The share of blocks that is recomputed, by the pattern that a text matches (the selective mode of torchtitan and of IBM's fms-fsdp)."""
+_BLOCKS: Final = re.compile(r"acl=(\d+)|\bblock\b\D{0,3}(\d+)")
 
 
 SAVED_LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -65,23 +82,40 @@ def precision_of(text: str) -> tuple[ProductPrecision, Fp8Recipe | None]:
     raise CannotDescribe(f"precision {text!r} is not supported; use bf16, fp16, fp8, mxfp8 or nvfp4")
 
 
-def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
-    """Return what software of *family* recomputes, and in how many blocks of a rank (0: all). Raise CannotDescribe for unknown words."""
+def is_float16(text: str) -> bool:
+    """Return whether *text* names IEEE half precision, whose gradients are scaled, not bfloat16."""
+    return bool(_FLOAT16.search(text.strip().lower()))
+
+
+def share_of(text: str) -> float | None:
+    """Return the share of blocks that *text* says are recomputed, such as ``1/2`` or ``every 2nd layer``; None if it states none."""
+    plain = text.strip().lower()
+    matches = ((share, re.fullmatch(pattern, plain)) for pattern, share in _SHARES.items())
+    return next((min(1.0, share(found)) for share, found in matches if found), None)
+
+
+def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, int]:
+    """Return what software of *family* recomputes, and in how many of the *blocks* of a rank (0: all).
+
+    Raise CannotDescribe for unknown words.
+    """
     plain = text.strip().lower()
     if plain in SAVED_LAYERS:
         return "full", 0
-    if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
-        raise CannotDescribe(
-            f"activation_checkpointing {text!r} is a share of the blocks, which is not supported; use full, selective or none"
-        )
-    if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
-        some = re.search(r"acl=(\d+)", plain)
-        return "full", int(some.group(1)) if some else 0
+    share = share_of(text)
+    if share is not None:
+        some = round(share * blocks)
+        return ("full", 0 if some == blocks else some) if some else ("none", 0)
+    if re.match(r"gradient[ _]checkpointing\s*[=:]\s*(false|0|no)", plain) or plain.startswith("-") or _NONE.match(plain):
+        return "none", 0
+    if _FULL.match(plain):
+        limit = _BLOCKS.search(plain)
+        return "full", int(next(group for group in limit.groups() if group)) if limit else 0
     if plain.startswith("selective") and family == "fsdp2":
         return "operators", 0
     if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
         return "attention", 0
-    if plain.startswith(("selective:", "none", "-r 0", "-", *_NO)):
+    if plain.startswith("selective:"):
         return "none", 0
     raise CannotDescribe(
         f"activation_checkpointing {text!r} is unknown; use full, selective, selective: MODULES, none or one of MaxText's policies"
@@ -107,8 +141,9 @@ _STRATEGIES: Final[Mapping[str, Shards]] = {
     "hybrid_shard": Shards(3, True),
     "_hybrid_shard_zero2": Shards(2, True),
     "hybrid_shard_zero2": Shards(2, True),
+    "hsdp": Shards(3, True),
 }
-"""Strategies of torch.distributed.fsdp.ShardingStrategy."""
+"""Strategies of torch.distributed.fsdp.ShardingStrategy, and the usual short name of hybrid sharding."""
 
 
 def shards_of(text: str) -> Shards | None:
@@ -123,8 +158,13 @@ def offloads(text: str) -> bool:
 
 
 def zero_of(text: str) -> int:
-    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise CannotDescribe if it names none."""
-    stage = re.search(r"[0-3]", text)
-    if stage is None:
-        raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")
-    return int(stage.group())
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``, ``none`` or ``FSDP``. Raise CannotDescribe if it names none."""
+    plain = text.strip().lower()
+    if re.match(r"(none|no|off|false|ddp|disabled)\b", plain):
+        return 0
+    stage = re.search(r"(?<!\d)[0-3](?!\d)", plain)
+    if stage is not None:
+        return int(stage.group())
+    if re.match(r"(fsdp|full|fully)", plain):
+        return 3
+    raise CannotDescribe(f"zero_stage is {text!r}, not a number from 0 to 3")

@@ -17,9 +17,10 @@ from typing import Final
 from calibration.clusters.cluster_fit import SHARED_CONSTANTS, ClusterModel, SharedConstants, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import FactorByRecord, measured_scale, solve_factors
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
-from calibration.questions import Folders, RunQuestion, describe_runs
+from calibration.questions import Folders, RunQuestion, describe_runs, with_catalog_names
 from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
+from calibration.validate.blank_input import without_contradicted_input
 from calibration.validate.groups import novelty
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
@@ -86,18 +87,28 @@ def validate(
     Rows that cannot be read or described are listed in the result. Raise SpecError if there are no others.
     """
     tables = [read_table(path) for path in files]
-    runs, undescribed = describe_runs([record for table in tables for record in table.records], folders)
+    records, renamed = with_catalog_names([record for table in tables for record in table.records], folders)
+    runs, undescribed = describe_runs(records, folders)
     missing = [*(row for table in tables for row in table.skipped), *undescribed]
     processes = processes or os.cpu_count() or 1
     try:
-        questions, contradictions = _consistent(_require_rows(runs, missing))
+        runs, unread = without_contradicted_input(_require_rows(runs, missing), folders, processes)
+        questions, contradictions = _consistent(runs)
         clusters = validate_clusters(questions, folders, processes, notify, progress=progress)
     except SpecError:
         runs, unplayed = split_playable(runs, folders)
         missing += unplayed
-        questions, contradictions = _consistent(_require_rows(runs, missing))
+        runs, unread = without_contradicted_input(_require_rows(runs, missing), folders, processes)
+        questions, contradictions = _consistent(runs)
         clusters = validate_clusters(questions, folders, processes, notify, progress=progress)
-    notes = (*(note for table in tables for note in table.notes), *contradictions, *_likely_mistakes(questions), *_other_unit(clusters))
+    notes = (
+        *(note for table in tables for note in table.notes),
+        *renamed,
+        *unread,
+        *contradictions,
+        *_likely_mistakes(questions),
+        *_other_unit(clusters),
+    )
     return Validation(tuple(clusters), notes, questions=tuple(questions), not_described=tuple(missing))
 
 

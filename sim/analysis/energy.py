@@ -4,7 +4,7 @@ A GPU draws a share of its TDP. The share is highest while matrix products bound
 communication kernel spins, and lowest while the GPU is idle, which includes the time while kernels start (`sim.spec.energy`). A node adds
 its host and, in a job of several nodes, its NICs and switch ports. The energy of the site is the energy of the computers times PUE. CO2 is
 the energy of the site times the grid's mean intensity over a year. A power cap slows only compute, according to a measured curve over the
-ratio of the cap to the uncapped draw.
+ratio of the cap to the uncapped draw; waits for input get as much shorter, others stay the same.
 
 Limits: a mean over the step, no peaks; kernels of all sizes draw the same power; unmeasured GPUs draw the same power whatever bounds
 their kernels; storage and cooling are included in host power and PUE.
@@ -24,8 +24,11 @@ from sim.spec.yaml import SpecError
 
 WAITING = ("interconnect", "network", "straggler", "pipeline")
 """Stalls during which a communication kernel spins; the GPU is idle during all other stalls except compute."""
+INPUT = ("fetch", "prep")
+"""Stalls during which a GPU waits for a batch that loaders read or prepare."""
 WORLD = "WORLD"
 """The region used in place of an unknown one."""
+_CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
 KWH = 3.6e6
 """J in a kWh."""
 
@@ -120,11 +123,13 @@ def node_power(
     working: bool = True,
     mix: KernelMix | None = None,
     cap: float = math.inf,
+    others: int = 0,
 ) -> NodePower | None:
     """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* of the time computing, spinning and idle.
 
     *several*: whether the job has more nodes, so that the network counts; *working*: whether the host is busy; *mix*: what bounds the
-    kernels, if available; *cap*: power limit of each GPU (W). Return None if the TDP is unknown.
+    kernels, if available; *cap*: power limit of each GPU (W). If other jobs use *others* of the GPUs, the job has a part of idle GPUs,
+    host and network in proportion to its GPUs. Return None if the TDP is unknown.
     """
     if node.gpu.power is None or not node.gpu_count:
         return None
@@ -132,44 +137,51 @@ def node_power(
     used = node.gpu_count if gpus is None else gpus
     compute, waiting, idle = (min(node.gpu.power * level, cap) for level in (draw.compute, draw.waiting, draw.idle))
     busy = shares[0] * compute + shares[1] * waiting + shares[2] * idle
-    of_gpus = used * busy + (node.gpu_count - used) * idle
+    part, counted = used / (used + others), gpus_of_share(node.gpu_count, used, others)
+    of_gpus = used * busy + (counted - used) * idle
     size = node.gpu_count / model.host_gpus
     network = node.nic.count * (model.nic + model.switch_port) if several else 0.0
-    return NodePower(of_gpus, size * (model.host if working else model.host_idle), network)
+    return NodePower(of_gpus, part * size * (model.host if working else model.host_idle), part * network)
 
 
-class CappedStep(NamedTuple):
-    """Step time and power under a power cap."""
-
-    cap: float
-    """Limit of one GPU (W)."""
-    step_time: float
-    power: NodePower
+def gpus_of_share(gpu_count: int, used: int, others: int) -> float:
+    """Return the GPUs of a node that count for a job that uses *used* of them and other jobs *others*: its own and a part of idle ones."""
+    return used + used / (used + others) * (gpu_count - used - others)
 
 
-def limit_power(
-    node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None,
-    gpus: int | None = None,
-) -> CappedStep | None:  # fmt: skip
-    """Return step time and power of *node* with each of its *gpus* (default: all) limited to *cap* (W); *stalls* (s): the uncapped step."""
+def limited_speed(node: Node, model: PowerModel, cap: float, mix: KernelMix | None = None) -> float:
+    """Return the speed of a GPU of *node* while it computes with a limit of *cap* (W), relative to its speed without the limit.
+
+    Raise ValueError if the GPU's TDP is unknown.
+    """
     if node.gpu.power is None:
-        return None
-    draw = gpu_power(node.gpu, model, mix)
-    full = node.gpu.power * draw.compute
-    share = min(1.0, cap / full)
-    slower = dict(stalls)
-    slower["compute"] = stalls.get("compute", 0.0) / curve_value(model.cap, share)
-    power = node_power(node, model, shares_of(slower), several, gpus, mix=mix, cap=cap)
-    return None if power is None else CappedStep(cap, sum(slower.values()), power)
+        raise ValueError(f"the power of {node.gpu.name} is unknown")
+    full = node.gpu.power * gpu_power(node.gpu, model, mix).compute
+    return curve_value(model.cap, min(1.0, cap / full))
+
+
+def with_slower_compute(stalls: Mapping[str, float], speed: float) -> dict[str, float]:
+    """Return *stalls* (s) of a step whose GPUs compute at *speed*: loaders work meanwhile, so waits for input get shorter first."""
+    compute = stalls.get("compute", 0.0) / speed
+    hidden, slower = compute - stalls.get("compute", 0.0), dict(stalls) | {"compute": compute}
+    for name in INPUT:
+        wait = stalls.get(name, 0.0)
+        slower |= {name: max(0.0, wait - hidden)} if name in stalls else {}
+        hidden = max(0.0, hidden - wait)
+    return slower
 
 
 class NodesOfKind(NamedTuple):
-    """Nodes of one kind in a job: *nodes* of them, each with *gpus* GPUs of the job; *mix*: what bounds their kernels, if available."""
+    """Nodes of one kind in a job: *nodes* of them, each with *gpus* GPUs of the job and *others* of other jobs.
+
+    *mix*: what bounds the kernels of the job, if available.
+    """
 
     node: Node
     nodes: int
     gpus: int
     mix: KernelMix | None = None
+    others: int = 0
 
 
 def mean_power(
@@ -178,7 +190,7 @@ def mean_power(
     """Return the mean over the nodes of *kinds* of their power (`node_power`), or None if the TDP of a GPU is unknown."""
     nodes, total = sum(kind.nodes for kind in kinds), NodePower(0.0, 0.0, 0.0)
     for kind in kinds:
-        power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix, cap)
+        power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix, cap, kind.others)
         if power is None:
             return None
         total = NodePower(*(sums + kind.nodes / nodes * part for sums, part in zip(total, power, strict=True)))
@@ -200,7 +212,7 @@ def energy_figures(
     site = nodes * power.total * model.pue
     energy_per_sample = site * step / per_step
     return {
-        "gpu_power_w": power.gpus * nodes / sum(kind.nodes * kind.node.gpu_count for kind in kinds),
+        "gpu_power_w": power.gpus * nodes / sum(kind.nodes * gpus_of_share(kind.node.gpu_count, kind.gpus, kind.others) for kind in kinds),
         "node_power_w": power.total,
         "parts_w": power._asdict(),
         "pue": model.pue,
@@ -209,21 +221,21 @@ def energy_figures(
         "energy_per_token_j": energy_per_sample / tokens if tokens else None,
         "co2_per_sample_kg": energy_per_sample * grid.intensity,
         "grid": grid.figures,
-        "power_caps": _caps(kinds[0]._replace(nodes=nodes), stalls, per_step, model)
-        if all(kind.node == kinds[0].node for kind in kinds) else [],
+        "power_caps": power_caps(kinds, stalls, per_step) if all(kind.node == kinds[0].node for kind in kinds) else [],
     }  # fmt: skip
 
 
-def _caps(kind: NodesOfKind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
-    """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute."""
-    full = (kind.node.gpu.power or 0.0) * gpu_power(kind.node.gpu, model, kind.mix).compute
-    caps = [limit_power(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix, kind.gpus) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    return [
-        {
-            "gpu_cap_w": one.cap,
-            "step_time_s": one.step_time,
-            "energy_per_sample_j": kind.nodes * one.power.total * model.pue * one.step_time / per_step,
-        }
-        for one in caps
-        if one is not None
-    ]
+def power_caps(kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float) -> list[dict[str, float]]:
+    """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute.
+
+    All *kinds* have the same node. The steps are estimated (`with_slower_compute`).
+    """
+    model, nodes, (node, mix) = power_model(), sum(kind.nodes for kind in kinds), (kinds[0].node, kinds[0].mix)
+    full, caps = (node.gpu.power or 0.0) * gpu_power(node.gpu, model, mix).compute, []
+    for cap in (share * full for share in _CAPS):
+        slower = with_slower_compute(stalls, limited_speed(node, model, cap, mix))
+        power, step = mean_power(kinds, shares_of(slower), model, cap=cap), sum(slower.values())
+        if power is not None:
+            joules = nodes * power.total * model.pue * step / per_step
+            caps.append({"gpu_cap_w": cap, "step_time_s": step, "energy_per_sample_j": joules})
+    return caps

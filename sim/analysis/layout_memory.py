@@ -19,6 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 from sim.analysis.held_memory import HeldMemory, held_memory
 from sim.analysis.kept_activations import activation_bytes, checkpointed_bytes, loss_bytes, recomputed_bytes, saved_bytes
+from sim.analysis.memory import THRASHING
 from sim.parallel.checkpointing import checkpointed_share
 from sim.parallel.lower.copies import unreduced_width
 from sim.parallel.lower.layouts import Layout, program
@@ -37,8 +38,6 @@ FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 
 ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
-THRASHING: Final = 0.875
-"""Share of the memory above which the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
 _FSDP1_SCATTERS: Final = 2
 """Number of FSDP1 reduce-scatters whose inputs are still in use. FSDP1 holds no reference to the inputs, and the all-gather of the next
 block but one is queued behind them on the same communicator. Without gathers in backward (SHARD_GRAD_OP), the same number is assumed."""

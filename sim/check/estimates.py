@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.references import IMPLIED
 from sim.spec.yaml import Document, Mark
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """One number without a public source."""
 
     key: str

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
@@ -20,13 +19,15 @@ SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
 """Names of links that limit copies from one socket to the memory of another."""
 _RESERVED = re.compile(rf"(gpu|nic|socket|dram|bridge)\d+|{SOCKET_COPIES.pattern}|copies|nvswitch|net|.*>.*")
 
+_FABRIC_LINKS: Final = {"xgmi": "Infinity Fabric link", "ici": "ICI link"}
+"""Names of links between GPUs that are not NVLinks, by the beginning of the catalog's name."""
+
 
 class TopologyError(SpecError):
     """A link graph on which some device cannot be reached."""
 
 
-@dataclass(frozen=True)
-class NodeLink:
+class NodeLink(NamedTuple):
     """One direction of a physical link, or a shared resource; *capacity* is the bytes/s that it delivers."""
 
     name: str
@@ -115,18 +116,24 @@ def _delivered(link: Link) -> float:
     return link.bandwidth * link.efficiency
 
 
+def fabric_link(link: Link) -> str:
+    """Return what the vendor calls *link* between two GPUs: an NVLink, an Infinity Fabric link or a link of TPUs' interconnect."""
+    return next((name for prefix, name in _FABRIC_LINKS.items() if link.name.startswith(prefix)), "NVLink")
+
+
 def _nvlink_links(node: Node) -> list[NodeLink]:
     nvlink = node.nvlink
     if nvlink is None:
         return []
     links: list[NodeLink] = []
+    noun = fabric_link(nvlink.link)
     for pair, count in nvlink.pairs.items():
         one, other = pair.split("-")
-        count_text = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
+        count_text = {1: f"single {noun}", 2: f"double {noun}"}.get(count, f"{count} {noun}s")
         links += _two_way(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{count_text} GPU{one}-GPU{other}")
     for gpu in range(node.gpu_count) if nvlink.switch_links else ():
         capacity = nvlink.switch_links * _delivered(nvlink.link)
-        links += _two_way(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
+        links += _two_way(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} {noun}s GPU{gpu}-NVSwitch")
     return links
 
 

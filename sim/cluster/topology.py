@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sim.cluster.node_links import NodeLink, links_of, parents_of
 from sim.spec.hardware import Node, Transport
+from sim.spec.identity import IdentityKey, content
 
 if TYPE_CHECKING:
     import networkx
@@ -265,36 +266,19 @@ def node_graph(node: Node) -> NodeGraph:
 
     GPU, CPU speed, memory and storage are not part of the wiring: `NodeGraph.node` may differ from *node* in these.
     """
-    return _cached_graph(_Wired(node))
+    blocks = ((node, _NOT_WIRED), (node.host, _NOT_WIRED_OF_HOST), (node.host.cpu, _NOT_WIRED_OF_CPU))
+    wiring = [content(value) for block, excluded in blocks for name, value in block.__dict__.items() if name not in excluded]
+    return _cached_graph(IdentityKey((node.gpu.compute_capability, content(node.gpu.bridge), *wiring), node))
 
 
-_NOT_WIRED = {"gpu", "host", "storage", "page_cache"}
-_NOT_WIRED_OF_HOST = {"cpu", "memory"}
-_NOT_WIRED_OF_CPU = {"speed", "smt_gain"}
-
-
-@dataclass(frozen=True, eq=False)
-class _Wired:
-    """The wiring of a node as a cache key: specs contain mappings, so it compares their contents."""
-
-    node: Node
-
-    def __hash__(self) -> int:
-        return hash((self.node.gpu_count, self.node.nic.bandwidth, self.node.topology.model_dump_json()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wired) and (self.node is other.node or self._content == other._content)
-
-    @cached_property
-    def _content(self) -> tuple[object, ...]:
-        node, blocks = self.node, ((self.node, _NOT_WIRED), (self.node.host, _NOT_WIRED_OF_HOST), (self.node.host.cpu, _NOT_WIRED_OF_CPU))
-        fields = [{name: value for name, value in block.__dict__.items() if name not in excluded} for block, excluded in blocks]
-        return node.gpu.compute_capability, node.gpu.bridge, *fields
+_NOT_WIRED = frozenset({"gpu", "host", "storage", "page_cache"})
+_NOT_WIRED_OF_HOST = frozenset({"cpu", "memory"})
+_NOT_WIRED_OF_CPU = frozenset({"speed", "smt_gain"})
 
 
 @lru_cache(maxsize=64)
-def _cached_graph(wired: _Wired) -> NodeGraph:
-    node = wired.node
+def _cached_graph(same: IdentityKey) -> NodeGraph:
+    (node,) = same.held
     parents = parents_of(node)
     return NodeGraph(node, {link.name: link for link in links_of(node, parents)}, parents)
 

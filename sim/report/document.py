@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
-from sim.analysis.cost import Market, job_price
+from sim.analysis.cost import Market
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import JobPlan
 from sim.epoch import Epoch
@@ -23,10 +22,13 @@ from sim.report.prices import date_of, source_of
 from sim.report.verdict import assumptions, moment_warning, verdict, warnings
 from sim.report.whole_job import job_of_run
 from sim.simulate import Run
+from sim.study.rent import gpus_by_node, price_of_job
 from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
 SCHEMA = 1
+CREDITS_END = "burst credits of the disk run out"
+"""Beginning of the warning of `credits_end`."""
 
 
 def run_document(
@@ -87,7 +89,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     """Return the figures of one job: the first part of its document, and all that a table of many runs shows."""
     job = run.jobs[number]
     workload = job.job.workload
-    price = _price(run, number, market)
+    price = price_of_job(run, number, market)
     sequence = workload.sequence
     figures = {
         "schema": SCHEMA,
@@ -115,7 +117,8 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         },
         "gpu_memory_bytes": fullest_memory(run, number).by_use(),
     }
-    return with_energy(figures, run.hardware, workload, {part.node: len(part.gpus) for part in job.job.placement})
+    used, everyone = gpus_by_node(run)
+    return with_energy(figures, run.hardware, workload, used[number], everyone)
 
 
 def freed_figures(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
@@ -150,18 +153,9 @@ def _market(market: Market) -> list[str]:
 
 def _no_price(run: Run, number: int, market: Market) -> list[str]:
     """Return a warning if the machine has no price on the requested spot market."""
-    if market == "on_demand" or _price(run, number, market) is not None:
+    if market == "on_demand" or price_of_job(run, number, market) is not None:
         return []
     return [f"no spot price for {run.hardware.name}; set one, for example --set price.spot='1.50 USD/h'"]
-
-
-def _price(run: Run, number: int, market: Market) -> float | None:
-    """Return the price of job *number* (USD/s); None if unknown."""
-    used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
-    everyone: Counter[int] = Counter()
-    for of_job in used:
-        everyone.update(of_job)
-    return job_price(run.hardware, used[number], everyone, market)
 
 
 def _charged(run: Run, number: int) -> list[str]:
@@ -170,7 +164,8 @@ def _charged(run: Run, number: int) -> list[str]:
     own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
         sentences.append(
-            f"jobs share the price of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} GPUs in use"
+            f"jobs share the price and the power of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} "
+            "GPUs in use"
         )
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
@@ -185,7 +180,7 @@ def credits_end(run: Run, number: int = 0) -> list[str]:
     if end is None or abs(end.step_times[number] - now) < 0.01 * now:
         return []
     later, when = show(end.step_times[number], "time"), f"epoch {end.epoch}" if end.epoch > 2 else "epoch 2, the warm one"
-    return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
+    return [f"{CREDITS_END} in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
 
 
 def burst_credits_end(run: Run, number: int = 0) -> dict[str, Any] | None:

@@ -18,14 +18,23 @@ if TYPE_CHECKING:
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
 """The figures in a row of a table."""
+_ROUNDING = 1e-9
+"""Relative change of energy up to which it is rounding."""
 
 
-def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload, used: Mapping[int, int] | None = None) -> dict[str, Any]:
+def with_energy(
+    document: dict[str, Any],
+    machine: Hardware,
+    workload: Workload,
+    used: Mapping[int, int] | None = None,
+    everyone: Mapping[int, int] | None = None,
+) -> dict[str, Any]:
     """Return the figures of a run's *document* with its energy; null if the TDP of its GPU is not specified.
 
     *used* maps each node, numbered among the workers that have GPUs, to the number of the job's GPUs on it; by default the job has the
-    same number on each of the first nodes. All kinds of GPU are assumed to divide a step among activities in the same proportions. The
-    CO2 is that of the grid in the region of the price, or of the world's mean.
+    same number on each of the first nodes. *everyone* maps nodes to the GPUs of all jobs; by default there is no other. All kinds of GPU
+    are assumed to divide a step among activities in the same proportions. The CO2 is that of the grid in the region of the price, or of
+    the world's mean.
     """
     group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
     if used is None:
@@ -33,9 +42,10 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     kinds = [
-        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _count_nodes(machine, used).items()
+        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu), others)
+        for (number, gpus, others), count in _count_nodes(machine, used, everyone or used).items()
         for node in [machine.groups[number].node]
-    ]  # fmt: skip
+    ]
     figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
     if figures is None:
         return document | {"energy": None}
@@ -43,12 +53,12 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
 
 
-def _count_nodes(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
-    """Return the count of the *used* nodes by group number in *machine* and number of the job's GPUs on the node."""
+def _count_nodes(machine: Hardware, used: Mapping[int, int], everyone: Mapping[int, int]) -> Counter[tuple[int, int, int]]:
+    """Return the count of the *used* nodes by group number in *machine*, number of the job's GPUs on the node, and of others' GPUs."""
     groups = [
         number for number, group in enumerate(machine.groups) if group.role == "worker" and group.node.gpu_count for _ in range(group.count)
     ]
-    return Counter((groups[node], gpus) for node, gpus in used.items())
+    return Counter((groups[node], gpus, everyone[node] - gpus) for node, gpus in used.items())
 
 
 def power_cap_figures(limit: LimitedSteps) -> dict[str, float]:
@@ -63,14 +73,19 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
     """Return a sentence on the time that a power cap costs and the energy it saves."""
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
     more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
-    if longer <= 0:
+    if longer <= 0 and more >= -_ROUNDING:
         return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw that much, so the limit has no effect (--power-cap)"
     return (
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
-        f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "
+        f"{show(figures['step_time_without_s'], 'time')} ({_percent(longer)}), and a sample "
         f"{show(figures['energy_per_sample_j'], 'energy')} instead of {show(figures['energy_per_sample_without_j'], 'energy')} "
-        f"({100 * more:+.1f}%)"
+        f"({_percent(more)})"
     )
+
+
+def _percent(change: float) -> str:
+    """Return a relative *change* in percent with its sign; no change is +0.0%."""
+    return f"{round(100 * change, 1) + 0.0:+.1f}%"
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -118,16 +133,17 @@ def grid_words(figures: Mapping[str, Any]) -> str:
     return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
 
 
-def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:
-    """Return a line with the *energy* of a document; *tokens* is the number of tokens per epoch, if any."""
+def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None, one_of_several: bool = False) -> str:
+    """Return a line with the *energy* of a document; *tokens*: those of an epoch, if any; *one_of_several*: if other jobs run."""
     if energy is None:
         return ""
     grid = energy["grid"]
     where = "world average" if grid["assumed"] else grid["region"]
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
+    drawing = "this job's part of a node draws" if one_of_several else "nodes draw"
     epoch = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
     return (
         f"energy: {kwh_text(energy['kwh_per_epoch'])} (PUE {energy['pue']:.3g}) and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 {epoch} "
-        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; nodes draw "
-        f"{show(energy['node_power_w'], 'power')} on average{capped}"
+        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; "
+        f"{drawing} {show(energy['node_power_w'], 'power')} on average{capped}"
     )

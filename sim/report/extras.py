@@ -62,12 +62,13 @@ class RunExtras:
         from sim.report.goodput import goodput_of_run  # not needed by a plain run
         from sim.report.limited import under_power_cap
         from sim.report.saving import saved_document
+        from sim.study.power_cap import slower_runs
         from sim.study.saving import saved_during_run, slowdown_by_store
 
         workload = run.jobs[0].job.workload if isinstance(run, Run) else run.workload
-        shown = document | {}
+        shown, slower = document | {}, slower_runs(run)
         if self.power_cap is not None:
-            shown = under_power_cap(document, run.hardware, workload, self.power_cap, plan)
+            shown = under_power_cap(document, run.hardware, workload, self.power_cap, plan, slower)
             shown["assumptions"] = [*shown["assumptions"], _WITHOUT_LIMIT]
         if self.store is not None:
             longer = shown["step_time_s"] - document["step_time_s"]
@@ -75,7 +76,7 @@ class RunExtras:
         if self.with_failures and plan is not None:
             weeks = goodput_of_run(
                 document, run.hardware, workload, plan, slowdown_by_store(run), self.store, self.power_cap, spares=self.spares,
-                reliability=self.reliability,
+                reliability=self.reliability, slower=slower,
             )  # fmt: skip
             shown["with_failures"] = weeks
         return shown

@@ -15,13 +15,15 @@ from sim.analysis.long_run import LOST_CATEGORIES
 from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, align
 from sim.report.energy import power_cap_figures, power_cap_text
+from sim.report.limited import steps_to_limit
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Change, Goodput, simulate_weeks, time_of_changes
-from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of, with_reliability
+from sim.study.power_cap import SlowerRuns
+from sim.study.weeks import Slowed, Steps, Weeks, rents_another, with_reliability
 from sim.units import pluralized, show
 
 QUANTILES = 40
@@ -38,14 +40,14 @@ _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 
 def goodput_of(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
-    progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0,
+    progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0, slower: SlowerRuns | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine*, from the run's *document*. Raise SpecError.
 
     *changes* adds the effect of other set-ups. *progress* is called with the number of parts drawn and their total. *slowed* returns the
-    seconds that concurrent steps lose while a checkpoint is written.
+    seconds that concurrent steps lose while a checkpoint is written, *slower* the run with slower GPUs, for a power limit.
     """
-    answer = simulate_weeks(steps_of(document, machine, workload), weeks, changes, progress, slowed)
+    answer = simulate_weeks(steps_to_limit(document, machine, workload, slower), weeks, changes, progress, slowed)
     shown = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
     return shown | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
 
@@ -53,10 +55,12 @@ def goodput_of(
 def goodput_of_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
     power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None, reliability: str | None = None,
+    slower: SlowerRuns | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of the job of *plan* with failures, from a run's *document*.
 
-    *reliability* is a level of failure rates (None: the middle one). *mean_lifetime* is that of spot machines.
+    *reliability* is a level of failure rates (None: the middle one). *mean_lifetime* is that of spot machines. *slower* simulates the
+    run with slower GPUs, for *power_cap*.
     """
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
@@ -64,7 +68,7 @@ def goodput_of_run(
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks = with_reliability(weeks, reliability)
     weeks.check()
-    return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
+    return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed, slower=slower)
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
         "interruptions": courses.interruptions,
         "planned_stops": courses.stops,
         "replaced_nodes": courses.replaced_nodes,
-        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s,
+        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s + elapsed * steps.servers_usd_per_s,
         "energy_kwh": None if joules is None else joules / KWH,
         "co2_kg": None if joules is None else joules * answer.grid.intensity,
         **_trained_on(courses.work / steps.step_time, steps),

@@ -1,6 +1,6 @@
 """What are the figures of a run whose GPUs have a power limit? Those of its document, with the longer steps of `sim.study.power_cap`.
 
-All epochs, including the first, become longer by the same time. Waiting for disks and for evaluation is not simulated again.
+Data-parallel runs are simulated again with slower GPUs, in both epochs. With a layout, all epochs become longer by the same time.
 """
 
 from __future__ import annotations
@@ -10,44 +10,75 @@ from typing import Any
 
 from sim.analysis.energy import KWH, power_model
 from sim.analysis.whole_job import JobPlan
+from sim.report.document import CREDITS_END, burst_credits_end, credits_end, run_figures
 from sim.report.energy import power_cap_figures
 from sim.report.verdict import first_epoch_sentence
 from sim.report.whole_job import job_of_run
+from sim.simulate import Run
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
-from sim.study.power_cap import LimitedSteps, limit_steps
-from sim.study.weeks import steps_of
+from sim.study.power_cap import LimitedSteps, SlowerRuns, limit_steps
+from sim.study.weeks import Steps, steps_of
 
 _RATES = ("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "hardware_flops_utilization")
 _PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
 
 
+def steps_to_limit(document: Mapping[str, Any], machine: Hardware, workload: Workload, slower: SlowerRuns | None) -> Steps:
+    """Return the steps of the run of *document*; with *slower*, a power limit on them is simulated."""
+    steps = steps_of(document, machine, workload)
+    if slower is None:
+        return steps
+    market = document["price"]["market"]
+    return steps._replace(at_speed=lambda speed: steps_of(run_figures(slower(speed), market=market), machine, workload))
+
+
 def under_power_cap(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, cap: str, plan: JobPlan | None = None
-) -> dict[str, Any]:
-    """Return a run's *document* with GPUs limited to *cap*; *plan* is its whole job. Raise SpecError if the effect is unknown."""
-    limit = limit_steps(steps_of(document, machine, workload), cap)
-    ratio = limit.steps.step_time / limit.step_time_without
-    longer = (ratio - 1.0) * document["epoch_time_s"]
-    first, end, parts = document["first_epoch"], document.get("burst_credits_end"), document.get("pretraining")
-    shown = dict(document) | {
-        "step_time_s": limit.steps.step_time,
-        "stalls_s": dict(limit.steps.stalls),
-        "epoch_time_s": document["epoch_time_s"] + longer,
-        "first_epoch": first
-        | _slower_steps(first, limit)
-        | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
-        **({"burst_credits_end": end | {"epoch_time_s": end["epoch_time_s"] + longer}} if end else {}),
-        **({"pretraining": _longer_parts(parts, ratio)} if parts else {}),
-        **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
-        **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
-    }
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, cap: str, plan: JobPlan | None = None,
+    slower: SlowerRuns | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a run's *document* with GPUs limited to *cap*; *plan* is its whole job. Raise SpecError if the effect is unknown.
+
+    *slower* simulates the run with slower GPUs; without it, all epochs become longer in proportion to a warm step.
+    """
+    limit = limit_steps(steps_to_limit(document, machine, workload, slower), cap)
+    again = None if slower is None or limit.speed == 1.0 else slower(limit.speed)
+    shown = dict(document) | (_estimated(document, limit) if again is None else _simulated(document, again))
+    ratio = shown["step_time_s"] / document["step_time_s"]
+    shown |= {name: document[name] / ratio for name in _RATES if document.get(name) is not None}
     if "verdict" in document:  # rows of a sweep have none
         shown["verdict"] = _verdict(document, shown)
     shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
         shown["whole_job"] = job_of_run(plan, shown, machine, workload)
     return shown
+
+
+def _simulated(document: Mapping[str, Any], again: Run) -> dict[str, Any]:
+    """Return the times and costs of *document* from the run *again* with slower GPUs."""
+    figures = run_figures(again, market=document["price"]["market"])
+    changed = {name: figures[name] for name in ("step_time_s", "stalls_s", "epoch_time_s", "cost_per_epoch_usd", "first_epoch")}
+    if "warnings" in document:
+        others = [warning for warning in document["warnings"] if not warning.startswith(CREDITS_END)]
+        changed |= {"burst_credits_end": burst_credits_end(again), "warnings": others + credits_end(again)}
+    return changed
+
+
+def _estimated(document: Mapping[str, Any], limit: LimitedSteps) -> dict[str, Any]:
+    """Return the times and costs of *document*, which is not simulated again: each epoch takes longer by the time added to warm steps."""
+    ratio = limit.steps.step_time / limit.step_time_without
+    longer = (ratio - 1.0) * document["epoch_time_s"]
+    first, parts = document["first_epoch"], document.get("pretraining")
+    return {
+        "step_time_s": limit.steps.step_time,
+        "stalls_s": dict(limit.steps.stalls),
+        "epoch_time_s": document["epoch_time_s"] + longer,
+        "first_epoch": first
+        | _slower_steps(first, limit)
+        | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
+        **({"pretraining": _longer_parts(parts, ratio)} if parts else {}),
+        **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
+    }
 
 
 def _verdict(document: Mapping[str, Any], shown: Mapping[str, Any]) -> str:

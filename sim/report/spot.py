@@ -32,7 +32,7 @@ def spot_document(answer: SpotAnswer) -> dict[str, Any]:
         "policy": job.policy,
         "trials": len(outcomes),
         "work_samples": job.work,
-        "throughput_samples_per_s": speed,
+        "throughput_samples_per_s": answer.document["throughput_samples_per_s"],
         "checkpoint": {
             "interval_s": min(answer.interval, job.work) / speed,
             "interval_samples": min(answer.interval, job.work),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.layout_memory import THRASHING
+from sim.analysis.memory import THRASHING
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
@@ -51,7 +51,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'], tokens)}")
+        lines.append(f"  {energy_text(document['energy'], tokens, 'placement' in document)}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]

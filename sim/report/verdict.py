@@ -301,11 +301,8 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return the GPUs of *nodes* without measured kernel times by shape; empty if no layer specifies its shape."""
     if not any(layer.tokens or layer.attention for layer in workload.model.layers):
         return []
-    bare = {node.gpu.name: node.gpu.kernels for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured}
-    return [
-        f"no kernels were measured on {name}: its rates are derived from other {kernels.name} GPUs and its power"
-        for name, kernels in bare.items()
-    ]
+    bare = dict.fromkeys(node.gpu.name for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured)
+    return [f"no kernels were measured on {name}: its rates are estimated from its data sheet and other GPUs" for name in bare]
 
 
 def price_notes(hardware: Hardware) -> list[str]:

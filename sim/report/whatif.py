@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sim.analysis.bottleneck import Resource
-from sim.analysis.cost import cost, price
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
 from sim.report.expected_error import expected_error
@@ -17,6 +16,7 @@ from sim.report.resources import describe_resource
 from sim.report.verdict import first_is_longer
 from sim.simulate import Run
 from sim.study.faster_machines import FasterMachine
+from sim.study.rent import price_of_job
 from sim.study.whatif import Crowding, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import pluralized, show
 
@@ -35,7 +35,7 @@ LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
 def whatif_document(answer: WhatIf) -> dict[str, Any]:
     """Return the JSON document of *answer*, with its resources in ranked order."""
     job, now = answer.job, answer.now
-    workload, rate = job.job.workload, price(answer.run.hardware)
+    workload, rate = job.job.workload, price_of_job(answer.run)
     return {
         "schema": 1,
         "hardware": answer.run.hardware.name,
@@ -50,7 +50,7 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": now.epoch_time,
         "first_epoch_time_s": answer.first_epoch_time,
-        "cost_per_epoch_usd": cost(answer.run.hardware, now.epoch_time),
+        "cost_per_epoch_usd": None if rate is None else rate * now.epoch_time,
         "price_usd_per_h": None if rate is None else 3600 * rate,
         "expected_error": expected_error(answer.run, 0),
         "resources": [_resource(answer, upgrade) for upgrade in answer.upgrades],
@@ -92,12 +92,12 @@ def _resource(answer: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
 
 
 def _outcome(answer: WhatIf, then: StepOutcome) -> dict[str, Any]:
-    rise, rate = break_even(answer.now, then), price(answer.run.hardware)
+    rise, rate = break_even(answer.now, then), price_of_job(answer.run)
     return {
         "step_time_s": then.step_time,
         "throughput_gain_percent": 100 * (answer.now.step_time / then.step_time - 1.0),
         "epoch_time_s": then.epoch_time,
-        "cost_per_epoch_usd": cost(answer.run.hardware, then.epoch_time),
+        "cost_per_epoch_usd": None if rate is None else rate * then.epoch_time,
         "break_even_price_rise_percent": 100 * rise,
         "break_even_price_usd_per_h": None if rate is None else 3600 * rate * (1.0 + rise),
     }

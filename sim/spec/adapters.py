@@ -5,8 +5,6 @@ backward at all. The adapter of a fused product is fused too: one pair of factor
 are those of Hugging Face's PEFT, which adapts each of the separate products.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -331,13 +331,20 @@ def _own_folders(written_in: Path | None, tail: str) -> tuple[str, ...]:
 
 
 def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
+    wanted = name.lower()
     for path in files.values():
         try:
-            if name.encode(errors="replace") in path.read_bytes() and name in _aliases(path):
+            if wanted.encode(errors="replace") in path.read_bytes().lower() and wanted in map(str.lower, map(str, _aliases(path))):
                 return path
         except (OSError, SpecError):  # a broken file has no aliases; the problem is reported when it is loaded
             continue
     return None
+
+
+def all_names(folder: str) -> list[str]:
+    """Return all names of the files of *folder*, with their aliases."""
+    files = all_files(folder)
+    return [*files, *(str(alias) for path in files.values() for alias in _aliases(path))]
 
 
 def _aliases(path: Path) -> list[object]:

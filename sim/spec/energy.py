@@ -4,8 +4,6 @@ The model is in `sim.analysis.energy`. Its constants are one file in ``hardware/
 each source of carbon intensities.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What connects the nodes of a cluster? Leaf and spine switches with or without rails and pods, a dragonfly, or a torus."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from sim import units
 
@@ -83,9 +84,21 @@ class Dimension:
     name: str
 
 
-def _read(reader: Callable[[object], Any], schema: dict[str, Any]) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Return annotations that read a value with *reader* and describe it by *schema*; error messages say 'write' and its description."""
-    return (BeforeValidator(reader), WithJsonSchema(schema))
+class Reader:
+    """Reads the value of a field with *read*, and describes it by *json_schema*; error messages say 'write' and its description.
+
+    The same as pydantic's BeforeValidator and WithJsonSchema, but without inspecting the signature of *read* for each of 300 fields.
+    """
+
+    def __init__(self, read: Callable[[object], Any], json_schema: Mapping[str, Any]) -> None:
+        self.read = read
+        self.json_schema = json_schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(self.json_schema)
 
 
 def _quantity(dimension: str, fits: Callable[[float], bool], rule: str, usual: str = "") -> Any:
@@ -100,7 +113,7 @@ def _quantity(dimension: str, fits: Callable[[float], bool], rule: str, usual: s
 
     kind: dict[str, Any] = {"type": ["number", "string"]} if dimension == "fraction" else {"type": "string", "pattern": "^ *[-+.0-9]"}
     return (
-        *_read(read, kind | {"description": f"a {dimension} {rule}, for example {units.example(dimension, usual)}"}),
+        Reader(read, kind | {"description": f"a {dimension} {rule}, for example {units.example(dimension, usual)}"}),
         Dimension(dimension),
     )
 
@@ -130,7 +143,7 @@ def _whole(least: int, most: int = _MOST) -> Any:
             raise ValueError(f"{units.shorten(number)} is too large; write a whole number up to {most:,}")
         return number
 
-    return _read(read, {"type": "integer", "minimum": least, "description": f"a whole number, {rule}"})
+    return Reader(read, {"type": "integer", "minimum": least, "description": f"a whole number, {rule}"})
 
 
 Latency = Annotated[float, *_quantity("time", _not_negative, "zero or more", "30 us")]
@@ -167,11 +180,11 @@ Power = Annotated[float, *_quantity("power", _above_zero, "above zero")]
 Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1, "between 0 and 1")]
 Share = Annotated[float, *_quantity("fraction", lambda value: 0 < value <= 1, "above zero, at most 1")]
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
-Count = Annotated[int, *_whole(1)]
-Whole = Annotated[int, *_whole(0)]
-Depth = Annotated[int, *_whole(1, 100_000)]
+Count = Annotated[int, _whole(1)]
+Whole = Annotated[int, _whole(0)]
+Depth = Annotated[int, _whole(1, 100_000)]
 """Number of layers of a model; limited because each one is processed individually."""
-Devices = Annotated[int, *_whole(0, 4096)]
+Devices = Annotated[int, _whole(0, 4096)]
 """Number of devices in one node; limited because each one is drawn and linked to others."""
 
 _SPAN = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?")
@@ -199,7 +212,7 @@ def _span(part: object) -> tuple[int, int]:
 
 Numbers = Annotated[
     tuple[tuple[int, int], ...],
-    *_read(_numbers, {"type": ["integer", "string", "array"], "description": "numbers of 0 or more: 3, 4..7 (both included), or a list"}),
+    Reader(_numbers, {"type": ["integer", "string", "array"], "description": "numbers of 0 or more: 3, 4..7 (both included), or a list"}),
 ]
 """Numbers of nodes, GPUs and the like, as spans (first, last), both included."""
 
@@ -209,7 +222,7 @@ def _counts(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Counts = Annotated[str, *_read(_counts, {"type": ["integer", "string"], "description": "GPUs of each node, such as 4 or 1+2"})]
+Counts = Annotated[str, Reader(_counts, {"type": ["integer", "string"], "description": "GPUs of each node, such as 4 or 1+2"})]
 """Number of GPUs on each node in turn."""
 
 
@@ -223,7 +236,7 @@ def _source(value: object) -> object:
 
 Source = Annotated[
     str | dict[str, str],
-    *_read(
+    Reader(
         _source,
         {
             "type": ["string", "object"],
@@ -279,7 +292,7 @@ def _level(value: object) -> float:
 
 Curve = Annotated[
     tuple[tuple[float, float], ...],
-    *_read(_curve, {"type": ["number", "string", "array"], "description": "a number, or a list of [size, value] points"}),
+    Reader(_curve, {"type": ["number", "string", "array"], "description": "a number, or a list of [size, value] points"}),
 ]
 """A value that depends on a size: constant, or interpolated over the logarithm of the size and constant beyond the ends."""
 

@@ -3,10 +3,8 @@
 Every block of numbers has a ``source``. The source of a number without a public reference is ``estimate (reason)``.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -115,7 +113,7 @@ class Gpu(Spec):
         return self.peak.get("bf16") or self.peak.get("fp16") or 0.0
 
     @model_validator(mode="after")
-    def _require_fp32(self) -> Gpu:
+    def _require_fp32(self) -> Self:
         if "fp32" not in self.peak:
             raise ValueError(
                 "peak has no fp32, the fallback for every precision without units of its own; add it, for example {fp32: 15.7 TFLOP/s}"
@@ -158,7 +156,7 @@ class Host(Spec):
     source: Source
 
     @model_validator(mode="after")
-    def _threads(self) -> Host:
+    def _threads(self) -> Self:
         if self.vcpus < self.physical_cores:
             raise ValueError(f"vcpus ({self.vcpus}) are hardware threads, at least one per physical core ({self.physical_cores})")
         return self
@@ -368,7 +366,7 @@ class Node(Spec):
         return over_nvlink | {"peer_transport": self.peer_transport, "host_transport": self.host_transport}
 
     @model_validator(mode="after")
-    def _require_nvlink_transport(self) -> Node:
+    def _require_nvlink_transport(self) -> Self:
         if self.nvlink is not None and self.nvlink_transport is None and self.nvlink.link.transport is None:
             raise ValueError(
                 f"nvlink_transport: {self.nvlink.link.name} has no default transport; write nvlink_transport: nvlink4, or another one in "
@@ -377,7 +375,7 @@ class Node(Spec):
         return self
 
     @model_validator(mode="after")
-    def _check_cores(self) -> Node:
+    def _check_cores(self) -> Self:
         if self.gpu.host_cores * self.gpu_count > self.host.physical_cores:
             raise ValueError(
                 f"gpu.host_cores ({self.gpu.host_cores}) for each of {self.gpu_count} GPUs exceeds host.physical_cores "

@@ -1,4 +1,4 @@
-"""Do two descriptions consist of the same objects? Cache keys that compare by identity or by a text, never field by field.
+"""Do two descriptions consist of the same objects? Cache keys that compare by identity or by content.
 
 Descriptions are frozen, and a copy with one changed field shares all other fields with the original, so results computed from the same
 objects can be reused. A different object only means that something is computed again, never a wrong result.
@@ -39,15 +39,19 @@ class IdentityKey:
         return self._hash
 
 
-def json_content(spec: Spec | None) -> str | None:
-    """Return *spec* as JSON text, computed once for each object; None for None."""
-    return None if spec is None else _content(IdentityKey(id(spec), spec))
+def content(value: Any) -> Hashable:
+    """Return *value*, a description or a value in one, as nested tuples: equal for equal descriptions, and hashable."""
+    if isinstance(value, Spec):
+        return _fields_of(IdentityKey(id(value), value))
+    if isinstance(value, dict):
+        return tuple([(key, content(inner)) for key, inner in value.items()])
+    return tuple([content(inner) for inner in value]) if isinstance(value, tuple | list) else value
 
 
-@lru_cache(maxsize=256)
-def _content(same: IdentityKey) -> str:
+@lru_cache(maxsize=1024)
+def _fields_of(same: IdentityKey) -> Hashable:
     (spec,) = same.held
-    return str(spec.model_dump_json())
+    return (type(spec), *[content(inner) for inner in spec.__dict__.values()])
 
 
 def field_identities(spec: Spec, excluded: Collection[str] = ()) -> tuple[int, ...]:

@@ -1,7 +1,5 @@
 """How fast are kernels of known shape on a GPU? The constants of the model in `sim.cluster.kernels`, one block per architecture."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

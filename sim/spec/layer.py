@@ -3,10 +3,8 @@
 ``sim extract`` writes the rows of torch models; `sim.spec.decoder` derives them from the shape of a decoder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
@@ -146,7 +144,7 @@ class Layer(Spec):
         return sum(elements * each for elements, each in zip(self.frozen, self.widths(width)[len(self.gradients) :], strict=True))
 
     @model_validator(mode="after")
-    def _typed(self) -> Layer:
+    def _typed(self) -> Self:
         count = len(self.gradients) + len(self.frozen)
         if len(self.dtypes) not in (0, 1, count):
             raise ValueError(
@@ -155,7 +153,7 @@ class Layer(Spec):
         return self
 
     @model_validator(mode="after")
-    def _tabled(self) -> Layer:
+    def _tabled(self) -> Self:
         if self.rows and (not self.gradients or self.gradients[0] % self.rows):
             raise ValueError(
                 f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the number of rows of the embedding's table"

@@ -1,9 +1,7 @@
 """What do sequences of unequal length cost in a decoder? Its layer table for padded, unpadded and packed samples."""
 
-from __future__ import annotations
-
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
@@ -25,7 +23,7 @@ class Lengths(Spec):
     source: Source
 
     @model_validator(mode="after")
-    def _possible(self) -> Lengths:
+    def _possible(self) -> Self:
         if not 0 < self.mean**2 <= self.square <= self.mean:
             raise ValueError(
                 f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, not "

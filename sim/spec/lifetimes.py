@@ -4,8 +4,6 @@ One file describes some GPUs of one provider: when machines were revoked, how ma
 machine takes to start. `sim.analysis.transient` estimates a distribution from it.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from sim.spec.fields import Duration, Source, Spec, Whole

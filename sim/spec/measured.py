@@ -1,7 +1,5 @@
 """How long did a model's layers take in a profile, and on which GPU? Measured times that replace computed ones (``import-trace``)."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from sim.spec.fields import Count, Precision, Seconds, Source, Spec

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -80,7 +80,8 @@ def get_or_make(key: Hashable, make: Callable[[], T], held: object = None, shoul
         return make()
     if key in _memo.kept:
         _memo.kept.move_to_end(key)
-        return cast(T, _memo.kept[key][0])
+        kept: T = _memo.kept[key][0]
+        return kept
     result = make()
     if should_cache():
         _memo.kept[key] = (result, held)

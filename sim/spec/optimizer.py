@@ -1,7 +1,5 @@
 """What does an update rule cost? Memory passes, kernels and states of each optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 

@@ -4,15 +4,13 @@ The names are those of torch.distributed and Megatron-LM. A job on ``gpus`` GPUs
 ranks; ``expert`` regroups the ranks of a stage only for the weights of experts. The default is plain data parallelism.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Latency, Reader, Source, Spec, Whole
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -37,15 +35,15 @@ SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)
 
 ScheduleName = Annotated[
     str,
-    BeforeValidator(extensions.checked_name(extensions.SCHEDULES, SCHEDULES)),
-    WithJsonSchema(
+    Reader(
+        extensions.checked_name(extensions.SCHEDULES, SCHEDULES),
         {
             "anyOf": [
                 {"enum": list(SCHEDULES), "type": "string"},
                 {"type": "string", "description": "the name of a user-defined schedule"},
             ],
             "description": f"one of {', '.join(SCHEDULES)}, or the name of a user-defined schedule",
-        }
+        },
     ),
 ]
 """A built-in schedule, or the name of a user-defined one."""
@@ -115,8 +113,8 @@ def _parameters(text: object) -> int:
 
 Wrapping = Annotated[
     tuple[str, ...] | int,
-    BeforeValidator(_wrapping),
-    WithJsonSchema(
+    Reader(
+        _wrapping,
         {
             "anyOf": [
                 {"type": "array", "items": {"type": "string"}},
@@ -125,15 +123,15 @@ Wrapping = Annotated[
                 {"type": "object", "properties": {"min_params": {"type": ["integer", "string"]}}, "additionalProperties": False},
             ],
             "description": "patterns of module paths such as [layers.*], or {min_params: 100M}",
-        }
+        },
     ),
 ]
 """What FSDP wraps: patterns of module paths, or the minimum number of parameters of a wrapped module."""
 Cuts = Annotated[
     tuple[str, ...],
-    BeforeValidator(_cuts),
-    WithJsonSchema(
-        {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"}
+    Reader(
+        _cuts,
+        {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"},
     ),
 ]
 """Modules that begin a new pipeline stage."""
@@ -186,7 +184,7 @@ class Parallel(Spec):
     (``moe_pad_expert_input_to_capacity``)."""
 
     @model_validator(mode="after")
-    def _agrees(self) -> Parallel:
+    def _agrees(self) -> Self:
         if self.pad_to_capacity and self.capacity_factor is None:
             raise ValueError("pad_to_capacity needs capacity_factor; write it, such as 1.25, or leave pad_to_capacity out")
         if self.schedule == "interleaved_1f1b" and self.virtual_stages == 1 and self.pipeline > 1:
@@ -354,7 +352,7 @@ class MeshOptions(Spec):
     source: Source
 
     @model_validator(mode="after")
-    def _switches(self) -> MeshOptions:
+    def _switches(self) -> Self:
         if self.framework != "fsdp1" and (self.backward_prefetch != "pre" or not self.limit_all_gathers):
             raise ValueError(
                 f"backward_prefetch and limit_all_gathers are options of FSDP1, but framework is {self.framework}; write framework: "

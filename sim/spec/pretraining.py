@@ -5,15 +5,13 @@ counts samples; Brown et al., arXiv 2005.14165; BLOOM, arXiv 2211.05100). ``firs
 at the beginning and long ones at the end (Llama 3, arXiv 2407.21783, section 3.4.2).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
-from sim.spec.fields import Count, Spec
+from sim.spec.fields import Count, Reader, Spec
 
 _TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?(?:[eE]\+?\d{1,2})?)([KMBTkmbt])?", re.ASCII)
 
@@ -37,8 +35,7 @@ def _tokens(value: object) -> float:
 
 Tokens = Annotated[
     float,
-    BeforeValidator(_tokens),
-    WithJsonSchema({"type": ["number", "string"], "description": "a number of tokens above 0, for example 12B"}),
+    Reader(_tokens, {"type": ["number", "string"], "description": "a number of tokens above 0, for example 12B"}),
 ]
 
 
@@ -55,7 +52,7 @@ class Regime(Spec):
     """Other changes, in the form of ``--set``, such as ``training.parallel.context=16``."""
 
     @model_validator(mode="after")
-    def _changes(self) -> Regime:
+    def _changes(self) -> Self:
         if self.global_batch is None and self.sequence is None and not self.set:
             raise ValueError("a part of pre-training that changes nothing; set global_batch, sequence or set, or leave the part out")
         return self

@@ -4,8 +4,6 @@ One file describes one level of failure rate (``hardware/parts/reliability``: lo
 outweigh any refinement of the model. `sim.analysis.course` draws runs from it; `sim.analysis.renewal` has the closed form.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """Which parameter servers does a stack use, and what does an update cost on them? The block ``servers`` of a stack."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from sim.spec.fields import Bytes, Count, Latency, Source, Spec, TimePerByte

@@ -1,7 +1,5 @@
 """Where do checkpoints go, and how fast? A store shared by all nodes of a job: its total bandwidth, and the limit of one writer."""
 
-from __future__ import annotations
-
 from sim.spec.fields import Bandwidth, Bytes, Seconds, Source, Spec
 
 

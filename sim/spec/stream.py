@@ -6,8 +6,6 @@ a buffer from which samples are drawn. If the number of files is not a multiple 
 its share (``split_dataset_by_node``).
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from pydantic import Field

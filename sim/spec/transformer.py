@@ -3,10 +3,8 @@
 `sim.spec.decoder` derives the layer table of a sample from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
@@ -115,7 +113,7 @@ class Transformer(Spec):
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
 
     @model_validator(mode="after")
-    def _agrees(self) -> Transformer:
+    def _agrees(self) -> Self:
         for contradicts, sentence in self._contradictions():
             if contradicts:
                 raise ValueError(sentence)

@@ -1,7 +1,5 @@
 """How does a message cross one hop? A physical link, and the constants of the transport class that uses it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Latency, Source, Spec, TimePerByte

@@ -1,8 +1,6 @@
 """What workload did the user describe? A model's layer table, a data set, its input pipeline and the training settings."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -115,7 +113,7 @@ class Model(Spec):
         return self.parameters - sum(sum(layer.frozen) for layer in self.layers)
 
     @model_validator(mode="after")
-    def _described(self) -> Model:
+    def _described(self) -> Self:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
             field_name = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
             raise ValueError(
@@ -125,7 +123,7 @@ class Model(Spec):
         return self
 
     @model_validator(mode="after")
-    def _planned(self) -> Model:
+    def _planned(self) -> Self:
         """Set the tensor shares of a traced table's layers by the plan."""
         if self.tensor_plan and self.transformer is not None:
             raise ValueError(
@@ -136,7 +134,7 @@ class Model(Spec):
         return self
 
     @model_validator(mode="after")
-    def _timed(self) -> Model:
+    def _timed(self) -> Self:
         lacking = next((layer.name for layer in self.layers if (layer.measured is None) != (self.measured is None)), None)
         if lacking is not None and self.measured is not None:
             raise ValueError(f"layer {lacking} has no measured times, but all layers of a measured model need them; import its trace again")
@@ -148,7 +146,7 @@ class Model(Spec):
         return self
 
     @model_validator(mode="after")
-    def _counted(self) -> Model:
+    def _counted(self) -> Self:
         total = sum(sum(layer.gradients) for layer in self.layers)
         if total > self.parameters:
             raise ValueError(
@@ -182,15 +180,6 @@ class _Decoder(Spec):
         if self.lengths is None:
             raise ValueError(f"padding {self.padding} needs lengths; write lengths: {{mean: ..., square: ..., source: ...}}")
         return with_lengths(layers, self.padding, self.lengths.mean, self.lengths.square)
-
-
-def for_peak_memory(workload: Workload) -> Workload:
-    """Return *workload* for the peak of GPU memory: with the unpadded sequences of a decoder at full length."""
-    model = workload.model
-    if model.padding != "unpadded" or model.lengths is None:
-        return workload
-    layers = at_full_length(model.layers, model.lengths.mean)
-    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})
 
 
 def count_parameters(model: Model) -> int:
@@ -234,7 +223,7 @@ class Dataset(Spec):
     """Number of tokens in the stream; 0: ``samples`` times ``sequence``."""
     source: Source
 
-    def of_sequence(self, tokens: int) -> Dataset:
+    def of_sequence(self, tokens: int) -> Self:
         """Return this data set with its stream of tokens cut into samples of *tokens* tokens."""
         if self.sequence in (None, tokens):
             return self
@@ -302,7 +291,7 @@ class Noise(Spec):
     """Whether each step is drawn at random from the seed, which gives a distribution; false: every step has the expected slowest rank."""
 
     @model_validator(mode="after")
-    def _lasts(self) -> Noise:
+    def _lasts(self) -> Self:
         if self.draw and self.compute_correlation is not None:
             raise ValueError("draw samples one deviation per step; leave compute_correlation out, or write draw: false")
         if self.compute_correlation == 0:
@@ -376,7 +365,7 @@ class Training(Spec):
         return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
 
     @model_validator(mode="after")
-    def _saves_of_blocks(self) -> Training:
+    def _saves_of_blocks(self) -> Self:
         if self.recompute_saves and self.activation_checkpointing != "blocks":
             raise ValueError(
                 f"recompute_saves is for recomputed blocks, but activation_checkpointing is {self.activation_checkpointing}; write "
@@ -385,7 +374,7 @@ class Training(Spec):
         return self
 
     @model_validator(mode="after")
-    def _unlike_batches(self) -> Training:
+    def _unlike_batches(self) -> Self:
         if self.batches and self.parallel != Parallel():
             raise ValueError("batches cannot be combined with parallel, because layouts run on identical machines; write one of the two")
         if self.batches and self.stack.asynchronous:
@@ -394,7 +383,7 @@ class Training(Spec):
             )
         return self
 
-    def for_group(self, group: int) -> Training:
+    def for_group(self, group: int) -> Self:
         """Return the training settings of the GPUs in worker group *group*, with their batch."""
         return self.model_copy(update={"batch": self.batches[group], "batches": ()}) if self.batches else self
 
@@ -419,7 +408,7 @@ class Workload(Spec):
     """How batch and sequence change over a budget of tokens (``--tokens``); None: they do not."""
 
     @model_validator(mode="after")
-    def _of_tokens(self) -> Workload:
+    def _of_tokens(self) -> Self:
         if self.pretraining is not None and self.model.sequence is None:
             raise ValueError("pretraining is counted in tokens, but this model has no sequence of tokens; leave it out")
         return self
@@ -430,14 +419,14 @@ class Workload(Spec):
         return self.model.sequence or self.dataset.sequence
 
     @model_validator(mode="after")
-    def _cut(self) -> Workload:
+    def _cut(self) -> Self:
         """Cut a stream of tokens into the model's samples."""
         if self.model.sequence is not None:
             object.__setattr__(self, "dataset", self.dataset.of_sequence(self.model.sequence))
         return self
 
     @model_validator(mode="after")
-    def _replays(self) -> Workload:
+    def _replays(self) -> Self:
         parallel, measured = self.training.parallel, self.model.measured
         if measured is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
@@ -486,3 +475,12 @@ class Jobs(Spec):
     """The jobs that share the cluster."""
     coordinated_prep: bool = False
     """Whether jobs with the same data set on the same nodes read and prepare each batch only once for all of them (CoorDL)."""
+
+
+def for_peak_memory(workload: Workload) -> Workload:
+    """Return *workload* for the peak of GPU memory: with the unpadded sequences of a decoder at full length."""
+    model = workload.model
+    if model.padding != "unpadded" or model.lengths is None:
+        return workload
+    layers = at_full_length(model.layers, model.lengths.mean)
+    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})

@@ -1,27 +1,51 @@
-"""How does a power limit on GPUs change the steps of a job? Steps get longer at less power, by the measured curve of the power model.
+"""How does a power limit on GPUs change the steps of a job? Compute takes longer at less power, by the measured curve of the power model.
 
-Limits: only compute is slower; the curve is that of one model on one GPU (`sim.analysis.energy`), and lower limits are unmeasured.
+Data-parallel runs are simulated again with such GPUs (`slower_runs`), so that work that overlaps with compute stays hidden. Limits: only
+compute is slower; the curve is that of one model on one GPU (`sim.analysis.energy`), and lower limits are unmeasured. With a layout only
+waits for input get shorter as compute gets longer (`with_slower_compute`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
-from sim.analysis.energy import NodePower, gpu_power, limit_power, node_power, power_model, shares_of
+from sim.analysis.energy import NodePower, gpu_power, limited_speed, node_power, power_model, shares_of, with_slower_compute
 from sim.mesh import LayoutRun
+from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import quantity
+from sim.study.faster import faster
 from sim.study.weeks import Steps, steps_of
 from sim.training.layer_times import mix_of
 from sim.units import show
+
+SlowerRuns = Callable[[float], Run]
+"""Returns a run again, with GPUs that compute at a share of their speed."""
+
+
+def slower_runs(run: Run | LayoutRun) -> SlowerRuns | None:
+    """Return how to simulate *run* with slower GPUs, each speed once; None for layouts, which are not simulated again."""
+    if isinstance(run, LayoutRun):
+        return None
+
+    @cache
+    def at_speed(speed: float) -> Run:
+        hardware, jobs = faster(run.hardware, [job.job for job in run.jobs], ("gpu",), speed)
+        return simulate(hardware, jobs, seed=run.seed, keep_log=False)
+
+    return at_speed
 
 
 class LimitedSteps(NamedTuple):
     """Steps with GPUs limited to *cap* (W), and figures without the limit; power per node, energy (J) per sample."""
 
     cap: float
+    speed: float
+    """Speed of a limited GPU while it computes, relative to its speed without the limit."""
     steps: Steps
     power: NodePower
     joules: float
@@ -55,10 +79,9 @@ def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is supported for one kind only")
     mix = mix_of(steps.workload, gpu)
-    several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
-    after = limit_power(steps.node, model, stalls, cap, several, mix, used)
-    before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
-    if after is None or before is None or gpu.power is None:
+    several, used = steps.nodes > 1, round(steps.gpus / steps.nodes)
+    before = node_power(steps.node, model, shares_of(steps.stalls), several, used, mix=mix)
+    if before is None or gpu.power is None:
         raise SpecError(
             f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
         )
@@ -67,10 +90,22 @@ def limit_steps(steps: Steps, limit: str) -> LimitedSteps:
         raise SpecError(
             f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show(least, 'power')} or more"
         )
-    longer = after.step_time - sum(stalls.values())
-    slower = steps._replace(step_time=steps.step_time + longer, stalls={**stalls, "compute": stalls.get("compute", 0.0) + longer})
+    speed = limited_speed(steps.node, model, cap, mix)
+    slower = _at_speed(steps, speed)
+    after = node_power(steps.node, model, shares_of(slower.stalls), several, used, mix=mix, cap=cap)
+    assert after is not None  # the power is specified
     joules, joules_before = (
         steps.nodes * model.pue * power.total * time / steps.samples
-        for power, time in ((after.power, slower.step_time), (before, steps.step_time))
+        for power, time in ((after, slower.step_time), (before, steps.step_time))
     )
-    return LimitedSteps(cap, slower, after.power, joules, steps.step_time, joules_before)
+    return LimitedSteps(cap, speed, slower, after, joules, steps.step_time, joules_before)
+
+
+def _at_speed(steps: Steps, speed: float) -> Steps:
+    """Return *steps* with GPUs that compute at *speed*: simulated if possible, else with longer compute and shorter waits for input."""
+    if speed == 1.0:
+        return steps
+    if steps.at_speed is not None:
+        return steps.at_speed(speed)
+    stalls = with_slower_compute(steps.stalls, speed)
+    return steps._replace(step_time=steps.step_time + sum(stalls.values()) - sum(steps.stalls.values()), stalls=stalls)

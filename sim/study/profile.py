@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sim.analysis.attribution import StallComparison, compare_methods
-from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
 from sim.simulate import Run
@@ -23,6 +22,7 @@ from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.needs import Needs, needs
+from sim.study.rent import price_of_job
 from sim.study.scenario import Scenario, answer, prepare
 
 
@@ -110,8 +110,9 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
         pairs[Cause.NETWORK] = (all_gpus, paired.jobs[0].warm.stalls)
     made_of = {cause.value: _change(before, after) for cause, (before, after) in pairs.items()}
     differing = {cause.value: compare_methods(cause, before, after) for cause, (before, after) in pairs.items()}
+    rate = price_of_job(real)
     costs = {
-        name: cost(real.hardware, duration)
+        name: None if rate is None else rate * duration
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
     }
     return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, data_rates, needs(real), prepare(scenario).inputs, costs)

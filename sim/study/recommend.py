@@ -29,6 +29,7 @@ from sim.study.arguments import mean_lifetime_of
 from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
 from sim.study.one_batch import GPUS, own_batch_option, usual_global_batch
+from sim.study.rent import price_of_nodes
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected_outcome
 from sim.study.whole_job import course
@@ -238,13 +239,11 @@ def _candidates(
     """Return the ways to pay for one machine; *disturbed* is the mean lifetime (s) of spot machines, and whether machines fail."""
     mean, with_failures = disturbed
     job = course(plan, document, machine, workload)
-    described = sum(group.count for group in machine.groups)
     candidates = []
     for market in markets:
-        rate = price(machine, market)
+        rate = price_of_nodes(machine, workload, document["nodes"], market)
         if rate is None:
             continue
-        rate *= document["nodes"] / described
         cost = rate * job.parts.total
         candidate = Candidate(machine.name, document["nodes"], market, document, job.epochs, job.parts, cost, provider=machine.provider)
         if with_failures:

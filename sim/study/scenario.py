@@ -129,9 +129,10 @@ def answer(
     *progress* gets the number of runs that vary estimates done so far, and their total; with it, all cores may share them. For
     *keep_log* see `sim.simulate.simulate`. Raise SpecError listing all problems.
     """
-    if has_layout(scenario):
-        refuse_layouts([load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec])
-    return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress, keep_log)
+    with memo.caching_inside():  # each file is read once
+        if has_layout(scenario):
+            refuse_layouts([load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec])
+        return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress, keep_log)
 
 
 def refuse_parts(workloads: Sequence[Workload]) -> None:

@@ -2,7 +2,8 @@
 
 Speeds are simulated with all workers and, if the job continues with fewer, also with fewer. Lifetimes, start-up and checkpoints are those
 of `sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
-goes to cloud storage, because the disk is lost with the machine. Limits: those of `sim.study.transient`; all epochs are warm.
+goes to cloud storage, because the disk is lost with the machine. Epochs in which page caches fill lower the mean speed of the whole job.
+Limits: those of `sim.study.transient`; the page caches of replacements are as full as the others.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
-from sim.analysis.cost import node_price, price
+from sim.analysis.cost import node_price, servers_price
 from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
-from sim.analysis.whole_job import START_UP, WholeJob
+from sim.analysis.whole_job import START_UP, JobPlan, WholeJob
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -24,9 +25,10 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import checkpoint_interval_of, mean_lifetime_of
 from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.computing import Computing
+from sim.study.rent import price_of_nodes
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, draw_courses, spread, undisturbed_time
-from sim.study.whole_job import checkpoint_bytes
+from sim.study.whole_job import checkpoint_bytes, course
 
 ALL_SPEEDS = 8
 """Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
@@ -82,18 +84,19 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
         raise SpecError(f"{machine.name}: has no spot price; add one, for example --set {place}.spot='1.50 USD/h'")
-    fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
-    if None in fixed:
+    servers = servers_price(machine, workload.training.stack.server_hosts)
+    if servers is None:
         raise SpecError(f"{machine.name}: the on-demand servers have no price; add one with --set groups.N.price")
     rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), computing=Computing(processes))
     failed = next((row.problem for row in rows if row.document is None), None)
     if failed is not None:
         raise SpecError(failed)
     documented = [row.document for row in rows if row.document is not None]
-    nbytes = checkpoint_bytes(workload)
+    nbytes, samples = checkpoint_bytes(workload), _samples(request, workload, documented[-1])
+    slower = _mean_pace(samples, documented[-1], machine, workload) / documented[-1]["throughput_samples_per_s"]
     job = SpotJob(
-        _samples(request, workload, documented[-1]),
-        _speeds(group.count, documented),
+        samples,
+        tuple(slower * speed for speed in _speeds(group.count, documented)),
         lives,
         policy,
         measured.start_up.total if measured else START_UP,
@@ -102,7 +105,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         checkpoint_time(nbytes),
         restore_time(nbytes),
         spot_price,
-        sum(rate or 0.0 for rate in fixed),
+        servers,
         in_step=not workload.training.stack.asynchronous,
     )
     _require_drawable(request, job)
@@ -112,7 +115,7 @@ def spot(scenario: Scenario, request: SpotRequest, documents: MakesDocument, pro
         raise SpecError(
             f"--checkpoint-interval {request.interval}: machines are revoked before the first checkpoint, so the job never ends; write auto"
         )
-    time, cost = _on_demand(machine, job, measured)
+    time, cost = _on_demand(job, measured, price_of_nodes(machine, workload, group.count))
     if job.in_step and policy != "wait":
         notes.append(
             "workers are synchronous: when one leaves or joins, all restart from the last checkpoint; with fewer workers, steps are smaller"
@@ -170,6 +173,12 @@ def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]
     return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
 
 
+def _mean_pace(samples: float, document: RunDocument, machine: Hardware, workload: Workload) -> float:
+    """Return the mean samples/s of *samples* on all workers, with the epochs in which page caches fill, as in the whole job of `run`."""
+    plan = JobPlan(samples / workload.dataset.samples, checkpoints=False, start_up=0.0)
+    return samples / course(plan, document, machine, workload).parts.total
+
+
 def _samples(wanted: SpotRequest, workload: Workload, document: RunDocument) -> float:
     if (wanted.epochs is None) == (wanted.steps is None):
         raise SpecError("--epochs or --steps: write one of the two, for example --epochs 90")
@@ -200,12 +209,11 @@ def _interval(wanted: SpotRequest, job: SpotJob, seed: int) -> float:
     return checkpoint_interval_of(wanted.interval) * job.speeds[-1]
 
 
-def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> tuple[float, float | None]:
-    """Return time and cost of the job on machines that are never revoked; only its result is saved."""
+def _on_demand(job: SpotJob, measured: Lifetimes | None, rate: float | None) -> tuple[float, float | None]:
+    """Return time and cost of the job on machines at *rate* (USD/s) that are never revoked; only its result is saved."""
     phases = measured.on_demand_start_up if measured else None
     start_up = phases.total if phases else START_UP
     time = undisturbed_time(replace(job, start_up=start_up))
-    rate = price(machine)
     return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
 
 

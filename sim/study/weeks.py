@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
-from sim.analysis.cost import Market, node_price
+from sim.analysis.cost import Market, node_price, servers_price
 from sim.analysis.crew import ElasticRules
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
@@ -88,6 +88,10 @@ class Steps(NamedTuple):
     """Time of an epoch, including the wait for its first batch, relative to the time of its steps."""
     cold: Sequence[float] = ()
     """Seconds that each of the first epochs takes longer than later ones, because not all that it reads is cached."""
+    servers_usd_per_s: float = 0.0
+    """Price of all parameter servers together."""
+    at_speed: Callable[[float], Steps] | None = None
+    """Returns the steps with GPUs that compute at a share of their speed, simulated again; None if that is not possible."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
@@ -139,7 +143,8 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
     prices = [(node_price(group, market), count) for group, count in used]
     priced = [price * count / document["nodes"] for price, count in prices if price is not None]
-    price = sum(priced) if len(priced) == len(prices) else None
+    servers = servers_price(machine, workload.training.stack.server_hosts, market)
+    price = sum(priced) if len(priced) == len(prices) and servers is not None else None
     epoch, parts = document.get("epoch_time_s"), _stretches(document)
     cold: list[float] = []
     if epoch is not None and not parts:
@@ -148,7 +153,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
         [(group.node, count) for group, count in used[1:]], parts,
-        1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold,
+        1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold, servers or 0.0,
     )  # fmt: skip
 
 

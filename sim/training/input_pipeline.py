@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import simpy
 
@@ -42,8 +42,7 @@ STORAGE_NETWORK = "network to the storage"
 Usage = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class BatchCost:
+class BatchCost(NamedTuple):
     """The demand of one batch on the node: bytes from disk, core-seconds, bytes to pin and copy, and GPU seconds if the GPU decodes."""
 
     read: float

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from sim.cluster.build import LiveCluster, Placement, RankClass, Slot
 from sim.cluster.live_gpu import LiveGpu
@@ -139,8 +140,7 @@ def batch_cost(
     return BatchCost(read * (1.0 - hit_ratio), cap, prep, batch * copied, batch * gpu_time, read * remote_ratio)
 
 
-@dataclass(frozen=True)
-class JobStage:
+class JobStage(NamedTuple):
     """The cluster during a simulation; *burst* specifies by slot whether the disk still has burst credits."""
 
     network: Network

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import simpy
@@ -27,8 +26,7 @@ _LATENCY = (Cause.NETWORK, "latency to the parameter servers")
 _FLOW = (Cause.NETWORK, "the flow limit between worker and parameter server")
 
 
-@dataclass(frozen=True)
-class Crowd:
+class Crowd(NamedTuple):
     """The *workers* that one simulated worker represents; *near* is the share of the others that use a link, for links not used by all."""
 
     workers: int

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -60,8 +59,7 @@ class Segment(NamedTuple):
         return (gpu if self.waits_for_gpu else host) + self.host
 
 
-@dataclass(frozen=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """The program of one step, and the segment of each instruction; None if the instruction has no GPU work of its own."""
 
     program: Program

@@ -173,7 +173,7 @@ def command_of(choice: Choice) -> list[str]:
 def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
     """Return the arguments of the program that compare *machines* as the page does."""
     parallel = [f"{name}={choice.get(name)}" for name in LAYOUT if choice.get(name)]
-    options = {name: option for name, option in OPTIONS.items() if name not in (*LAYOUT, "sequence", "micro_batches", "tokens")}
+    options = {name: option for name, option in OPTIONS.items() if name not in (*LAYOUT, "sequence", "micro_batches")}
     if choice.get("micro_batches"):
         parallel.append(f"micro_batches={choice.get('micro_batches')}")
     words = ["compare", choice.get("workload"), *machines, *_options(choice, options)]
@@ -185,7 +185,7 @@ def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
 
 def on_other_machines(choice: Choice) -> Scenario:
     """Return the run that *choice* selects for other machines, as described in their files: without changes of the chosen machine."""
-    other = choice.without("nic", "price", "tokens")
+    other = choice.without(*OF_NODES)
     of_machine, _ = split_overrides(other.sets)
     kept = Choice(other.values, tuple(text for text in other.sets if text not in of_machine))
     scenario = scenario_of(kept)

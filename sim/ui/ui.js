@@ -90,7 +90,7 @@
 
   // --- asking: the newest question only; what is under way for an older one is given up ---
   let asked = null, compared = "", settling = 0;
-  const common = (text) => { const kept = new URLSearchParams(text); ["nic", "price", "tokens"].forEach((name) => kept.delete(name)); return kept.toString(); };
+  const common = (text) => { const kept = new URLSearchParams(text); ["nic", "price"].forEach((name) => kept.delete(name)); return kept.toString(); };
   const ask = async () => {
     clearTimeout(settling);
     asked?.abort();

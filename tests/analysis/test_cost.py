@@ -72,13 +72,20 @@ def test_jobs_share_a_node_by_their_gpus() -> None:
 def test_jobs_share_servers_by_their_gpus_in_all() -> None:
     """By hand: 1 of 4 GPUs pays a quarter of two servers at 2 USD/h, and its own node; workers without GPUs count no node."""
     hardware = machines((2.0, 2, 0, "server"), (8.0, 1, 8, "worker"), (6.0, 1, 8, "worker"))
-    assert cost.job_price(hardware, {0: 1}, {0: 1, 1: 3}) == pytest.approx((1 + 8) / 3600)
+    assert cost.job_price(hardware, {0: 1}, {0: 1, 1: 3}, servers=2) == pytest.approx((1 + 8) / 3600)
+
+
+def test_servers_that_no_job_uses_are_not_rented() -> None:
+    """By hand: one node at 8 USD/h, and none, one or both of two servers at 2 USD/h."""
+    hardware = machines((8.0, 1, 8, "worker"), (2.0, 1, 0, "server"), (2.0, 1, 0, "server"))
+    paid = [cost.job_price(hardware, {0: 8}, {0: 8}, servers=used) for used in range(3)]
+    assert paid == pytest.approx([8 / 3600, 10 / 3600, 12 / 3600])
 
 
 def test_one_job_pays_for_all_it_uses() -> None:
     """Oracle: the price of the whole machine."""
     hardware = machines((8.0, 2, 8, "worker"), (2.0, 2, 0, "server"))
-    assert cost.job_price(hardware, {0: 1, 1: 2}, {0: 1, 1: 2}) == pytest.approx(cost.price(hardware))
+    assert cost.job_price(hardware, {0: 1, 1: 2}, {0: 1, 1: 2}, servers=2) == pytest.approx(cost.price(hardware))
 
 
 def test_an_unknown_price_counts_only_where_it_is_shared() -> None:

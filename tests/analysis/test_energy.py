@@ -10,11 +10,13 @@ from sim.analysis.energy import (
     energy_figures,
     gpu_power,
     grid_of,
-    limit_power,
+    limited_speed,
     named_grid,
     node_power,
+    power_caps,
     power_model,
     shares_of,
+    with_slower_compute,
 )
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Node
@@ -108,22 +110,56 @@ def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> Non
     model = power_model()
     full = 700 * gpu_power(node.gpu, model).compute
     for share, speed in model.cap:
-        capped = limit_power(node, model, STALLS, share * full, several=True)
-        assert capped is not None
-        assert capped.step_time == pytest.approx(0.4 + 0.6 / speed)
-    powers = [limit_power(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
-    totals = [one.power.total for one in powers if one is not None]
-    assert totals == sorted(totals)
-    uncapped = node_power(node, model, shares_of(STALLS), True)
-    assert powers[-1] is not None and uncapped is not None and powers[-1].power == pytest.approx(uncapped)
+        assert limited_speed(node, model, share * full) == pytest.approx(speed)
+    capped = power_caps([NodesOfKind(node, 2, 8)], STALLS, 64.0)
+    for row in capped:
+        speed = limited_speed(node, model, row["gpu_cap_w"])
+        assert row["step_time_s"] == pytest.approx(0.3 + max(0.7, 0.6 / speed))  # 0.1 s of fetching is hidden
+    powers = [row["energy_per_sample_j"] / row["step_time_s"] for row in capped]
+    assert powers == sorted(powers)
+    figures = energy_figures([NodesOfKind(node, 2, 8)], STALLS, 64.0, grid_of(None))
+    assert figures is not None and figures["power_caps"] == capped
+    assert powers[-1] < figures["energy_per_sample_j"]
+
+
+def test_caps_count_the_gpus_of_uneven_nodes() -> None:
+    """Oracle: power is linear in the GPUs in use, so 1 and 3 of them draw as much as 2 and 2."""
+    node = load_hardware("p3.8xlarge").spec.groups[0].node
+    uneven, even = (
+        power_caps(kinds, STALLS, 64.0) for kinds in ([NodesOfKind(node, 1, 1), NodesOfKind(node, 1, 3)], [NodesOfKind(node, 2, 2)])
+    )
+    for one, other in zip(uneven, even, strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_jobs_on_one_node_draw_its_power_together(node: Node) -> None:
+    """Oracle: one job on all their GPUs. By hand: jobs of 2 and 4 of the eight have one and two thirds of the host and the idle GPUs."""
+    shares, model = shares_of(STALLS), power_model()
+    together = node_power(node, model, shares, True, gpus=6)
+    small, large = (node_power(node, model, shares, True, gpus=gpus, others=6 - gpus) for gpus in (2, 4))
+    assert together is not None and small is not None and large is not None
+    for part in ("gpus", "host", "network"):
+        assert getattr(small, part) == pytest.approx(getattr(together, part) / 3)
+        assert getattr(large, part) == pytest.approx(getattr(together, part) * 2 / 3)
+    per_gpu = energy_figures([NodesOfKind(node, 1, 2, None, 4)], STALLS, 64.0, grid_of(None))
+    assert per_gpu is not None and per_gpu["gpu_power_w"] == pytest.approx(together.gpus / 8)
+
+
+def test_loaders_work_while_slower_gpus_compute() -> None:
+    """By hand: 0.6 s of compute take 0.8 s at three quarters of the speed; of the 0.2 s more, waits of up to that for input are hidden."""
+    assert with_slower_compute({"compute": 0.6, "network": 0.4}, 0.75) == pytest.approx({"compute": 0.8, "network": 0.4})
+    waits = {"compute": 0.6, "fetch": 0.1, "prep": 0.3, "network": 0.4}
+    assert with_slower_compute(waits, 0.75) == pytest.approx({"compute": 0.8, "fetch": 0.0, "prep": 0.2, "network": 0.4})
+    short = {"compute": 0.6, "fetch": 0.05, "prep": 0.05}
+    assert sum(with_slower_compute(short, 0.75).values()) == pytest.approx(0.8)
 
 
 def test_no_gpu_draws_more_than_its_cap(node: Node) -> None:
     """GPUs that wait draw 30% of 700 W, and those that have nothing to do 12%."""
     drawn = [node_power(node, power_model(), shares, False, gpus=4, cap=60.0) for shares in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
     assert [power and power.gpus for power in drawn] == [8 * 60.0] * 3
-    least = limit_power(node, power_model(), {"network": 1.0}, 200.0, True)
-    assert least is not None and least.step_time == 1.0 and least.power.gpus == 8 * 200.0
+    waiting = node_power(node, power_model(), shares_of({"network": 1.0}), True, cap=200.0)
+    assert waiting is not None and waiting.gpus == 8 * 200.0
 
 
 def test_grids_are_those_of_their_source_and_the_world_stands_in() -> None:

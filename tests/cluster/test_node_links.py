@@ -31,6 +31,16 @@ def test_nvlinks_between_pairs_add_up_and_say_so() -> None:
     assert "gpu0>gpu2" not in links
 
 
+def test_links_between_gpus_have_their_vendors_names() -> None:
+    for name, expected in {"xgmi4": "single Infinity Fabric link GPU0-GPU1", "ici3": "single ICI link GPU0-GPU1"}.items():
+        node = toy_node(2, wiring={"0-1": 1}, nvlink=20e9)
+        assert node.nvlink is not None
+        link = node.nvlink.link.model_copy(update={"name": name})
+        topology = node.topology.model_copy(update={"nvlink": node.nvlink.model_copy(update={"link": link})})
+        links = links_of(node.model_copy(update={"topology": topology}), parents_of(node))
+        assert {one.name: one.description for one in links}["gpu0>gpu1"] == expected
+
+
 def test_a_capacity_is_what_a_large_copy_reaches() -> None:
     """Bandwidth times efficiency of the catalogue's PCIe; a NIC's by what its transport carries in all."""
     node = machines.p3_16xlarge()

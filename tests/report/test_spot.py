@@ -15,7 +15,8 @@ COURSES = [DrawnCourse(3600.0 * hours, cost, revocations, 50.0 * revocations) fo
            ((3, 1.5, 0), (1, 1.0, 0), (2, 1.2, 1), (5, 2.0, 3), (4, 1.6, 1))]  # fmt: skip
 
 DOCUMENT = {
-    "workload": "w", "stack": "s", "gpus": 2, "assumptions": ["all of it"], "warnings": [], "seed": 0, "version": "1", "inputs_sha256": {},
+    "workload": "w", "stack": "s", "gpus": 2, "throughput_samples_per_s": 100.0, "assumptions": ["all of it"], "warnings": [], "seed": 0,
+    "version": "1", "inputs_sha256": {},
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.layout_memory import THRASHING
+from sim.analysis.memory import THRASHING
 from sim.documents import document as described
 from sim.report.table import BAR, bar, run_text, scaling_text
 from sim.study.scenario import Scenario, answer

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,15 +97,27 @@ def test_less_than_one_step_an_epoch_is_said(capsys: Capture) -> None:
 # --- several jobs ----------------------------------------------------------------------------------------------------
 
 
+def document_of_one(capsys: Capture) -> Any:
+    """Return the document of one job on all GPUs of the machine of `PAIR`."""
+    assert main(["run", "p3.16xlarge", "resnet18", "--fast", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def test_jobs_share_the_price_of_their_machine(capsys: Capture) -> None:
-    """Closed form: 4 and 4 of the 8 GPUs in use, so half of 24.48 USD/h each."""
+    """Closed form: 4 and 4 of the 8 GPUs in use, so half of 24.48 USD/h and of the host each."""
     assert main([*PAIR, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document) == ["schema", "jobs"]
     assert [(job["job"], job["workload"]) for job in document["jobs"]] == [(0, "resnet18"), (1, "vgg16")]
+    host = document_of_one(capsys)["energy"]["parts_w"]["host"]
+    assert sum(job["energy"]["parts_w"]["host"] for job in document["jobs"]) == pytest.approx(host)
     for job in document["jobs"]:
+        assert job["energy"]["parts_w"]["host"] == pytest.approx(host / 2)
         assert job["cost_per_epoch_usd"] == pytest.approx(24.48 / 2 / 3600 * job["epoch_time_s"])
-        assert "jobs share the price of a node in proportion to their GPUs on it: this job has 4 of the 8 GPUs in use" in job["assumptions"]
+        assert (
+            "jobs share the price and the power of a node in proportion to their GPUs on it: this job has 4 of the 8 GPUs in use"
+            in job["assumptions"]
+        )
 
 
 def test_tables_keep_jobs_apart(capsys: Capture) -> None:

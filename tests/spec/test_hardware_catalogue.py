@@ -97,10 +97,12 @@ def test_every_source_names_something_public_or_the_reason_of_an_estimate(folder
 # --- link graphs -----------------------------------------------------------------------------------------------------
 
 # NVLinks or Infinity Fabric links that a GPU has: stas00/ml-engineering @744d01e1 network/README.md; H800, A800 and H20:
-# citsjtu2020/LLM-Prof hardware_spec.md (400, 400 and 900 GB/s both ways); none: PCIe boards.
+# citsjtu2020/LLM-Prof hardware_spec.md (400, 400 and 900 GB/s both ways); none: PCIe boards;
+# a die of an MI250: ROCm/ROCm @e396b489 docs/conceptual/gpu-arch/mi250.md (eight, of which one may be PCIe).
 PORTS = {
     "P100-SXM2": 4, "V100-SXM2": 6, "A100-SXM4": 12, "A800-SXM4": 8, "H100-SXM5": 18, "H800-SXM5": 8, "H20-SXM": 18, "H200-SXM": 18,
-    "GH200": 18, "B200-SXM": 18, "B300-SXM": 18, "GB200": 18, "GB300": 18, "MI300X": 7, "MI325X": 7, "MI350X": 7, "MI355X": 7, "TPU-v": 4,
+    "GH200": 18, "B200-SXM": 18, "B300-SXM": 18, "GB200": 18, "GB300": 18, "MI300X": 7, "MI325X": 7, "MI350X": 7, "MI355X": 7, "MI250": 8,
+    "TPU-v": 4,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sim.spec.identity import IdentityKey, field_identities
+from sim.spec.identity import IdentityKey, content, field_identities
 from tests.harness import toy_node
 
 
@@ -14,6 +14,16 @@ def test_a_copy_shares_what_it_does_not_change() -> None:
     assert field_identities(gpu) == field_identities(gpu.model_copy())
     assert field_identities(gpu) != field_identities(slower)
     assert field_identities(gpu, {"memory_bandwidth"}) == field_identities(slower, {"memory_bandwidth"})
+
+
+def test_contents_are_equal_if_descriptions_are() -> None:
+    node = toy_node()
+    assert content(node) == content(node.model_copy(deep=True)) == content(toy_node())
+    hash(content(node))
+    cpu = node.host.cpu.model_copy(update={"speed": 2 * node.host.cpu.speed})
+    assert content(node.model_copy(update={"host": node.host.model_copy(update={"cpu": cpu})})) != content(node)
+    assert content(node.gpu) != content(node.host)
+    assert content(None) is None
 
 
 def test_a_cache_keeps_alive_what_its_keys_name() -> None:

@@ -64,6 +64,18 @@ def test_the_comparison_shown_prints_the_rows_shown() -> None:
     assert "p3.2xlarge" in shown["html"], "the reason why it cannot run"
 
 
+def test_machines_are_compared_by_the_job_of_the_page() -> None:
+    """Oracle: `compare` with the command shown; the job's length is that of the controls, in tokens too."""
+    chosen = choice(workload="llama-3.2-1b", hardware="p4d.24xlarge", shard="optimizer", tokens="100M")
+    words, names = comparison_command(chosen, ["p4d.24xlarge"]), ["p4d.24xlarge"]
+    (row,) = printed([*words, "--jobs", "1"])["rows"]
+    assert row["whole_job"]["tokens"] == 1e8
+    (shown,) = machine_views(chosen, names)
+    assert all(repr(row["whole_job"][figure]) in shown["html"] for figure in ("time_s", "cost_usd"))
+    of_run = printed(command_of(chosen))["whole_job"]
+    assert row["whole_job"]["cost_usd"] == pytest.approx(of_run["cost_usd"])
+
+
 def test_a_shared_address_means_the_same() -> None:
     for values in CHOICES:
         chosen = choice(**values)

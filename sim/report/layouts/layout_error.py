@@ -8,6 +8,7 @@ GPU; else the layout; else all. A run extrapolates if its GPU was not measured, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,5 +84,15 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bo
         "p90": round(wider * errors["p90"], 4),
         "basis": f"{rests}; {reach}",
         "extrapolates": bool(beyond),
-        "measured_over_predicted_95": {"low": round(errors["low"] ** wider, 4), "high": round(errors["high"] ** wider, 4)},
+        "measured_over_predicted_95": _widened(errors["low"], errors["high"], wider),
     }
+
+
+def _widened(low: float, high: float, wider: float) -> dict[str, float]:
+    """Return an interval around the prediction with the logarithm of each end *wider* times as far away, and no less than the width asks.
+
+    Where similar runs were all slower than predicted, the lower end is close to 1; outside the measured range it may still be too high.
+    """
+    half = 0.5 * math.log(high / low)
+    ends = {"low": (math.log(low), -1.0), "high": (math.log(high), 1.0)}
+    return {name: round(math.exp(end + sign * (wider - 1.0) * max(sign * end, half)), 4) for name, (end, sign) in ends.items()}

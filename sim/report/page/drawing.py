@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Slot
+from sim.cluster.node_links import fabric_link
 from sim.report.page.markup import Child, Figures, Html, join, table, tag
 from sim.report.page.plan import Box, DrawingPlan, plan
 from sim.report.page.use import Use
@@ -91,10 +92,11 @@ class _Drawing:
 
     def _in_words(self) -> str:
         node = self.slot.node
-        nvlink = " with NVSwitch" if self.slot.graph.switch_links else " with NVLink" if node.topology.nvlink else ""
+        links = node.topology.nvlink
+        fabric = " with NVSwitch" if self.slot.graph.switch_links else f" with {fabric_link(links.link)}s" if links else ""
         bound_text = f"; gradients wait on {self.bound.link}" if self.bound.link else ""
         host = f"{len(node.topology.sockets)} sockets, {node.nic.count} NICs"
-        return f"{self.run.hardware.name}: {node.gpu_count} x {node.gpu.name}{nvlink}, {host}{bound_text}"
+        return f"{self.run.hardware.name}: {node.gpu_count} x {node.gpu.name}{fabric}, {host}{bound_text}"
 
     def _caption(self) -> Html:
         named: list[Child] = [f"{self.bound.link}, the slowest link on the path of gradients"] if self.bound.link else []

@@ -54,7 +54,7 @@ def _caps(figures: Figures) -> Html:
         for place in range(len(figures.value("energy/power_caps")))
     ]
     head = [("GPU limited to", False), ("step", True), ("of current", True), ("energy per sample", True), ("of current", True)]
-    return table(head, rows, "Power caps")
+    return table(head, rows, "Power caps, estimated without simulating steps again (run --power-cap)")
 
 
 def _grid(figures: Figures) -> Html:

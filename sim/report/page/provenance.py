@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from sim.analysis.cost import node_price
+from sim.cluster.node_links import fabric_link
 from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, details, join, section, step, table, tag
 from sim.report.page.words import as_number, as_price
@@ -129,7 +130,7 @@ def _wiring(group: Group) -> str:
     if topology.nvlink:
         links = topology.nvlink
         ports = f"{links.switch_links} from every GPU to NVSwitch" if links.switch_links else f"{sum(links.pairs.values())} between pairs"
-        words.insert(0, f"NVLink: {links.link.name}, {ports}")
+        words.insert(0, f"{fabric_link(links.link)}s: {links.link.name}, {ports}")
     return "; ".join(words)
 
 

@@ -3,9 +3,8 @@
 All fields of a stack are at the top level of its file; here they are defined in parts: `exchange`, `library`, `kernels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from typing import Self
 
 from pydantic import model_validator
 
@@ -36,7 +35,7 @@ class Stack(StackKernels, UpdateWork, Library, Exchange):
     source: Source
 
     @model_validator(mode="after")
-    def _parts_agree(self) -> Stack:
+    def _parts_agree(self) -> Self:
         refuse(self._contradictions())
         return self
 

@@ -1,9 +1,7 @@
 """Which gradients are exchanged together, when, and in which form? The gradient exchange of a software stack."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -43,7 +41,7 @@ class Compression(Spec):
     source: Source
 
     @model_validator(mode="after")
-    def _belongs(self) -> Compression:
+    def _belongs(self) -> Self:
         wanted, other = ("density", "rank") if self.method == "top_k" else ("rank", "density")
         if not getattr(self, wanted):
             raise ValueError(f"method {self.method} needs {wanted}; add it, for example {wanted}: {0.01 if wanted == 'density' else 4}")
@@ -97,7 +95,7 @@ class Exchange(Spec):
     """Factor by which compute takes longer while a collective runs concurrently."""
 
     @model_validator(mode="after")
-    def _exchange_agrees(self) -> Exchange:
+    def _exchange_agrees(self) -> Self:
         refuse(self._exchange_contradictions())
         return self
 
@@ -130,6 +128,11 @@ class Exchange(Spec):
     def uses_servers(self) -> bool:
         """Whether gradients are exchanged through parameter servers."""
         return self.strategy.startswith("parameter_server")
+
+    @property
+    def server_hosts(self) -> int:
+        """Number of hosts of role ``server`` that its parameter servers run on; those on the hosts of workers need none."""
+        return self.servers.count if self.servers is not None and self.servers.placement == "group" else 0
 
     @property
     def asynchronous(self) -> bool:

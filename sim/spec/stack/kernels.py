@@ -1,7 +1,5 @@
 """Which kernels does a software stack run on one GPU, and what do launches cost? Forward, backward and update, without the exchange."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,9 +1,7 @@
 """Which library runs the collectives? NCCL or Gloo, and the environment variables that configure it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -47,7 +45,7 @@ class Library(Spec):
     """Value of NCCL_MAX_NCHANNELS; None: NCCL chooses."""
 
     @model_validator(mode="after")
-    def _library_agrees(self) -> Library:
+    def _library_agrees(self) -> Self:
         refuse(self._library_contradictions())
         return self
 

@@ -41,7 +41,7 @@ from sim.study.plan.space import LayoutCandidate
 from sim.study.power_cap import LimitedSteps, least_share, limit_run
 
 THRASH: Final = 3.0
-"""Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
+"""Factor by which a step is longer if the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.memory`)."""
 SHOWN: Final = 10
 """Number of layouts in the table, all of which are simulated even if the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)

@@ -24,7 +24,7 @@ from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes, unfused_elements
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.hardware import Gpu
-from sim.spec.identity import json_content
+from sim.spec.identity import content
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
@@ -123,7 +123,7 @@ class UnitTimes:
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         computes_in = training.precision, training.fp8_recipe
-        described = (json_content(training.stack), json_content(model.transformer), json_content(model.measured), json_content(lengths))
+        described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
         key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
         decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)

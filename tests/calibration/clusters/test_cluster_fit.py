@@ -124,6 +124,21 @@ def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
         assert 0.03 <= spread / WIDENING < 0.25
 
 
+def test_two_nodes_cannot_tell_what_limits_every_flow_from_what_only_their_ring_loses() -> None:
+    """Both explain the same rows, so each gets half of the loss, and predictions for more nodes lie between both truths."""
+    evaluator = Evaluator(processes=1)
+    runs = [record(workload=name, placement="1+1", batch_per_gpu=2, role="network") for name in ("bert-base-seq384", "vgg16", "resnet50")]
+    more = question(record(workload="bert-base-seq384", placement="1+1+1+1", batch_per_gpu=2))
+    constants = {one.name: one for one in parameters_of([question(runs[0])])}
+    truths = [((constants[name], -1.0),) for name in ("nic efficiency", "nic pair")]
+    fits = [fit_model(ComputeScale(), rows, [*rows, more], evaluator) for rows in (simulated(runs, factors=truth) for truth in truths)]
+    for model in fits:
+        values = dict(zip((one.name for one in model.parameters), model.values, strict=True))
+        assert values["nic efficiency"] == pytest.approx(values["nic pair"], rel=0.02) == pytest.approx(-0.5, abs=0.05)
+    slow, fast = (predict(more, 1.0, truth).exposed for truth in truths)
+    assert 1.5 * fast < evaluator.predict(fits[0].simulated_case(more)).exposed < slow / 1.5
+
+
 def test_without_rows_the_result_is_the_prior() -> None:
     run_questions = [question(row) for row in RUNS]
     model = fit_model(ComputeScale(), [], run_questions, Evaluator(processes=1))

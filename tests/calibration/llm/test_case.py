@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
+from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
 from calibration.llm.weights import stage_weights, total_parameters
@@ -144,3 +146,40 @@ def test_other_records_are_no_tables_of_runs(tmp_path: Path) -> None:
 def test_a_source_is_a_repository_without_its_release() -> None:
     assert repository("pytorch/torchtitan@b5bcd76c66d0:benchmarks/x.md") == "pytorch/torchtitan"
     assert repository("mlcommons/training_results_v4.1@b87b:NVIDIA") == repository("mlcommons/training_results_v5.0@0fdc:Dell")
+
+
+def test_nodes_with_fewer_gpus_have_a_smaller_domain_and_share_their_nics(tmp_path: Path) -> None:
+    """Juwels Booster: four A100 and four HDR NICs a node; Summit: six V100, two EDR NICs; Alps: four GH200, four NICs of 200 Gbps."""
+    blank = {"node_type": "", "framework": "Megatron-LM", "global_batch": "192", "grad_accum": ""}
+    juwels = one(tmp_path, gpu="A100-SXM4-40GB", nodes="4", gpus="16", tp="8", dp="2", network="4x HDR200", **blank)
+    assert (juwels.domain, juwels.gpus_per_node, juwels.nic * 8 / 1e9) == (4, 4, 200)
+    summit = one(tmp_path, gpu="V100-SXM2-16GB", nodes="2", gpus="12", dp="12", precision="fp16", network="2x EDR", **blank)
+    assert (summit.gpus_per_node, round(summit.nic * 8 / 1e9)) == (6, 33)
+    alps = one(tmp_path, gpu="GH200 120GB", nodes="4", gpus="16", dp="16", network="Slingshot-11 4x200", **blank)
+    assert (alps.domain, alps.nic * 8 / 1e9) == (4, 200)
+    dgx2 = one(tmp_path, gpu="Tesla V100-SXM3-32GB", nodes="1", gpus="16", dp="16", precision="fp16", **blank)
+    assert dgx2.domain == 16
+    single = one(tmp_path, gpu="A100", nodes="8", gpus="8", dp="8", network="8x HDR200", **blank)
+    assert (single.domain, single.nic * 8 / 1e9) == (1, 200)  # one GPU does not get the NICs of eight
+
+
+def test_nodes_with_fewer_gpus_are_simulated_with_as_many(tmp_path: Path) -> None:
+    """Eight tensor ranks on two nodes of four cross the network, which eight on one node do not."""
+    layout = {"gpu": "A100-SXM4-80GB", "gpus": "16", "tp": "8", "dp": "2", "global_batch": "16", "node_type": "", "network": "4x HDR200"}
+    fours, eights = (one(tmp_path, nodes=nodes, framework="Megatron-LM", **layout) for nodes in ("4", "2"))
+    for predict in (closed_form.predict, engine.predict):
+        assert predict(fours, defaults()).step_time > 1.2 * predict(eights, defaults()).step_time
+
+
+def test_gpus_that_are_blank_are_those_of_the_axes(tmp_path: Path) -> None:
+    case = one(tmp_path, gpus="", nodes="4", dp="4", tp="2", pp="2", global_batch="64")
+    assert case.gpus == 16 and "16 GPUs, as the axes multiply out" in case.assumptions
+    case = one(tmp_path, gpus="", nodes="4", dp="", tp="2", global_batch="64")
+    assert case.gpus == 32 and "32 GPUs, 8 on each node" in case.assumptions
+
+
+def test_a_card_of_two_dies_counts_as_two_gpus_if_the_axes_say_so(tmp_path: Path) -> None:
+    """AMD Instinct MI250X: each of its two dies is a GPU to software."""
+    cards, dies = (one(tmp_path, gpu="MI250X", nodes="2", gpus=gpus, dp="16", global_batch="64", node_type="") for gpus in ("8", "16"))
+    assert cards.gpus == dies.gpus == 16
+    assert "16 GPUs, as the axes multiply out: the row counts 8 cards of 2" in cards.assumptions

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from calibration.cells import read_cell
+from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
 from calibration.llm.chips import chip_named
 from calibration.llm.engine import workload_document
 from calibration.llm.network import nic_of
+from calibration.llm.priors import defaults
 from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
-from calibration.llm.words import SAVED_LAYERS, Shards, means_yes, precision_of, recompute_of, shards_of, zero_of
+from calibration.llm.words import SAVED_LAYERS, Shards, is_float16, means_yes, precision_of, recompute_of, shards_of, zero_of
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -22,7 +25,7 @@ from tests.calibration.llm.test_case import one
     ("text", "meant"),
     [
         ("bf16-mixed", "16bit"), ("BF16 (AMP)", "16bit"), ("float16", "16bit"), ("16-true", "16bit"), ("e4m3 hybrid", "fp8"),
-        ("FP8 blockwise", "fp8"), ("mxfp8", "fp8"), ("NVFP4", "fp4"),
+        ("FP8 blockwise", "fp8"), ("mxfp8", "fp8"), ("NVFP4", "fp4"), ("native_amp", "16bit"), ("O2", "16bit"), ("torch.bfloat16", "16bit"),
     ],
 )  # fmt: skip
 def test_precisions(text: str, meant: str) -> None:
@@ -68,11 +71,32 @@ def test_yes_no_and_stages() -> None:
         True,
     ]
     assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
-    texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp", "selective (every 2nd layer)")
-    assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none", "attention"]
-    for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("FSDP")):
+    assert [zero_of(text) for text in ("none", "DDP", "FSDP", "ZeRO-1 (dist opt)", "Z2")] == [0, 0, 3, 1, 2]
+    texts = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp")
+    assert [recompute_of(text, "megatron")[0] for text in texts] == ["full", "full", "none", "none", "attention", "none"]
+    for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("16"), lambda: zero_of("sometimes")):
         with pytest.raises(CannotDescribe):
             wrong()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("uniform", ("full", 0)), ("enabled", ("full", 0)), ("gradient_checkpointing=True", ("full", 0)), ("full recompute", ("full", 0)),
+        ("gradient_checkpointing=False", ("none", 0)), ("w/o recompute", ("none", 0)), ("no recompute", ("none", 0)), ("-", ("none", 0)),
+        ("full (block, 10)", ("full", 10)), ("block 4", ("full", 4)), ("full && export ACM=block && export ACL=21", ("full", 21)),
+        ("null", ("none", 0)), ("-r 0 (recompute GELU)", ("none", 0)),
+    ],
+)  # fmt: skip
+def test_what_is_recomputed_in_words(text: str, meant: tuple[str, int]) -> None:
+    assert recompute_of(text, "megatron", 32) == meant
+
+
+@pytest.mark.parametrize("text", ["offloaded", "one block in two", "only mlp", "12 layers", "partial", "sometimes"])
+def test_words_that_only_begin_like_yes_or_no_are_no_guess(text: str) -> None:
+    """Before, ``offloaded`` meant off, ``one`` meant on, and ``12`` meant 1."""
+    with pytest.raises(CannotDescribe):
+        recompute_of(text, "megatron")
 
 
 def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> None:
@@ -84,10 +108,64 @@ def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> Non
         recompute_of("save_dot_with_context_except_mlp", "jax")
 
 
-def test_a_share_of_the_blocks_is_no_guess() -> None:
-    for text in ("0.5", ".25", "50%"):
-        with pytest.raises(CannotDescribe, match="share of the blocks"):
-            recompute_of(text, "megatron")
+def test_a_share_of_the_blocks_is_recomputed(tmp_path: Path) -> None:
+    """torchtitan's and fms-fsdp's selective mode: of 32 blocks, 16 or 8; a step between those with none and with all."""
+    texts = {"0.5": 16, ".25": 8, "50%": 16, "1/2": 16, "1 of 4": 8, "every 2nd layer": 16, "selective (every other layer)": 16}
+    assert {text: recompute_of(text, "fsdp2", 32) for text in texts} == {text: ("full", blocks) for text, blocks in texts.items()}
+    assert [recompute_of(text, "fsdp2", 32) for text in ("100%", "0.01")] == [("full", 0), ("none", 0)]
+    staged = one(tmp_path, activation_checkpointing="1/2", pp="4", dp="2", framework="torchtitan")
+    assert (staged.recompute, staged.recomputed_layers) == ("full", 4)
+    for predict in (closed_form.predict, engine.predict):
+        none, half, full = (predict(one(tmp_path, activation_checkpointing=text), defaults()).step_time for text in ("none", "1/2", "full"))
+        assert half == pytest.approx((none + full) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        ("seq_len", "4k", 4096), ("seq_len", "32K tokens", 32768), ("step_time_s", "2900 ms", 2.9), ("step_time_s", "3.2 s", 3.2),
+        ("step_time_s", "~3.3", 3.3), ("step_time_s", "3.3 \u00b1 0.1", 3.3), ("gpus", "16 (2x8)", 16),
+        ("tokens_per_s_per_gpu", "9.8k", 9800),
+        ("tokens_per_s_per_gpu", "9,800 tok/s/GPU", 9800), ("global_batch", "128 seqs", 128), ("global_batch", "524288 tokens", 128),
+        ("global_batch", "4M tokens", 1024), ("global_batch", "0.5M tokens", 128), ("params", "175B", 175e9),
+    ],
+)  # fmt: skip
+def test_numbers_with_units(column: str, text: str, value: float) -> None:
+    """K of a sequence is 1,024; of 4 Mi tokens only powers of two are whole sequences of 4,096."""
+    reading = read_cell(column, text, 4096)
+    assert reading is not None and reading.value == pytest.approx(value)
+    assert text in reading.words
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("seq_len", "4096 bytes"), ("step_time_s", "3,3"), ("step_time_s", "2.9 h"), ("gpus", "16k"), ("global_batch", "1000 tokens"),
+        ("tp", "2x"), ("step_time_s", "-1"), ("step_time_s", "1e400"), ("step_time_s", "2.9 3.0"), ("step_time_s", "2.9-3.1"),
+    ],
+)  # fmt: skip
+def test_numbers_with_two_meanings_stay_text(column: str, text: str) -> None:
+    assert read_cell(column, text, 4096) is None
+
+
+def test_a_number_with_a_unit_is_noted(tmp_path: Path) -> None:
+    plain, worded = one(tmp_path), one(tmp_path, seq_len="8k", global_batch="1M tokens", step_time_s="14,000 ms")
+    assert (worded.seq, worded.global_batch, worded.measured) == (plain.seq, plain.global_batch, plain.measured)
+    assert set(worded.assumptions) - set(plain.assumptions) == {
+        "seq_len 8,192 by '8k'", "global_batch 128 by '1M tokens'", "step_time_s 14 by '14,000 ms'",
+    }  # fmt: skip
+
+
+def test_dashes_and_words_for_success(tmp_path: Path) -> None:
+    dashes = one(tmp_path, pp="-", cp="none", precision="-", zero_stage="-", status="-", activation_checkpointing="-")
+    assert (dashes.pipeline, dashes.context, dashes.precision, dashes.recompute) == (1, 1, "16bit", "none")
+    assert [one(tmp_path, status=word).row.status for word in ("OK", "Success", "completed", "-", "")] == ["ok"] * 5
+    assert one(tmp_path, status="OOM").row.status == "OOM"
+
+
+def test_half_precision_by_any_name() -> None:
+    assert all(is_float16(text) for text in ("fp16", "FP16", "float16", "torch.float16", "half", "16-mixed", "fp16 O2", "O1"))
+    assert not any(is_float16(text) for text in ("bf16", "BF16-mixed", "bfloat16", "bf16 mixed", "fp8", ""))
 
 
 def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
@@ -132,10 +210,36 @@ def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"), ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"), ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"), ("Tesla V100-PCIE-32GB", "V100-PCIe-32GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe-80GB"), ("NVIDIA GH200 120GB", "GH200-96GB"), ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
+        ("NVIDIA A40", "A40"), ("NVIDIA RTX A6000", "RTXA6000"), ("NVIDIA GeForce RTX 3090", "RTX3090"), ("Tesla T4", "T4"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"), ("Quadro RTX 8000", "QuadroRTX8000"), ("NVIDIA A10G", "A10G"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"), ("NVIDIA H200", "H200-SXM-141GB"), ("NVIDIA H100 80GB HBM2e", "H100-PCIe-80GB"),
+        ("AMD Instinct MI250X", "MI250X-GCD"), ("NVIDIA L40", None), ("NVIDIA A30", "A30"),
+    ],
+)  # fmt: skip
+def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:
+    """What ``torch.cuda.get_device_name`` and ``nvidia-smi -L`` print; neither memory nor the form of the board may change."""
+    named_chip = chip_named(name)
+    assert (named_chip.chip.name if named_chip else None) == chip
+
+
+def test_memory_and_form_without_a_maker_s_order() -> None:
+    meant = {"A100-40G": "A100-SXM4-40GB", "A100 SXM 40 GB": "A100-SXM4-40GB", "40GB A100 PCIe": "A100-PCIe-40GB", "2080 Ti": "RTX2080Ti"}
+    assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
+
+
+@pytest.mark.parametrize(
     ("text", "each"),
     [
         ("InfiniBand NDR400, 8 rails", 400.0), ("4x HDR200 IB", 100.0), ("25GbE", 25 / 8), ("EFA 3200 Gbps", 400.0), ("NDR", 400.0),
         ("400 Gbps per GPU", 400.0), ("1600 Gbps per node RoCE", 200.0), ("RoCE", None), ("3200", None),
+        ("HDR100", 100 / 8), ("4x NDR200", 100.0), ("NDR", 400.0), ("dual-rail EDR", 25.0), ("Slingshot-11 4x200", 100.0),
+        ("4x Slingshot 11", 100.0), ("HDR200 InfiniBand x2", 50.0), ("IB 200Gb x4", 100.0), ("RoCE 400G", 400.0),
     ],
 )  # fmt: skip
 def test_networks_in_words(text: str, each: float | None) -> None:
@@ -169,7 +273,7 @@ def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> No
     text = llm_table(validation)
     assert all(one.reason in text for one in (*validation.not_described, *validation.not_scored))
     described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
-    assert set(VARIATIONS) - set(described) == {"precision", "tp", "seq_len", "pp", "gpus"}
+    assert set(VARIATIONS) - set(described) == {"precision", "tp", "pp", "gpus"}
 
 
 @pytest.mark.parametrize(
@@ -184,9 +288,27 @@ def test_how_many_gpus_there_are_is_no_part_of_the_name(name: str) -> None:
 
 def test_a_gpu_of_another_memory_is_another() -> None:
     """Vendors' data sheets: a V100 has 16 or 32 GB, an A100 of Leonardo 64; nvidia-smi calls a GH200 by its CPU's memory."""
-    assert [chip_named(name) for name in ("V100-SXM2-16GB", "v100-16gb", "A100 64GB", "H100 94GB")] == [None] * 4
-    memory_by_name = {"V100 32GB": 32, "A100 40GB": 40, "B200 192GB": 180, "NVIDIA GH200 480GB": 95, "H200 141GB": 141}
+    assert [chip_named(name) for name in ("A100 64GB", "NVIDIA A100-SXM-64GB", "H100 94GB", "H100-96GB")] == [None] * 4
+    memory_by_name = {
+        "V100-SXM2-16GB": 16,
+        "v100-16gb": 16,
+        "V100 32GB": 32,
+        "A100 40GB": 40,
+        "B200 192GB": 180,
+        "NVIDIA GH200 480GB": 95,
+        "H200 141GB": 141,
+    }
     assert {name: named_chip.chip.memory / 2**30 for name in memory_by_name if (named_chip := chip_named(name))} == memory_by_name
+
+
+@pytest.mark.parametrize(
+    ("name", "assumed"), [("AMD Instinct MI250X", True), ("MI250X 128GB", True), ("4x MI250X", True), ("MI250X GCD", False)]
+)
+def test_a_die_of_an_mi250x_is_a_gpu(name: str, assumed: bool) -> None:
+    """Frontier's and LUMI's guides: four modules are eight GPUs of 64 GB."""
+    named_chip = chip_named(name)
+    assert named_chip is not None and (named_chip.chip.name, named_chip.chip.memory) == ("MI250X-GCD", 64 * 2.0**30)
+    assert named_chip.assumption == "a GPU is one of the two dies of an MI250X" * assumed
 
 
 def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:

@@ -191,6 +191,12 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
     assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
 
 
+def test_a_layer_table_of_another_model_is_refused(tmp_path: Path) -> None:
+    """The gradients of the trace have 30 million elements in two tensors; torchvision's ResNet-50 has 25,557,032 parameters."""
+    message = refused([torch_profile(tmp_path)], tmp_path, "a2-highgpu-1g", "resnet50")
+    assert "has gradients of 30,000,000 parameters, but resnet50 trains 25,557,032; name the workload that the trace shows" in message
+
+
 def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path) -> None:
     for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
         events = [trace_event for number in range(3, 6) for trace_event in torch_step(number)]

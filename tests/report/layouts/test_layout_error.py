@@ -34,6 +34,15 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
     other = expected_layout_error(run("Y", 8, tensor=2))
     assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no measured tensor layout on Y" in other["basis"]
+    groups["tensor, X"] = {
+        **GROUP,
+        "low": 0.98,
+        "high": 2.0,
+    }  # all slower than predicted: outside, some may be as much faster as they differ
+    biased = expected_layout_error(run("X", 128, tensor=2))
+    assert biased is not None
+    ends = biased["measured_over_predicted_95"]
+    assert ends == pytest.approx({"low": 0.98 * (0.98 / 2.0) ** (0.5 * (WIDER - 1)), "high": 2.0**WIDER}, abs=1e-3)
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
 

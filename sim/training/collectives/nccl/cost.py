@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sim.training.collectives.nccl import constants as nccl
@@ -36,8 +35,7 @@ class ChannelPattern(NamedTuple):
     inter: float
 
 
-@dataclass(frozen=True)
-class TunerMachine:
+class TunerMachine(NamedTuple):
     """The tuner's input for a job: *ranks* on *nodes* nodes, the results of the search, and broad classes of the hardware."""
 
     ranks: int
@@ -69,8 +67,7 @@ class TunerMachine:
         return self.ranks / self.nodes
 
 
-@dataclass(frozen=True)
-class TunerCase:
+class TunerCase(NamedTuple):
     """One collective of one size on one machine, under one version."""
 
     collective: Collective

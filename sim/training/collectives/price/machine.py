@@ -5,8 +5,6 @@ NCCL treats GPUs in separate containers as separate nodes, and its tree spans al
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sim.training.collectives.nccl.constants import constants_of
 from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
 from sim.training.collectives.nccl.search import nccl_machine
@@ -18,8 +16,7 @@ def machine_of(layout: JobLayout, version: str) -> TunerMachine:
     collnet = _collnet(layout)
     machines = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
     first = machines[0]
-    return replace(
-        first,
+    return first._replace(
         ranks=layout.ranks,
         nodes=layout.ranks if layout.isolated else layout.nodes,
         ring=_bounded(min((machine.ring for machine in machines), key=_carried), version),

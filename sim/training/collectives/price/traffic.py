@@ -72,7 +72,7 @@ class Edge(NamedTuple):
         """Return the load of one stream with chunks of *chunk* bytes, per payload byte."""
         core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
-        return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
+        return _loads_of([(part, hop, 1.0) for part, hop in self.hops]).total(chunk, protocol) | core | between
 
     def node_streams(self, chunk: float, protocol: str) -> NodeStreams:
         """Return a stream of chunks of *chunk* bytes to any other node, as used to load links between switches."""
@@ -171,9 +171,13 @@ class Traffic:
                 counts[part.slot.name][link] += count
         return counts
 
+    @cached_property
+    def _loads(self) -> _Loads:
+        return _loads_of(self.streams)
+
     def load(self, chunk: float, protocol: str) -> LinkLoad:
         """Return the load of all streams with chunks of *chunk* bytes, per payload byte of one stream."""
-        load = _load(self.streams, chunk, protocol)
+        load = self._loads.total(chunk, protocol)
         if self.fabric.core_bandwidth and self.network_streams:
             load[CORE] = self.network_streams * WIRE_BYTES[protocol]
         return load | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
@@ -218,8 +222,9 @@ class Traffic:
         """Return *edges* grouped into kinds with equal bandwidth on their hops, and the number of each edge's kind."""
         kinds: dict[Hashable, _Kind] = {}
         of_edge = []
+        crossings = self.crossings
         for edge in edges:
-            lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
+            lanes = [lane(part.slot.graph, crossings[part.slot.name], hop) for part, hop in edge.hops]
             bandwidths = tuple((each_lane.fair, each_lane.stages, _reach_key(each_lane.hop)) for each_lane in lanes)
             kind = kinds.setdefault((bandwidths, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
@@ -314,21 +319,44 @@ def _sent(out: Outward, chunk: float, protocol: str) -> NodeStreams:
     return NodeStreams(out.pattern, nic_of(out.hop), out.arrival_nic, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
-def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
-    """Return the load of *streams* of one node on its resources; bandwidth that a transport cannot use counts as bytes."""
-    load: dict[tuple[str, str], float] = defaultdict(float)
-    reached = _ReachCache(chunk)
+class _Loads(NamedTuple):
+    """What streams put on resources: *kinds* of streams that weigh the same, and the *terms* of the sum, in the order of the streams.
+
+    The term (resource, kind, weighs, factor) is *factor* times the bytes of a stream of this kind: per payload byte on the wire, or, if it
+    *weighs*, with bandwidth that the transport cannot use as well. Kind -1 counts as one byte.
+    """
+
+    kinds: Sequence[tuple[Hop, float]]
+    """A hop of one stream, and the number of streams."""
+    terms: Sequence[tuple[tuple[str, str], int, bool, float]]
+
+    def total(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
+        """Return the load on each resource with chunks of *chunk* bytes, per payload byte."""
+        plain = [*(count * _wire(hop, protocol) for hop, count in self.kinds), 1.0]
+        weights = [nbytes / min(1.0, hop.efficiency(chunk)) for (hop, _), nbytes in zip(self.kinds, plain, strict=False)]
+        load: dict[tuple[str, str], float] = {}
+        for resource, kind, weighs, factor in self.terms:
+            load[resource] = load.get(resource, 0.0) + (weights if weighs else plain)[kind] * factor
+        return load
+
+
+def _loads_of(streams: Iterable[tuple[SlotPart, Hop, float]]) -> _Loads:
+    """Return the loads of *streams* of one node on its resources; a transport with cores loads them, too."""
+    kinds: dict[Hashable, int] = {}
+    hops: list[tuple[Hop, float]] = []
+    terms: list[tuple[tuple[str, str], int, bool, float]] = []
     for part, hop, count in streams:
-        plain = count * _wire(hop, protocol)
-        weight = plain / min(1.0, reached[hop].efficiency)
-        name = part.slot.name
-        for link in hop.links:
-            load[name, link] += weight if is_reached(hop, link) else plain
-        for wire in hop.wires if hop.route.copies else ():
-            load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged_bandwidth(part.slot.graph, hop) - 1.0)
+        kind = kinds.setdefault((_reach_key(hop), kind_of(hop.route, hop.tier == "network"), hop.row, count), len(hops))
+        if kind == len(hops):
+            hops.append((hop, count))
+        name, links = part.slot.name, part.slot.graph.links
+        terms += [((name, link), kind, is_reached(hop, link), 1.0) for link in hop.links]
+        if hop.route.copies:
+            alone = staged_bandwidth(part.slot.graph, hop)
+            terms += [((name, wire), kind, True, max(0.0, links[wire].capacity / alone - 1.0)) for wire in hop.wires]
         if hop.transport.cpu_time_per_byte:
-            load[name, CORES] += count * hop.transport.cpu_time_per_byte
-    return load
+            terms.append(((name, CORES), -1, False, count * hop.transport.cpu_time_per_byte))
+    return _Loads(hops, terms)
 
 
 def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:

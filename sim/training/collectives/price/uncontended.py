@@ -82,7 +82,7 @@ def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
     room = dict.fromkeys(hop.wires, _in_series(hop, stages, 1.0)) if hop.route.copies else {}
     fair = {link: min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link] for link in hop.links}
     most = min(1.0, hop.efficiency(math.inf))
-    _, narrowest = min((rate * most if is_reached(hop, link) else rate, link) for link, rate in fair.items())
+    _, narrowest = min([(rate * most if is_reached(hop, link) else rate, link) for link, rate in fair.items()])
     return Lane(hop, narrowest, _room(hop, fair), stages)
 
 
@@ -101,6 +101,8 @@ def _stages(graph: NodeGraph, hop: Hop) -> tuple[Room, ...]:
 
 
 def _room(hop: Hop, rates: Mapping[str, float]) -> Room:
+    if not hop.wires:
+        return Room(min(rates.values(), default=math.inf), math.inf)
     reached = [rate for link, rate in rates.items() if is_reached(hop, link)]
     others = [rate for link, rate in rates.items() if not is_reached(hop, link)]
     return Room(min(reached, default=math.inf), min(others, default=math.inf))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sim.cluster.node_links import Tier
 from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph, Route
@@ -83,8 +83,7 @@ class Hop:
         return cap * flows * curve_value(self.transport.efficiency, chunk) if cap else math.inf
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(NamedTuple):
     """The part of a ring in one node: the order of its GPUs, and its hops. Across nodes, hops begin with ``net`` and end with it."""
 
     gpus: tuple[int, ...]
@@ -109,8 +108,8 @@ class Channels:
     kind: ChannelKind
     nodes: int
 
-    @property
-    def crossings(self) -> dict[str, int]:
+    @cached_property
+    def crossings(self) -> Mapping[str, int]:
         """Return how often all channels together cross each link of the node."""
         counts: dict[str, int] = {}
         for channel in self.channels:
@@ -119,7 +118,7 @@ class Channels:
                     counts[link] = counts.get(link, 0) + 1
         return counts
 
-    @property
+    @cached_property
     def transports(self) -> tuple[Transport, ...]:
         """Return the distinct transport classes of the hops."""
         return _distinct(hop.transport for channel in self.channels for hop in channel.hops)
@@ -129,7 +128,7 @@ class Channels:
         """Return the distinct transport classes of the copies that feed NICs."""
         return _distinct(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
 
-    @property
+    @cached_property
     def launch(self) -> float:
         """Return the launch time (s) of one collective, which is that of the slowest transport."""
         return max((transport.launch for transport in self.transports), default=0.0)

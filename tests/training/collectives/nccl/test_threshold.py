@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -28,16 +27,16 @@ def test_trees_end_where_the_two_lines_cross() -> None:
 
 def test_trees_have_no_end_over_nvlink_on_two_nodes_and_never_begin_inside_one() -> None:
     """By hand: 3/4 of the rings' bandwidth, twice on two nodes; on four 15 GB/s of 20 with two channels of 5."""
-    nvlink = replace(PCIE, intra_path="nvlink")
-    assert tree_threshold(replace(nvlink, nodes=2, ranks=8)) == math.inf
+    nvlink = PCIE._replace(intra_path="nvlink")
+    assert tree_threshold(nvlink._replace(nodes=2, ranks=8)) == math.inf
     assert tree_threshold(nvlink) == pytest.approx(10e9 * 7.5e9 / 2.5e9 * 48e-6, rel=1e-9)
-    assert tree_threshold(replace(nvlink, nodes=1, ranks=8)) == 0.0
-    assert tree_threshold(replace(PCIE, nodes=2, ranks=2)) == 0.0  # 6 us of a ring are less than 15 of a tree
+    assert tree_threshold(nvlink._replace(nodes=1, ranks=8)) == 0.0
+    assert tree_threshold(PCIE._replace(nodes=2, ranks=2)) == 0.0  # 6 us of a ring are less than 15 of a tree
 
 
 def test_the_number_of_ranks_moves_the_end() -> None:
     """A ring's latency grows with the ranks, a tree's with their logarithm."""
-    thresholds = [tree_threshold(replace(PCIE, nodes=nodes, ranks=4 * nodes)) for nodes in (2, 4, 8, 16)]
+    thresholds = [tree_threshold(PCIE._replace(nodes=nodes, ranks=4 * nodes)) for nodes in (2, 4, 8, 16)]
     assert thresholds == sorted(thresholds)
     assert thresholds[-1] == pytest.approx(10e9 * (6 * 63 - 15 * 4 - 4 * 3) * 1e-6, rel=1e-9)
 
@@ -47,7 +46,7 @@ def test_ll_is_taken_while_threads_have_few_bytes() -> None:
     below = 256 * 1024
     assert by_threshold("all_reduce", below, PCIE, "2.4", None, None) == ("Tree", "LL", 2)
     assert by_threshold("all_reduce", below + 1, PCIE, "2.4", None, None) == ("Tree", "Simple", 2)
-    pascal = replace(PCIE, compute_capability=61)
+    pascal = PCIE._replace(compute_capability=61)
     assert by_threshold("all_reduce", below // 2 + 1, pascal, "2.4", None, None)[1] == "Simple"
     # a ring's has one for every rank: 2 x 256 x 16 x 64 x 2 = 1 MiB, and 64 threads of one channel do for 8 KiB
     assert by_threshold("all_reduce", 2**20, PCIE, "2.3", None, None) == ("Ring", "LL", 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -73,7 +72,7 @@ CHECKS = {
     "2 p3.8xlarge": (machine(8, 2, 1, 1.2), "36 ring/LL", "1676 ring/Simple", "38376 ring/Simple", "153064 ring/Simple"),
     "2 p3.16xlarge": (machine(16, 2, 1, 3), "41 tree/LL", "905 ring/Simple", "16634 ring/Simple", "65786 ring/Simple"),
     "p4d": (machine(8, 1, 12, 20, 80), "15 ring/LL", "36 ring/LL", "247 ring/Simple", "821 ring/Simple"),
-    "HGX H100": (replace(HGX_H100, nvls=None), "15 ring/LL", "28 ring/LL", "179 ring/LL128", "566 ring/Simple"),
+    "HGX H100": (HGX_H100._replace(nvls=None), "15 ring/LL", "28 ring/LL", "179 ring/LL128", "566 ring/Simple"),
 }  # the formulas of NVIDIA/nccl @5067397c src/graph/tuning.cc evaluated independently, to the microsecond
 
 
@@ -184,7 +183,7 @@ def test_reduction_in_the_network_by_hand():
 
 def test_reduction_in_the_network_of_2_10_by_hand():
     """Closed form: half the bandwidth; 2 (8 + 7 x 0.5) + 10.7 us, and the 4.4 us of LL alone."""
-    collnet = row(choose("all_reduce", MIB, replace(PODS, nvls=None), "2.10"), "CollNet", "Simple")
+    collnet = row(choose("all_reduce", MIB, PODS._replace(nvls=None), "2.10"), "CollNet", "Simple")
     assert collnet.bandwidth / 1e9 == pytest.approx(8 * 48 / 2)
     assert collnet.latency * 1e6 == pytest.approx(2 * (8 + 7 * 0.5) + 10.7)
 
@@ -215,7 +214,7 @@ def test_amd_processors_post_more_slowly_and_limit_ll():
 
 def test_identical_rings_broadcast_in_one_hop():
     """Closed form: startup and one hop, or as many hops as ranks; Simple then takes the tree's."""
-    same, other = choose("broadcast", MIB, HGX_H100), choose("broadcast", MIB, replace(HGX_H100, same_channels=False))
+    same, other = choose("broadcast", MIB, HGX_H100), choose("broadcast", MIB, HGX_H100._replace(same_channels=False))
     assert row(same, "Ring", "LL").latency * 1e6 == pytest.approx(6.6 + 0.6)
     assert row(other, "Ring", "LL").latency * 1e6 == pytest.approx(6.6 + 8 * 0.6)
     assert row(other, "Ring", "Simple").latency * 1e6 == pytest.approx(8.4 + 8 * 4.0)
@@ -246,8 +245,8 @@ def test_a_ring_between_nodes_has_a_plateau(version, capability, factor):
 
 def test_blackwell_takes_the_size_factors_for_nvls_trees_on_x86():
     """Rule: the factor of Simple at 4 MiB (k = 16) is 0.7; not on ARM, and not before Blackwell."""
-    blackwell = replace(PODS, compute_capability=100)
-    vendors = [choose("all_reduce", 4 * MIB, replace(blackwell, cpu_vendor=vendor)) for vendor in ("intel", "amd", "arm")]
+    blackwell = PODS._replace(compute_capability=100)
+    vendors = [choose("all_reduce", 4 * MIB, blackwell._replace(cpu_vendor=vendor)) for vendor in ("intel", "amd", "arm")]
     bandwidth = [row(chosen, "NVLSTree", "Simple").bandwidth for chosen in vendors]
     assert bandwidth[0] == bandwidth[1] == pytest.approx(0.7 * bandwidth[2])
 
@@ -286,7 +285,7 @@ def test_channels_shrink_until_each_thread_has_its_bytes():
     assert few == [1, 2, 11, 12, 12]
     assert choose("all_reduce", 256 * KIB, DGX_1V, protocols="LL", algorithms="Ring").channels == 8
     assert choose("all_reduce", 32 * KIB, machine(8, 1, 1, 12, path="pcie"), protocols="Simple", algorithms="Ring").channels == 2
-    assert choose("all_reduce", MIB, replace(PODS, ring=pattern(4, 48), tree=pattern(4, 48)), algorithms="ring").channels == 16
+    assert choose("all_reduce", MIB, PODS._replace(ring=pattern(4, 48), tree=pattern(4, 48)), algorithms="ring").channels == 16
 
 
 @pytest.mark.parametrize(("size", "channels"), [(1, 2), (16, 11), (32, 12), (256, 16)])
@@ -313,7 +312,7 @@ def test_size_factors_hold_from_a_power_of_two_on():
      (machine(8, 1, 4, 18, 60), "2.30", False), (machine(8, 1, 1, 9, 80, "pcie"), "2.30", False), (machine(4, 1, 2, 20, 86), "2.30", True),
      (machine(4, 1, 2, 22, 86), "2.10", False), (machine(16, 2, 4, 12), "2.30", False),
      (machine(16, 2, 4, 12, nic_near=True), "2.30", True),
-     (LONE, "2.30", True), (replace(LONE, nic_near=False), "2.30", False)],
+     (LONE, "2.30", True), (LONE._replace(nic_near=False), "2.30", False)],
 )  # fmt: skip
 def test_ll128_is_on_over_tested_paths_only(tuner_machine, version, on):
     """Rule: NVLink inside, NICs near; compute capability 7.0 or newer in 2.30, exactly 7.0 or 8.0 in 2.10."""
@@ -355,12 +354,12 @@ def test_which_algorithms_run_where():
         return {considered.algorithm for considered in choose(collective, MIB, tuner_machine).table}  # type: ignore[arg-type]
 
     assert able("all_reduce", PODS) == {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}
-    assert able("all_reduce", replace(PODS, collnet=None)) == {"Tree", "Ring", "NVLSTree"}
+    assert able("all_reduce", PODS._replace(collnet=None)) == {"Tree", "Ring", "NVLSTree"}
     assert able("all_gather", PODS) == {"Ring", "CollNetDirect", "NVLS"}
-    assert able("all_gather", replace(PODS, collnet=pattern(4, 48))) == {"Ring"}  # not a NIC for each GPU
-    assert able("all_reduce", replace(PODS, nvswitch=False, nvls=None)) == {"Tree", "Ring", "CollNetChain"}
-    assert able("all_reduce", replace(PODS, ranks=32)) == {"Tree", "Ring", "NVLS", "NVLSTree"}  # 16 a node
-    assert able("all_reduce", replace(HGX_H100, ranks=2)) == {"Tree", "Ring"}
+    assert able("all_gather", PODS._replace(collnet=pattern(4, 48))) == {"Ring"}  # not a NIC for each GPU
+    assert able("all_reduce", PODS._replace(nvswitch=False, nvls=None)) == {"Tree", "Ring", "CollNetChain"}
+    assert able("all_reduce", PODS._replace(ranks=32)) == {"Tree", "Ring", "NVLS", "NVLSTree"}  # 16 a node
+    assert able("all_reduce", HGX_H100._replace(ranks=2)) == {"Tree", "Ring"}
     assert able("all_gather", LONE) == {"Ring", "PAT"} and able("all_reduce", LONE) == {"Ring", "Tree"}
     assert able("reduce", PODS) == able("broadcast", PODS) == {"Ring"}
 

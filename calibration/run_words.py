@@ -1,0 +1,70 @@
+"""What do the precisions and numbers in other people's tables of data-parallel runs mean? Only words with one meaning are read.
+
+A table says ``AMP``, ``bf16-mixed`` or ``float32``, and ``1,290`` or ``290 ms``; records say ``amp_fp16``, ``amp_bf16`` or ``fp32``, and
+``1290`` or ``0.29``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, get_args
+
+from calibration.cells import read_cell
+from sim.spec.catalogue import STACKS_FOLDER, all_files
+from sim.spec.fields import Precision
+
+_MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
+_PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
+    (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),
+    (r"(native )?amp|auto(matic)? mixed precision|mixed( precision)?|o1|amp o1", "amp_fp16"),
+    (rf"(?=.*\b(fp16|float16|16|half)\b)(?=.*\b({_MIXED})\b).*", "amp_fp16"),
+    (r"(torch )?(fp32|float32|float|single( precision)?|32|f32)( true)?( precision)?", "fp32"),
+    (r"tf32|tensorfloat ?32|fp32 tf32|tf32 fp32", "tf32"),
+    (r"(torch )?(fp16|float16|half( precision)?|f16)( true)?( o2)?|16 true|o2", "fp16"),
+    (r"(torch )?(bf16|bfloat16)( true)?", "bf16"),
+    (r"(amp )?(fp8|float8)( hybrid| e4m3| delayed)?", "fp8"),
+)
+"""Patterns of words, separated by spaces, in the order in which they are tried. PyTorch's and TensorFlow's automatic mixed precision is in
+float16 unless it says bfloat16; apex's O1 is like it, and its O2 keeps weights in float16."""
+
+
+def precision_meant(text: str) -> str:
+    """Return the precision of records that *text* means; *text* itself if it is one, or if it has no known meaning."""
+    if text.lower() in get_args(Precision):
+        return text
+    plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+    return next((precision for pattern, precision in _PRECISIONS if re.fullmatch(pattern, plain)), text)
+
+
+def number_meant(column: str, text: str) -> str:
+    """Return the number in *text* without digit grouping and in the unit of *column*; *text* itself if it has another form."""
+    reading = read_cell(column, text)
+    return f"{reading.value:.12g}" if reading is not None and ("," in text or reading.words) else text
+
+
+_TORCH: Final = re.compile(
+    r"(?:py)?torch(?: (?:ddp|distributeddataparallel|lightning))?(?: v?(\d+)(?: (\d+))?(?: \d+)?)?(?: ddp)?|ddp|distributeddataparallel"
+)
+_TORCH_STACKS: Final = (((1, 9), "torch-1.6-ddp"), ((1, 99), "torch-1.13-ddp"), ((99, 0), "torch-2.x-ddp"))
+"""Newest release of PyTorch that each stack stands for."""
+
+
+def stack_meant(text: str) -> str:
+    """Return the stack that the framework *text* means, PyTorch's DDP by release or Horovod; *text* itself for others."""
+    if text.lower() in all_files(STACKS_FOLDER):
+        return text
+    plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+    torch = _TORCH.fullmatch(plain)
+    if torch:
+        release = (int(torch.group(1) or 2), int(torch.group(2) or 0))
+        return next(stack for newest, stack in _TORCH_STACKS if release <= newest)
+    return "horovod-0.21" if re.fullmatch(r"horovod( pytorch| torch)?|(pytorch|torch) horovod", plain) else text
+
+
+_AROUND: Final = re.compile(r"\b(aws|amazon|ec2|azure|gcp|google cloud|nvidia)\b|^ml\.|^standard_|\bv1\.5$")
+"""Words around the names of machines and models that change nothing: providers, and the version of ResNet-50 that torchvision has."""
+
+
+def plain_name(name: str) -> str:
+    """Return *name* without case, punctuation, and the words of `_AROUND`."""
+    return re.sub(r"[^a-z0-9]", "", _AROUND.sub(" ", name.lower().strip()))

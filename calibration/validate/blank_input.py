@@ -1,0 +1,57 @@
+"""Which rows read no data, though they do not say so? Those of a job of which a calibrating row is faster than the described input allows.
+
+A blank cell ``input`` means the workload's own input, such as JPEG files decoded by CPU workers. Measurements of a GPU's speed seldom read
+them. If a calibrating row takes less time than its input needs with GPUs that compute next to nothing, the input of its job is not the
+described one, and all rows of the job with a blank cell are predicted without reading data. Rows that are only scored decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from calibration.clusters.compute_scale import LEAST_SCALE
+from calibration.clusters.evaluate import Evaluator, SimulatedCase
+from calibration.questions import Folders, RunQuestion, question
+
+MARGIN: Final = 0.95
+"""Measured over least simulated step below which the input is not the described one: the accuracy of `compute_scale.solve_factors`."""
+
+
+def without_contradicted_input(questions: Sequence[RunQuestion], folders: Folders, processes: int) -> tuple[list[RunQuestion], list[str]]:
+    """Return *questions*, those of contradicted inputs with synthetic data if their cell is blank, and a note on each such job."""
+    calibrating = [one for one in questions if one.record.role != "prediction" and one.workload.input.loader != "synthetic"]
+    least = Evaluator(folders, processes).predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in calibrating])
+    contradicting: dict[tuple[str, str], list[tuple[RunQuestion, float]]] = defaultdict(list)
+    for one, prediction in zip(calibrating, least, strict=True):
+        if one.step_time < MARGIN * prediction.step and one.record.exposed_sync is None:
+            contradicting[_job(one)].append((one, prediction.step))
+    changed = [
+        question(replace(one.record, input="synthetic"), folders) if _job(one) in contradicting and _is_blank(one) else one
+        for one in questions
+    ]
+    return changed, [_note(rows[0][0], rows[0][1]) for rows in contradicting.values()]
+
+
+def _job(one: RunQuestion) -> tuple[str, str]:
+    return one.record.hardware, one.record.workload
+
+
+def _is_blank(one: RunQuestion) -> bool:
+    return one.record.input is None and "input." not in one.record.overrides and one.workload.input.loader != "synthetic"
+
+
+def _note(one: RunQuestion, least: float) -> str:
+    """Return a note that *one* is faster than the *least* seconds that its input needs."""
+    faster = (
+        f"{one.record.where}: {one.step_time * 1e3:.4g} ms are less than the {least * 1e3:.4g} ms in which the described input delivers "
+        "the samples of a step"
+    )
+    if _is_blank(one):
+        return (
+            f"{faster}, so rows of {one.record.workload} on {one.record.hardware} with a blank input are predicted without reading data "
+            "(input synthetic); write real to keep it"
+        )
+    return f"{faster}, so it calibrates nothing; correct the input, for example with set input.loader=dali_gpu"

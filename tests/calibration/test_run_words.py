@@ -1,0 +1,77 @@
+"""Oracles: what PyTorch, TensorFlow, apex and Lightning call their precisions; the catalog's own names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibration.questions import Folders, with_catalog_names
+from calibration.run_records import read_records, read_table
+from calibration.run_words import number_meant, precision_meant, stack_meant
+from sim.spec.yaml import SpecError
+from tests.calibration.runs import record
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("AMP", "amp_fp16"), ("amp", "amp_fp16"), ("mixed", "amp_fp16"), ("native_amp", "amp_fp16"), ("O1", "amp_fp16"),
+        ("16-mixed", "amp_fp16"),
+        ("mixed_float16", "amp_fp16"), ("fp16 mixed precision", "amp_fp16"), ("bf16-mixed", "amp_bf16"), ("AMP (bfloat16)", "amp_bf16"),
+        ("mixed_bfloat16", "amp_bf16"), ("float32", "fp32"), ("FP32", "FP32"), ("single", "fp32"), ("32-true", "fp32"), ("float16", "fp16"),
+        ("fp16 O2", "fp16"), ("half", "fp16"), ("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("TF32", "TF32"), ("float8", "fp8"),
+        ("int8", "int8"), ("banana", "banana"), ("fp16 and fp32", "fp16 and fp32"), ("fp64", "fp64"),
+    ],
+)  # fmt: skip
+def test_precisions(text: str, meant: str) -> None:
+    """A word without a known meaning is left for the reader of the row to refuse."""
+    assert precision_meant(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"), 
+        ("torch 1.13", "torch-1.13-ddp"),
+        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"), 
+        ("PyTorch XLA", "PyTorch XLA"),
+        ("torch-1.13-ddp", "torch-1.13-ddp"), ("torch-2.11-ddp", "torch-2.11-ddp"), ("torch-1.6-ddp", "torch-1.6-ddp"),
+        ("torch-2.x-ddp", "torch-2.x-ddp"),
+    ],
+)  # fmt: skip
+def test_frameworks(text: str, meant: str) -> None:
+    """Names of stacks are never changed."""
+    assert stack_meant(text) == meant
+
+
+def test_numbers() -> None:
+    assert [number_meant("step_time_s", text) for text in ("1,290", "290 ms", "0.29", "0.2900", "two", "-3")] == [
+        "1290", "0.29", "0.29", "0.2900", "two", "-3",
+    ]  # fmt: skip
+
+
+def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text('hardware,workload,precision,step_time_s,role\np3.16xlarge,vgg16,AMP,"1,290 ms",prediction\n')
+    table = read_table(path)
+    assert (table.records[0].precision, table.records[0].step_time) == ("amp_fp16", 1.29)
+    assert table.notes == (f"{path}:1: precision 'AMP' was read as amp_fp16",)
+    with pytest.raises(SpecError, match="precision: 'AMP' is unknown"):
+        read_records(path)
+
+
+def test_names_that_differ_in_spelling_only_are_the_catalogs(tmp_path: Path) -> None:
+    """No other machine or model has the same letters and digits; what is in the catalog, or in no catalog, stays."""
+    (tmp_path / "my-box.yaml").write_text("extends: p3.16xlarge\nname: my-box\n")
+    pairs = {
+        ("DGX A100 80GB", "ResNet-50 v1.5"): ("dgx-a100-80gb", "resnet50"), ("AWS p3.16xlarge", "VGG-16"): ("p3.16xlarge", "vgg16"),
+        ("DGX-A100", "EfficientNet-B0"): ("dgx-a100", "efficientnet_b0"), ("My Box", "BERT-Large"): ("my-box", "BERT-Large"),
+        ("p4d", "ResNet"): ("p4d", "ResNet"),
+    }  # fmt: skip
+    rows = [replace(record(), hardware=hardware, workload=workload) for hardware, workload in pairs]
+    renamed, notes = with_catalog_names(rows, Folders(hardware=tmp_path))
+    assert [(row.hardware, row.workload) for row in renamed] == list(pairs.values())
+    assert "hardware 'DGX A100 80GB' was read as dgx-a100-80gb" in notes and "workload 'VGG-16' was read as vgg16" in notes
+    assert not any("p4d" in note or "BERT" in note or "DGX-A100" in note for note in notes)
