@@ -131,7 +131,7 @@ def test_names_say_something() -> None:
 def test_variables_are_named_for_what_they_are() -> None:
     bound = {
         f"{name(path)}:{node.lineno} {word}"
-        for path in MODULES
+        for path in SOURCES
         for function in functions(path)
         for node in ast.walk(function)
         if (word := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in VAGUE
