@@ -21,13 +21,13 @@ OPTIONS = ["--nodes", "2", "--batch", "32", "--precision", "amp_fp16", "--set", 
 def test_a_result_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.16xlarge", "resnet50", "--json", *OPTIONS]) == 0
     printed = json.loads(capsys.readouterr().out)
-    found = simulate(
+    result = simulate(
         "p3.16xlarge", "resnet50", nodes=2, batch=32, precision="amp_fp16", overrides={"node.nic.bandwidth": "50 Gbps"}, seed=3
     )
-    assert json.loads(json.dumps(found.document)) == printed
-    assert found.step_time == printed["step_time_s"] and found.throughput == printed["throughput_samples_per_s"]
-    assert found.stalls.time_s.sum() == pytest.approx(printed["step_time_s"]) and found.stalls.share.sum() == pytest.approx(1)
-    by_cause = found.stalls.groupby("cause").time_s.sum()
+    assert json.loads(json.dumps(result.document)) == printed
+    assert result.step_time == printed["step_time_s"] and result.throughput == printed["throughput_samples_per_s"]
+    assert result.stalls.time_s.sum() == pytest.approx(printed["step_time_s"]) and result.stalls.share.sum() == pytest.approx(1)
+    by_cause = result.stalls.groupby("cause").time_s.sum()
     assert all(by_cause.get(cause.value, 0.0) == pytest.approx(printed["stalls_s"][cause.value]) for cause in STALLS)
 
 
@@ -77,18 +77,18 @@ def test_a_result_writes_its_page(tmp_path: Path) -> None:
 
 def test_machines_stand_in_rows(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["p3.2xlarge", "p2.xlarge", "p3.16xlarge"]
-    found = compare("resnet50", names)
+    frame = compare("resnet50", names)
     assert main(["compare", "resnet50", *names, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["rows"]
-    assert list(found.hardware) == [row["hardware"] for row in printed]
-    assert list(found.epoch_time_s) == [row["epoch_time_s"] for row in printed]
-    assert [sum(row[f"{cause.value}_s"] for cause in STALLS) for _, row in found.iterrows()] == pytest.approx(list(found.step_time_s))
+    assert list(frame.hardware) == [row["hardware"] for row in printed]
+    assert list(frame.epoch_time_s) == [row["epoch_time_s"] for row in printed]
+    assert [sum(row[f"{cause.value}_s"] for cause in STALLS) for _, row in frame.iterrows()] == pytest.approx(list(frame.step_time_s))
 
 
 def test_a_machine_too_small_keeps_its_row() -> None:
-    found = compare("resnet50", ["p2.xlarge", "p3.2xlarge"], batch=160)
-    assert list(found.hardware) == ["p3.2xlarge", "p2.xlarge"]
-    assert "largest batch that fits" in found.problem.iloc[1]
+    frame = compare("resnet50", ["p2.xlarge", "p3.2xlarge"], batch=160)
+    assert list(frame.hardware) == ["p3.2xlarge", "p2.xlarge"]
+    assert "largest batch that fits" in frame.problem.iloc[1]
 
 
 def test_mistakes_are_sentences() -> None:
@@ -104,9 +104,9 @@ def test_importing_it_imports_nothing_heavy() -> None:
 
 
 def test_a_sweep_is_single_runs_side_by_side() -> None:
-    found = sweep("p3.8xlarge", "resnet18", {"node.nic.bandwidth": "10..40 Gbps:2", "batch": [16, 32]}, nodes=2)
-    assert len(found) == 4 and found.problem.eq("").all()
-    for point in found.to_dict("records"):
+    frame = sweep("p3.8xlarge", "resnet18", {"node.nic.bandwidth": "10..40 Gbps:2", "batch": [16, 32]}, nodes=2)
+    assert len(frame) == 4 and frame.problem.eq("").all()
+    for point in frame.to_dict("records"):
         overrides = {"node.nic.bandwidth": point["node.nic.bandwidth"]}
         alone = simulate("p3.8xlarge", "resnet18", nodes=2, batch=int(point["batch"]), overrides=overrides)
         assert point["step_time_s"] == alone.step_time
@@ -115,19 +115,19 @@ def test_a_sweep_is_single_runs_side_by_side() -> None:
 def test_whatif_has_what_the_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "p3.8xlarge", "alexnet", "--nodes", "2", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["resources"]
-    found = whatif("p3.8xlarge", "alexnet", nodes=2)
-    assert list(found.resource) == [row["resource"] for row in rows]
-    assert list(found.twice_step_time_s) == [row["twice"]["step_time_s"] for row in rows]
+    frame = whatif("p3.8xlarge", "alexnet", nodes=2)
+    assert list(frame.resource) == [row["resource"] for row in rows]
+    assert list(frame.twice_step_time_s) == [row["twice"]["step_time_s"] for row in rows]
 
 
 def test_whatif_of_a_layout_has_what_the_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["whatif", "hgx-h100", "llama-3.2-1b", "--nodes", "1", "--tp", "2", "--shard", "optimizer", "--stack", "megatron-core"]
-    assert main([*asked, "--micro-batches", "2", "--json"]) == 0
+    command = ["whatif", "hgx-h100", "llama-3.2-1b", "--nodes", "1", "--tp", "2", "--shard", "optimizer", "--stack", "megatron-core"]
+    assert main([*command, "--micro-batches", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     layout = {"tp": 2, "shard": "optimizer"}
-    found = whatif("hgx-h100", "llama-3.2-1b", nodes=1, parallel=layout, stack="megatron-core", micro_batches=2)
-    assert found.to_dict("records") == said["resources"]
-    assert found.attrs["links"] == said["links"] and found.attrs["step_time_s"] == said["step_time_s"]
+    frame = whatif("hgx-h100", "llama-3.2-1b", nodes=1, parallel=layout, stack="megatron-core", micro_batches=2)
+    assert frame.to_dict("records") == said["resources"]
+    assert frame.attrs["links"] == said["links"] and frame.attrs["step_time_s"] == said["step_time_s"]
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:

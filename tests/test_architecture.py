@@ -48,11 +48,11 @@ def tree(path: Path) -> ast.Module:
 @cache
 def nodes(path: Path) -> Mapping[type[ast.AST], list[Any]]:
     """Nodes of the tree by kind, of the kinds that are asked for: walking a tree takes longer than parsing it."""
-    found: dict[type[ast.AST], list[Any]] = {kind: [] for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ImportFrom)}
+    by_kind: dict[type[ast.AST], list[Any]] = {kind: [] for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ImportFrom)}
     for node in ast.walk(tree(path)):
-        if type(node) in found:
-            found[type(node)].append(node)
-    return found
+        if type(node) in by_kind:
+            by_kind[type(node)].append(node)
+    return by_kind
 
 
 def functions(path: Path) -> Iterator[Function]:
@@ -112,7 +112,7 @@ def test_the_package_itself_imports_nothing() -> None:
 
 def test_functions_are_short() -> None:
     lengths = sorted((length(function), f"{name(path)}:{function.lineno}") for path in MODULES for function in functions(path))
-    assert [found for found in lengths if found[0] > LONGEST_FUNCTION] == []
+    assert [entry for entry in lengths if entry[0] > LONGEST_FUNCTION] == []
     assert lengths[len(lengths) // 2][0] <= MEDIAN_FUNCTION
 
 
@@ -131,7 +131,7 @@ def test_names_say_something() -> None:
 def test_variables_are_named_for_what_they_are() -> None:
     bound = {
         f"{name(path)}:{node.lineno} {word}"
-        for path in MODULES
+        for path in SOURCES
         for function in functions(path)
         for node in ast.walk(function)
         if (word := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in VAGUE
@@ -149,15 +149,15 @@ def test_a_class_name_means_one_thing() -> None:
 
 
 def test_public_names_are_documented() -> None:
-    found = [(f"{name(path)}:{dotted}", node) for path in MODULES for dotted, node in public(tree(path), path.stem)]
-    assert found
-    assert [where for where, node in found if not ast.get_docstring(node)] == []
+    public_names = [(f"{name(path)}:{dotted}", node) for path in MODULES for dotted, node in public(tree(path), path.stem)]
+    assert public_names
+    assert [where for where, node in public_names if not ast.get_docstring(node)] == []
 
 
 def test_module_docstrings_are_short() -> None:
     """Background goes to docs/model."""
-    found = [(len((ast.get_docstring(tree(path)) or "").splitlines()), name(path)) for path in MODULES]
-    assert [where for lines, where in found if lines > LONGEST_DOCSTRING] == []
+    lengths = [(len((ast.get_docstring(tree(path)) or "").splitlines()), name(path)) for path in MODULES]
+    assert [where for lines, where in lengths if lines > LONGEST_DOCSTRING] == []
 
 
 def test_no_star_imports() -> None:

@@ -24,10 +24,10 @@ COMMAND = re.compile(r"^`?\$ python (?P<words>-m .*?)`?$", re.MULTILINE)
 
 
 def blocks(page: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"python": [], "toml": []}
+    by_language: dict[str, list[str]] = {"python": [], "toml": []}
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        found[match["language"]].append(match["body"])
-    return found | {"commands": [match["words"] for match in COMMAND.finditer(page.read_text(encoding="utf-8"))]}
+        by_language[match["language"]].append(match["body"])
+    return by_language | {"commands": [match["words"] for match in COMMAND.finditer(page.read_text(encoding="utf-8"))]}
 
 
 def install(folder: Path, package: str, announced: dict[str, dict[str, str]]) -> None:
@@ -52,17 +52,17 @@ EVERY_TIME = ("own-collective", "own-schedule")
     pytest.param(page, id=page.stem, marks=() if page.stem in EVERY_TIME else pytest.mark.nightly) for page in PAGES
 ])  # fmt: skip
 def test_page_works_as_it_stands(page: Path, tmp_path: Path) -> None:
-    found = blocks(page)
+    by_language = blocks(page)
     assert len(page.read_text(encoding="utf-8").splitlines()) < 40
-    module, *uses = found["python"]
-    [announced] = [tomllib.loads(body)["project"]["entry-points"] for body in found["toml"]]
-    assert module.startswith("# ") and uses and found["commands"]
+    module, *uses = by_language["python"]
+    [announced] = [tomllib.loads(body)["project"]["entry-points"] for body in by_language["toml"]]
+    assert module.startswith("# ") and uses and by_language["commands"]
     (tmp_path / module.split("\n")[0][2:]).write_text(module, encoding="utf-8")
     for use in uses:
         done = typed([sys.executable, "-W", "error", "-c", use], tmp_path)
         assert done.returncode == 0, done.stderr
     install(tmp_path, "of_a_user", announced)
-    for words in found["commands"]:
+    for words in by_language["commands"]:
         done = typed([sys.executable, *shlex.split(words)], tmp_path)
         assert done.returncode == 0, done.stderr
         assert any(name in done.stdout for rows in announced.values() for name in rows)

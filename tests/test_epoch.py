@@ -21,12 +21,12 @@ def both(hardware, workload, **keys):
     return tuple(run(hardware, workload, exact=exact, **keys).jobs[0] for exact in (False, True))
 
 
-def assert_same(short, whole, rel=1e-9):
+def assert_same(short, full, rel=1e-9):
     assert short.exact
-    assert short.steps == whole.steps
-    assert short.time == pytest.approx(whole.time, rel=rel)
-    assert short.step_time == pytest.approx(whole.step_time, rel=rel)
-    assert dict(short.stalls) == pytest.approx(dict(whole.stalls), abs=rel * whole.step_time)
+    assert short.steps == full.steps
+    assert short.time == pytest.approx(full.time, rel=rel)
+    assert short.step_time == pytest.approx(full.step_time, rel=rel)
+    assert dict(short.stalls) == pytest.approx(dict(full.stalls), abs=rel * full.step_time)
 
 
 @examples(
@@ -56,8 +56,8 @@ def test_the_shortcut_is_the_whole_epoch(gpus, steps, forward, elements, loader,
         accumulation=accumulation,
         inputs={"num_workers": workers, "num_threads": workers + 1},
     )
-    short, whole = both(machine(gpus, cores=cores, disk=volume(bandwidth=20e6), memory=1.0), workload)
-    for one, other in ((short.first, whole.first), (short.warm, whole.warm)):
+    short, full = both(machine(gpus, cores=cores, disk=volume(bandwidth=20e6), memory=1.0), workload)
+    for one, other in ((short.first, full.first), (short.warm, full.warm)):
         if one.exact:
             assert_same(one, other)
         else:
@@ -134,8 +134,8 @@ def test_credits_run_out_once():
 )
 def test_the_shortcut_sees_credits_run_out(steps, workers, ios, gpus, prep):
     """Oracle: every step simulated, through the change from burst to baseline."""
-    short, whole = both(*bursting(steps, workers, ios * 1e6, gpus, prep))
-    for one, other in ((short.first, whole.first), (short.warm, whole.warm)):
+    short, full = both(*bursting(steps, workers, ios * 1e6, gpus, prep))
+    for one, other in ((short.first, full.first), (short.warm, full.warm)):
         if one.exact:
             assert_same(one, other)
         else:
@@ -144,27 +144,27 @@ def test_the_shortcut_sees_credits_run_out(steps, workers, ios, gpus, prep):
 
 def test_the_next_epoch_finds_the_credits_that_are_left():
     """A later epoch of a data set that no cache holds begins at the baseline: 20 reads a second throughout."""
-    found = run(*bursting(1000)).jobs[0]
-    assert found.warm.time == pytest.approx(1000 / 20, rel=0.02)
-    assert found.warm.time > found.first.time
+    job = run(*bursting(1000)).jobs[0]
+    assert job.warm.time == pytest.approx(1000 / 20, rel=0.02)
+    assert job.warm.time > job.first.time
 
 
 def test_a_later_end_of_credits_is_foretold():
     """Closed form: epochs of 100 reads at 100 a second take 80 of 300.3 credits each, so the fourth empties them; then 20 a second."""
-    found = run(*bursting(100))
-    assert found.jobs[0].warm.step_time == pytest.approx(1 / 100, rel=0.02)
-    assert found.credits_end.epoch == 4
-    assert found.credits_end.step_times == pytest.approx([1 / 20], rel=0.02)
-    [said] = [text for text in run_document(found, {})["warnings"] if "burst credits" in text]
+    simulated = run(*bursting(100))
+    assert simulated.jobs[0].warm.step_time == pytest.approx(1 / 100, rel=0.02)
+    assert simulated.credits_end.epoch == 4
+    assert simulated.credits_end.step_times == pytest.approx([1 / 20], rel=0.02)
+    [said] = [text for text in run_document(simulated, {})["warnings"] if "burst credits" in text]
     assert said == "burst credits of the disk run out in epoch 4; from then on a step takes 50 ms instead of 10 ms"
 
 
 def test_credits_that_end_in_the_warm_epoch_slow_the_next():
     """Closed form: 230 reads take 184 credits at burst; of 300.3 the first epoch leaves 116.3, of which the second can burst 1.45 s."""
-    found = run(*bursting(230))
-    assert found.credits_end.epoch == 2
-    assert found.jobs[0].warm.step_time < 0.9 * found.credits_end.step_times[0]
-    assert "epoch 2, the warm one" in str(run_document(found, {})["warnings"])
+    simulated = run(*bursting(230))
+    assert simulated.credits_end.epoch == 2
+    assert simulated.jobs[0].warm.step_time < 0.9 * simulated.credits_end.step_times[0]
+    assert "epoch 2, the warm one" in str(run_document(simulated, {})["warnings"])
 
 
 @pytest.mark.parametrize("keys", [{"prep": 0.06}, {"memory": 1e12}])
@@ -200,13 +200,13 @@ def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatc
     monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", lambda self, step, now, state: self._history.append((step, now, state)))
     workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=3000, inputs={"num_workers": 3})
     hardware = machine(1, cores=2, disk=volume())
-    short, whole = both(hardware, workload)
+    short, full = both(hardware, workload)
     assert not short.first.exact
-    assert whole.first.exact
-    assert short.first.time == pytest.approx(whole.first.time, rel=0.01)
+    assert full.first.exact
+    assert short.first.time == pytest.approx(full.first.time, rel=0.01)
     assert sum(short.first.stalls.values()) == pytest.approx(short.first.step_time)
-    assert abs(short.first.step_time - whole.first.step_time) <= short.first.interval + 1e-9 < 0.05 * whole.first.step_time
-    assert whole.first.interval is None
+    assert abs(short.first.step_time - full.first.step_time) <= short.first.interval + 1e-9 < 0.05 * full.first.step_time
+    assert full.first.interval is None
 
 
 @pytest.mark.parametrize(("drift", "simulated"), [(1e-6, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
@@ -220,10 +220,10 @@ def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, s
     workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.01, samples=3000)
     hardware = machine(1, cores=2, disk=volume())
     monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
-    short, whole = both(hardware, workload)
+    short, full = both(hardware, workload)
     assert len(short.first.log.steps[0]) == pytest.approx(simulated, abs=2)  # the epoch ends once the log tells of all waits
     assert not short.first.exact
-    assert short.first.time == pytest.approx(whole.first.time, rel=1e-4)
+    assert short.first.time == pytest.approx(full.first.time, rel=1e-4)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -250,8 +250,8 @@ def test_the_shortcut_sees_a_second_job_start(start, first, second):
         Job(toy_workload([layer(first, 0.1)], prepared=1e9, samples=150), (Placement(0, (0,)),)),
         Job(toy_workload([layer(second, 0.1)], prepared=1e9, samples=150), (Placement(0, (1,)),), start),
     ]
-    short, whole = (simulate(hardware, jobs, exact=exact).jobs[0].first for exact in (False, True))
-    assert short.time == pytest.approx(whole.time, rel=1e-9 if short.exact else 0.05)
+    short, full = (simulate(hardware, jobs, exact=exact).jobs[0].first for exact in (False, True))
+    assert short.time == pytest.approx(full.time, rel=1e-9 if short.exact else 0.05)
 
 
 def test_equal_segments_do_not_make_a_false_period():
@@ -261,8 +261,8 @@ def test_equal_segments_do_not_make_a_false_period():
         Job(toy_workload([layer(0.02, 0.03)], samples=500), (Placement(0, (0,)),)),
         Job(toy_workload([layer(0.05, 0.05, 1000)] * 10, samples=500), (Placement(0, (1,)),)),
     ]
-    found = simulate(hardware, jobs).jobs
-    assert [job.warm.step_time for job in found] == pytest.approx([0.05, 1.0])
+    simulated_jobs = simulate(hardware, jobs).jobs
+    assert [job.warm.step_time for job in simulated_jobs] == pytest.approx([0.05, 1.0])
 
 
 @st.composite

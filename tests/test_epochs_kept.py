@@ -22,14 +22,14 @@ from sim.training.job import Job
 from tests.test_simulate import setups
 
 
-def told(run: Run) -> list[object]:
+def contents_of(run: Run) -> list[object]:
     """Return all that a run says, with its logs."""
-    found: list[object] = [run.credits_end]
+    contents: list[object] = [run.credits_end]
     for job in run.jobs:
         for epoch in (job.first, job.warm):
-            found += [getattr(epoch, field.name) for field in fields(epoch) if field.name != "log"]
-            found += [getattr(epoch.log, field.name) for field in fields(EventLog) if field.name != "clock"]
-    return found
+            contents += [getattr(epoch, field.name) for field in fields(epoch) if field.name != "log"]
+            contents += [getattr(epoch.log, field.name) for field in fields(EventLog) if field.name != "clock"]
+    return contents
 
 
 def numbers(spec: Spec) -> Iterator[list[str]]:
@@ -45,7 +45,7 @@ def test_what_is_found_is_what_would_be_simulated(setup) -> None:
     """All examples share one cache, so that one that is taken for another shows."""
     fresh = setup.run()
     with caching("examples"):
-        assert told(setup.run()) == told(fresh) == told(setup.run())
+        assert contents_of(setup.run()) == contents_of(fresh) == contents_of(setup.run())
 
 
 @pytest.mark.slow
@@ -70,24 +70,24 @@ def test_every_number_of_a_description_is_seen_where_it_matters(hardware: str, w
     paths = [(machine, path) for path in numbers(machine)] + [(task, path) for path in numbers(task) if path[:2] != ["model", "layers"]]
     for spec, path in paths:
         changed = _with_factor(spec, path, 1.1)
-        asked = (changed, [job]) if spec is machine else (machine, [replace(job, workload=changed)])
+        arguments = (changed, [job]) if spec is machine else (machine, [replace(job, workload=changed)])
         topology._cached_graph.cache_clear()
         try:
-            fresh = told(simulate(*asked, **keys))  # type: ignore[arg-type]
+            fresh = contents_of(simulate(*arguments, **keys))  # type: ignore[arg-type]
         except (SpecError, ValueError):
             continue
         topology._cached_graph.cache_clear()
         assert topology.node_graph(wiring.node).node is wiring.node  # known before, to be shared with what is wired alike
         with caching(f"{hardware} {workload}"):
-            assert told(simulate(*asked, **keys)) == fresh, ".".join(path)  # type: ignore[arg-type]
+            assert contents_of(simulate(*arguments, **keys)) == fresh, ".".join(path)  # type: ignore[arg-type]
 
 
 def test_what_changes_nothing_is_not_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A faster NIC beside a job on one node, and another price."""
     machine, task = load_hardware("p3.8xlarge").spec, load_workload("resnet18").spec
     simulated = []
-    whole = sim.epoch.EpochRun._simulated
-    monkeypatch.setattr(sim.epoch.EpochRun, "_simulated", lambda epoch: simulated.append(epoch) or whole(epoch))
+    simulated_by = sim.epoch.EpochRun._simulated
+    monkeypatch.setattr(sim.epoch.EpochRun, "_simulated", lambda epoch: simulated.append(epoch) or simulated_by(epoch))
     with caching("nothing"):
         for path, factor in ((["node", "nic", "bandwidth"], 2.0), (["node", "nic", "bandwidth"], 3.0)):
             changed = _with_factor(machine, ["groups", "0", *path], factor)
@@ -98,10 +98,10 @@ def test_what_changes_nothing_is_not_simulated_again(monkeypatch: pytest.MonkeyP
 def test_a_run_without_its_log_says_the_same_and_is_not_taken_for_one_with_it() -> None:
     """A study of figures keeps thousands of runs: their waits and work are most of what they take of memory."""
     machine, task = load_hardware("p3.16xlarge").spec, load_workload("vgg16").spec
-    asked = (machine, [Job(task, place(machine))])
+    arguments = (machine, [Job(task, place(machine))])
     with caching("with and without"):
-        brief = simulate(*asked, keep_log=False)
-        full = simulate(*asked)
+        brief = simulate(*arguments, keep_log=False)
+        full = simulate(*arguments)
     for one, other in zip(brief.jobs, full.jobs, strict=True):
         for less, more in ((one.first, other.first), (one.warm, other.warm)):
             assert [getattr(less, field.name) for field in fields(less) if field.name != "log"] == [

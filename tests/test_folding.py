@@ -84,8 +84,8 @@ def simulated(cluster: Cluster, fold: bool = True, **keys: Any) -> Run:
 @examples(8, 30, clusters(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
 def test_folded_mixed_clusters_are_the_unfolded_ones(cluster: Cluster, loader: str, algorithm: str) -> None:
     """Step, epoch and every stall to 1e-9, whichever nodes have flaws and however unevenly the job lies on them."""
-    folded, whole = (simulated(cluster, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
-    for one, other in zip(folded.jobs, whole.jobs, strict=True):
+    folded, unfolded = (simulated(cluster, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
+    for one, other in zip(folded.jobs, unfolded.jobs, strict=True):
         for short, long in ((one.first, other.first), (one.warm, other.warm)):
             assert short.time == pytest.approx(long.time, rel=1e-9)
             assert short.step_time == pytest.approx(long.step_time, rel=1e-9)
@@ -98,10 +98,10 @@ def test_only_what_differs_is_split(cluster: Cluster) -> None:
     twice, thrice = (
         simulated(Cluster([(flaw, count * times) for flaw, count in cluster.groups], cluster.repeated(times))) for times in (2, 3)
     )
-    for found, times in ((twice, 2), (thrice, 3)):
-        assert len(found.cluster) == cluster.kinds
-        assert sum(slot.count for slot in found.cluster) == times * len(cluster.gpus)
-        assert sum(rank.size for rank in found.log.ranks) == times * sum(cluster.gpus)
+    for outcome, times in ((twice, 2), (thrice, 3)):
+        assert len(outcome.cluster) == cluster.kinds
+        assert sum(slot.count for slot in outcome.cluster) == times * len(cluster.gpus)
+        assert sum(rank.size for rank in outcome.log.ranks) == times * sum(cluster.gpus)
     assert [rank.gpus for rank in twice.log.ranks] == [rank.gpus for rank in thrice.log.ranks]
 
 
@@ -115,8 +115,8 @@ def test_groups_described_alike_are_one() -> None:
 
 def test_a_flaw_between_equal_groups_splits_only_itself() -> None:
     """Two groups alike with a slow node between them: one slot of five, and one of one."""
-    found = simulated(Cluster([("", 2), ("slow GPU", 1), ("", 3)], [4] * 6))
-    assert [slot.count for slot in found.cluster] == [5, 1]
+    outcome = simulated(Cluster([("", 2), ("slow GPU", 1), ("", 3)], [4] * 6))
+    assert [slot.count for slot in outcome.cluster] == [5, 1]
 
 
 class Crowd(NamedTuple):
@@ -132,8 +132,8 @@ class Crowd(NamedTuple):
         return Hardware.model_validate({"name": "crowded", "groups": made, "fabric": self.fabric})
 
     def placement(self, job: int) -> tuple[Placement, ...]:
-        found = [(number, tuple(gpu for gpu, owner in enumerate(owners) if owner == job)) for number, owners in enumerate(self.dealt)]
-        return tuple(Placement(number, gpus) for number, gpus in found if gpus)
+        owned = [(number, tuple(gpu for gpu, owner in enumerate(owners) if owner == job)) for number, owners in enumerate(self.dealt)]
+        return tuple(Placement(number, gpus) for number, gpus in owned if gpus)
 
     @property
     def jobs(self) -> list[int]:
@@ -189,9 +189,9 @@ def crowded(crowd: Crowd, fold: bool, noise: float | None = None, **keys: Any) -
 @examples(8, 30, crowds(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
 def test_folded_jobs_side_by_side_are_the_unfolded_ones(crowd: Crowd, loader: str, algorithm: str) -> None:
     """Step and every stall of every job to 1e-9, whoever shares which node, NIC, uplink, disk and cores with whom."""
-    folded, whole = (crowded(crowd, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
+    folded, unfolded = (crowded(crowd, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
     assert len(folded.cluster) == crowd.kinds
-    for one, other in zip(folded.jobs, whole.jobs, strict=True):
+    for one, other in zip(folded.jobs, unfolded.jobs, strict=True):
         for short, long in ((one.first, other.first), (one.warm, other.warm)):
             assert short.time == pytest.approx(long.time, rel=1e-9)
             assert short.step_time == pytest.approx(long.step_time, rel=1e-9)
@@ -211,8 +211,8 @@ SWITCHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fabric", SWITCHED)
 def test_folded_rings_turn_where_the_unfolded_do(fabric: str, gpus: tuple[int, ...], algorithm: str) -> None:
     """A step of the catalogue's 8 x 8 H100 with 8 NICs each to 1e-9, wherever nodes unlike and switches lie along the rings."""
-    found = load_hardware("hgx-h100").spec.groups[0].node
-    hardware = Hardware.model_validate({"name": "switched", "groups": [{"node": found, "count": 8}], "fabric": SWITCHED[fabric]})
+    hgx = load_hardware("hgx-h100").spec.groups[0].node
+    hardware = Hardware.model_validate({"name": "switched", "groups": [{"node": hgx, "count": 8}], "fabric": SWITCHED[fabric]})
     first = 0 if fabric == "torus" else 8 - len(gpus)  # one pod has a leaf less
     placement = tuple(Placement(first + place, tuple(range(count))) for place, count in enumerate(gpus))
     for parameters in (10**5, 10**7):

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def would_run(*targets: str) -> list[str]:
     # These tests run under make themselves: what it hands down would make this one announce the directories it enters.
     outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    found = subprocess.run(["make", "-n", "-B", *targets], cwd=ROOT, env=outside, capture_output=True, text=True, check=True)
-    return found.stdout.splitlines()
+    completed = subprocess.run(["make", "-n", "-B", *targets], cwd=ROOT, env=outside, capture_output=True, text=True, check=True)
+    return completed.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
@@ -65,7 +65,7 @@ def test(number):
     words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), *options, str(tmp_path)]
     subprocess.run(words, cwd=tmp_path, capture_output=True, check=True, timeout=300)
     workers = {name: {(tmp_path / f"test_{name}.{number}").read_text() for number in range(4)} for name in "abcd"}
-    assert [len(found) for found in workers.values()] == [1, 1, 1, 1]
+    assert [len(names) for names in workers.values()] == [1, 1, 1, 1]
     assert set.union(*workers.values()) == {"gw0", "gw1"}
 
 

@@ -66,8 +66,8 @@ REACHED = {
 def test_what_a_change_reaches(project: Path, changed: str) -> None:
     tests = nightly_files(project)
     assert {str(path.relative_to(project / "tests")) for path in tests} == {IMPORT, PROGRAM, FOLDER, THROUGH}
-    found = {str(test.relative_to(project / "tests")) for test in tests if project / changed in covered(test, project)}
-    assert found == REACHED[changed]
+    reached = {str(test.relative_to(project / "tests")) for test in tests if project / changed in covered(test, project)}
+    assert reached == REACHED[changed]
 
 
 def git(root: Path, *words: str) -> None:
@@ -192,19 +192,19 @@ print(*(path for module in list(sys.modules.values()) if (path := getattr(module
     loaded = {path for line in done.stderr.splitlines() if (path := Path(line)).is_relative_to(nightly.ROOT)}
     ours = {path for path in loaded if path.relative_to(nightly.ROOT).parts[0] in nightly.OURS}
     assert len(ours) > 100
-    found = covered(test)
-    assert ours - found == set()
-    assert nightly.ROOT / "sim" / "commands" / "sweep.py" in found
-    assert nightly.ROOT / "calibration" / "lab" / "run.py" not in found
+    files = covered(test)
+    assert ours - files == set()
+    assert nightly.ROOT / "sim" / "commands" / "sweep.py" in files
+    assert nightly.ROOT / "calibration" / "lab" / "run.py" not in files
 
 
 def test_every_outcome_is_said() -> None:
     ends = {"passed": Ended(0), "empty": Ended(5), "skipping": Ended(0, skipped=2), "failed": Ended(1), "endless": None}
     tests = [Path(name) for name in ends]
     passed: list[str] = []
-    found = outcomes(tests, 60.0, lambda test, left: ends[test.name], 2, lambda test: passed.append(test.name))
+    ends_by_test = outcomes(tests, 60.0, lambda test, left: ends[test.name], 2, lambda test: passed.append(test.name))
     said = ["passed", "passed", "passed, but for 2 skipped: stays due", "failed", "stopped: the budget was spent"]
-    assert [found[test] for test in tests] == said
+    assert [ends_by_test[test] for test in tests] == said
     assert sorted(passed) == ["empty", "passed"]
 
 
@@ -216,10 +216,10 @@ def test_nothing_begins_after_the_budget() -> None:
         time.sleep(left)
         return Ended(0)
 
-    found = outcomes([Path("first"), Path("second")], 0.2, run, 1)
+    ends_by_test = outcomes([Path("first"), Path("second")], 0.2, run, 1)
     assert [name for name, _ in began] == ["first"]
     assert 0 < began[0][1] <= 0.2
-    assert found[Path("second")] == "not run: the budget was spent"
+    assert ends_by_test[Path("second")] == "not run: the budget was spent"
 
 
 def test_how_a_file_ends_is_read_of_its_report(tmp_path: Path) -> None:

@@ -127,12 +127,12 @@ def test_no_resource_is_ever_over_capacity(setup):
 @examples(20, None, setups(loaders=["synthetic"], nodes=(2, 3)))
 def test_gradients_cross_each_nic_as_often_as_a_ring_needs(setup):
     """Conservation: bytes sent = bytes received = 2(n-1)/n of the gradients in each step, on every NIC."""
-    found = setup.run(exact=True, keep_rates=True, fold=False)
-    steps = found.jobs[0].warm.steps
+    simulated = setup.run(exact=True, keep_rates=True, fold=False)
+    steps = simulated.jobs[0].warm.steps
     gradients = 4.0 * sum(elements for _, _, elements in setup.times)
     scalars = 4.0 * setup.workload.training.stack.blocking_scalar_all_reduces
     n = setup.ranks
-    on = carried(found.log)
+    on = carried(simulated.log)
     for node in range(setup.nodes):
         for direction in ("nic0>net", "net>nic0"):
             assert on[f"n{node}.{direction}"] == pytest.approx(steps * 2 * (n - 1) / n * (gradients + scalars), rel=1e-6)
@@ -195,11 +195,11 @@ def test_more_cpu_never_raises_the_prep_stall(prep, cores, more, num_workers, lo
     """Monotone, alone on the cores: prep stall and step time against cores and against the time of one sample."""
     inputs = {"num_workers": num_workers, "num_threads": num_workers, "pin_memory": False}
     few, many = sorted((cores, more))
-    found = [
+    epochs = [
         epoch_of({"loader": loader, "prep": seconds / 10, "inputs": inputs}, cores=count, disk=volume())
         for seconds, count in ((prep[0], many), (prep[0], few), (prep[1], few))
     ]
-    for better, worse in pairwise(found):
+    for better, worse in pairwise(epochs):
         slack = 1e-6 + (0.02 * worse.step_time if not (better.exact and worse.exact) else 0.0)
         assert better.stalls[Cause.PREP] <= worse.stalls[Cause.PREP] + slack
         assert better.step_time <= worse.step_time + slack
@@ -345,8 +345,8 @@ def test_jobs_with_different_data_sets_share_one_disk():
     keys = {"loader": "pytorch", "files": "per_sample", "inputs": {"num_workers": 1, "pin_memory": False}, "samples": 200}
     small, large = toy_workload([layer(0.0, 0.0)], sample=1e5, **keys), toy_workload([layer(0.0, 0.0)], sample=1e6, **keys)
     jobs = [Job(small, (Placement(0, (0,)),)), Job(large, (Placement(0, (1,)),))]
-    found = simulate(machine(2, disk=disk), jobs).jobs
-    ios = [1 / job.first.step_time for job in found]
+    finished = simulate(machine(2, disk=disk), jobs).jobs
+    ios = [1 / job.first.step_time for job in finished]
     assert sum(ios) == pytest.approx(100, rel=0.05)
 
 
@@ -373,8 +373,8 @@ def test_steps_of_an_epoch(samples, ranks, batch, accumulation):
 
 def test_throughput_counts_all_ranks():
     """Closed form: 2 nodes x 4 GPUs x 3 samples x 2 micro-batches each 0.6 s."""
-    found = run(machine(4, 2), toy_workload([layer(0.04, 0.06)], batch=3, accumulation=2)).jobs[0]
-    assert found.throughput == pytest.approx(48 / 0.6)
+    job = run(machine(4, 2), toy_workload([layer(0.04, 0.06)], batch=3, accumulation=2)).jobs[0]
+    assert job.throughput == pytest.approx(48 / 0.6)
 
 
 def test_fold_is_given_up_for_transfers():

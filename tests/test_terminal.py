@@ -114,8 +114,8 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
     """By hand: a point each 20 s, so 3 points a minute, and 20 s more for each that is left."""
     clock = [1000.0]
     monkeypatch.setattr("sim.terminal.time.monotonic", lambda: clock[0])
-    told = Console()
-    done = told.counter("points")
+    console = Console()
+    done = console.counter("points")
     for number in range(1, 10):
         clock[0] += 20
         done(number, 1000 if number == 6 else 10)
@@ -124,14 +124,14 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
         "6 of 1,000 points, about 5.5 h left",
         "9 of 10 points, about 20 s left",
     ]
-    other = told.counter("runs")
+    other = console.counter("runs")
     for after, number in ((100, 1), (1, 2), (1, 3), (1, 4)):  # the first waits for its processes to start, the others take a second
         clock[0] += after
         other(number, 100)
     clock[0] += 58
     other(62, 100)
     assert capsys.readouterr().err.splitlines() == ["1 of 100 runs", "62 of 100 runs, about 38 s left"]
-    told.quiet = True
+    console.quiet = True
     clock[0] += 600
     done(10, 10)
     assert capsys.readouterr().err == ""

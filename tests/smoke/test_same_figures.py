@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 HOUR = 3600.0
 
 
-def asked(capsys: Capture, *words: str) -> Any:
+def printed(capsys: Capture, *words: str) -> Any:
     """Return the JSON document of the command *words*."""
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -25,7 +25,7 @@ def asked(capsys: Capture, *words: str) -> Any:
 def test_whatif_pays_for_the_nodes_that_the_job_uses(capsys: Capture) -> None:
     """Oracle: `run`, which rents one of the two nodes."""
     job = ["2x-p3.8xlarge", "alexnet", "--placement", "4"]
-    of_run, whatif = asked(capsys, "run", *job, "--fast"), asked(capsys, "whatif", *job)
+    of_run, whatif = printed(capsys, "run", *job, "--fast"), printed(capsys, "whatif", *job)
     assert whatif["cost_per_epoch_usd"] == pytest.approx(of_run["cost_per_epoch_usd"])
     assert whatif["price_usd_per_h"] == pytest.approx(of_run["price"]["usd_per_h"]) == 12.24
     twice = whatif["resources"][0]["twice"]
@@ -36,33 +36,36 @@ def test_whatif_pays_for_the_nodes_that_the_job_uses(capsys: Capture) -> None:
 def test_all_commands_rent_the_servers_that_the_job_uses(capsys: Capture, stack: list[str], servers: int) -> None:
     """By hand: eight workers at 0.723 USD/h, and each server in use at 0.1428 USD/h; the machine has two servers."""
     machine, usd_per_h = "cm-dare-k80", 8 * 0.723 + servers * 0.1428
-    of_run = asked(capsys, "run", machine, "resnet15-cifar", "--epochs", "40", "--fast", *stack)
+    of_run = printed(capsys, "run", machine, "resnet15-cifar", "--epochs", "40", "--fast", *stack)
     assert of_run["price"]["usd_per_h"] == pytest.approx(usd_per_h)
-    assert asked(capsys, "whatif", machine, "resnet15-cifar", *stack)["price_usd_per_h"] == pytest.approx(usd_per_h)
-    compared = asked(capsys, "compare", "resnet15-cifar", machine, "--epochs", "40", "--jobs", "1", *stack)
+    assert printed(capsys, "whatif", machine, "resnet15-cifar", *stack)["price_usd_per_h"] == pytest.approx(usd_per_h)
+    compared = printed(capsys, "compare", "resnet15-cifar", machine, "--epochs", "40", "--jobs", "1", *stack)
     assert compared["rows"][0]["whole_job"]["cost_usd"] == pytest.approx(of_run["whole_job"]["cost_usd"])
     renting = ["--epochs", "40", "--nodes", "8", "--batch", "128", "--budget-usd", "100", "--on-demand", "--jobs", "1"]
-    candidate = asked(capsys, "recommend", "resnet15-cifar", machine, *renting, *stack)["candidates"][0]
+    candidate = printed(capsys, "recommend", "resnet15-cifar", machine, *renting, *stack)["candidates"][0]
     assert candidate["total_cost_usd"] == pytest.approx(of_run["whole_job"]["cost_usd"])
-    weeks = asked(capsys, "goodput", machine, "resnet15-cifar", "--days", "2", *stack)
+    weeks = printed(capsys, "goodput", machine, "resnet15-cifar", "--days", "2", *stack)
     assert weeks["cost_usd"] == pytest.approx(48 * usd_per_h) and weeks["price"]["usd_per_h"] == pytest.approx(usd_per_h)
-    on_demand = asked(capsys, "spot", machine, "resnet15-cifar", "--epochs", "4000", *stack)["on_demand"]
+    on_demand = printed(capsys, "spot", machine, "resnet15-cifar", "--epochs", "4000", *stack)["on_demand"]
     assert on_demand["cost_usd"] == pytest.approx(usd_per_h / HOUR * on_demand["time_s"], rel=0.02)  # without the time to boot
 
 
 def test_a_power_limit_is_that_of_all_commands(capsys: Capture) -> None:
     """Oracle: `whatif`, for which GPUs 5% slower change nothing, as the job waits for its loaders; and each command the others."""
     job, capped = ["p3.8xlarge", "alexnet"], ["--power-cap", "150 W"]
-    free, limited = asked(capsys, "run", *job, "--fast"), asked(capsys, "run", *job, *capped, "--epochs", "3", "--with-failures", "--fast")
-    gpus = next(row for row in asked(capsys, "whatif", *job)["resources"] if row["resource"] == "gpu")
+    free, limited = (
+        printed(capsys, "run", *job, "--fast"),
+        printed(capsys, "run", *job, *capped, "--epochs", "3", "--with-failures", "--fast"),
+    )
+    gpus = next(row for row in printed(capsys, "whatif", *job)["resources"] if row["resource"] == "gpu")
     assert gpus["step_time_5_percent_slower_s"] == pytest.approx(free["step_time_s"]) == pytest.approx(limited["step_time_s"])
     assert limited["energy"]["energy_per_sample_j"] < 0.97 * free["energy"]["energy_per_sample_j"]
-    row = asked(capsys, "compare", "alexnet", "p3.8xlarge", *capped, "--epochs", "3", "--jobs", "1")["rows"][0]
+    row = printed(capsys, "compare", "alexnet", "p3.8xlarge", *capped, "--epochs", "3", "--jobs", "1")["rows"][0]
     for name in ("step_time_s", "epoch_time_s", "cost_per_epoch_usd", "stalls_s"):
         assert row[name] == pytest.approx(limited[name])
     assert row["whole_job"]["time_s"] == pytest.approx(limited["whole_job"]["time_s"])
     assert row["energy"]["kwh_per_epoch"] == pytest.approx(limited["energy"]["kwh_per_epoch"])
-    weeks = asked(capsys, "goodput", *job, *capped, "--epochs", "3")
+    weeks = printed(capsys, "goodput", *job, *capped, "--epochs", "3")
     for name in ("step_time_s", "days", "energy_kwh"):
         assert weeks[name] == pytest.approx(limited["with_failures"][name])
     assert weeks["step_time_s"] == pytest.approx(limited["step_time_s"])
@@ -73,7 +76,7 @@ def test_a_power_limit_is_that_of_all_commands(capsys: Capture) -> None:
 def test_burst_credits_under_a_power_limit_are_those_of_slower_steps(capsys: Capture) -> None:
     """Oracle: the document itself, whose warning and figures name the same steps."""
     job = ["p3.2xlarge", "alexnet", "--fast", "--set", "node.storage.volume.size=100 GB", "--set", "node.host.memory=30 GB"]
-    free, limited = asked(capsys, "run", *job), asked(capsys, "run", *job, "--power-cap", "150 W")
+    free, limited = printed(capsys, "run", *job), printed(capsys, "run", *job, "--power-cap", "150 W")
     end = limited["burst_credits_end"]
     assert free["burst_credits_end"] is not None and end is not None
     steps = limited["epoch_time_s"] - end["epoch_time_s"], limited["step_time_s"] - end["step_time_s"]
@@ -83,9 +86,9 @@ def test_burst_credits_under_a_power_limit_are_those_of_slower_steps(capsys: Cap
 def test_a_job_on_spot_machines_reads_what_no_cache_holds_yet(capsys: Capture) -> None:
     """Oracle: the whole job of `run`, without its start and its checkpoints; with all cached it would take a quarter of the time."""
     disk = ["--set", "node.storage.volume.bandwidth=60 MB/s"]
-    whole = asked(capsys, "run", "p3.16xlarge", "resnet18", "--nodes", "4", "--epochs", "5", "--fast", *disk)["whole_job"]
-    spot = asked(capsys, "spot", "p3.16xlarge", "resnet18", "--workers", "4", "--epochs", "5", "--trials", "20", *disk)
-    training = whole["time_s"] - whole["parts_s"]["start_up"] - whole["parts_s"]["checkpoints"]
+    job = printed(capsys, "run", "p3.16xlarge", "resnet18", "--nodes", "4", "--epochs", "5", "--fast", *disk)["whole_job"]
+    spot = printed(capsys, "spot", "p3.16xlarge", "resnet18", "--workers", "4", "--epochs", "5", "--trials", "20", *disk)
+    training = job["time_s"] - job["parts_s"]["start_up"] - job["parts_s"]["checkpoints"]
     beyond = spot["on_demand"]["time_s"] - training - spot["checkpoint"]["write_s"]
     assert 65.0 < beyond < 80.0  # to start machines on demand: cake-lab/CM-DARE
     assert spot["spot"]["time_s"]["mean"] > training

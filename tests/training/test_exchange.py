@@ -269,9 +269,9 @@ def test_horovod_shows_its_cycle():
     """By hand: one gradient, ready at the end of backward, waits half a cycle of 20 ms and two agreements of 2 hops of 1 ms."""
     fusion = {"threshold": "1 GB", "cycle_time": "20 ms", "control_latency": "1 ms", "request_time": "0 s", "source": "test"}
     workload = toy_workload([layer(0.1, 0.1, 1_000_000)], stack={"strategy": "horovod", "fusion": fusion})
-    found = run(machine(4, nvlink=1e9), workload).jobs[0].warm
-    assert found.stalls[Cause.INTERCONNECT] == pytest.approx(10e-3 + 4e-3 + 1.5 * 4e-3)
-    cycle = sum(blamed.seconds for blamed in found.resources if blamed.resource == "Horovod's cycle")
+    warm = run(machine(4, nvlink=1e9), workload).jobs[0].warm
+    assert warm.stalls[Cause.INTERCONNECT] == pytest.approx(10e-3 + 4e-3 + 1.5 * 4e-3)
+    cycle = sum(blamed.seconds for blamed in warm.resources if blamed.resource == "Horovod's cycle")
     assert cycle == pytest.approx(14e-3)
 
 
@@ -280,9 +280,9 @@ def test_accumulation_exchanges_once_or_each_time():
     layers = [layer(0.1, 0.1, 1_000_000)]
     for no_sync, times in ((True, 1), (False, 4)):
         workload = toy_workload(layers, stack={"no_sync": no_sync, "strategy": "flat", "overlap": False}, accumulation=4)
-        found = run(machine(4, nvlink=1e9), workload).jobs[0].warm
-        assert found.stalls[Cause.INTERCONNECT] == pytest.approx(times * 1.5 * 4e-3)
-        assert found.stalls[Cause.COMPUTE] == pytest.approx(0.8)
+        warm = run(machine(4, nvlink=1e9), workload).jobs[0].warm
+        assert warm.stalls[Cause.INTERCONNECT] == pytest.approx(times * 1.5 * 4e-3)
+        assert warm.stalls[Cause.COMPUTE] == pytest.approx(0.8)
 
 
 def test_sync_batch_norm_stops_every_rank_at_every_layer():
@@ -331,6 +331,6 @@ def test_compression_trades_bytes_for_work():
     """Directional: a hundredth of the elements as values and places, from 4 ranks, is 4% of an all-reduce's bytes over each hop."""
     layers = [layer(0.01, 0.02, 2_000_000)]
     flat = {"strategy": "flat", "overlap": False}
-    whole, sparse = (run(machine(4, nvlink=1e9), toy_workload(layers, stack=flat | keys)).jobs[0].warm for keys in ({}, TOP_K))
-    assert whole.stalls[Cause.INTERCONNECT] == pytest.approx(1.5 * 8e6 / 1e9, rel=1e-6)
+    dense, sparse = (run(machine(4, nvlink=1e9), toy_workload(layers, stack=flat | keys)).jobs[0].warm for keys in ({}, TOP_K))
+    assert dense.stalls[Cause.INTERCONNECT] == pytest.approx(1.5 * 8e6 / 1e9, rel=1e-6)
     assert sparse.stalls[Cause.INTERCONNECT] == pytest.approx(0.75 * 4 * 2 * 0.01 * 8e6 / 1e9, rel=1e-6)

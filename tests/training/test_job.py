@@ -71,8 +71,8 @@ def test_each_loader_has_its_own_prep():
 
 def test_dali_on_the_gpu_copies_what_lies_on_disk():
     """By hand: 4 x 1 MB instead of 4 x 3 MB cross PCIe, and the GPU decodes 4 x 20 ms; a faster memory decodes faster."""
-    found = cost("dali_gpu", gpu_prep=0.02)
-    assert (found.copy, found.gpu_prep) == (pytest.approx(4e6), pytest.approx(0.08))
+    decode_cost = cost("dali_gpu", gpu_prep=0.02)
+    assert (decode_cost.copy, decode_cost.gpu_prep) == (pytest.approx(4e6), pytest.approx(0.08))
     assert cost("dali_cpu", gpu_prep=0.02).copy == cost().copy == pytest.approx(12e6)
     node = toy_node(disk=DISK)
     fast = node.model_copy(update={"gpu": node.gpu.model_copy(update={"memory_bandwidth": 2 * MEMORY_BANDWIDTH})})
@@ -91,24 +91,24 @@ def test_pageable_memory_copies_at_half_the_rate():
 
 def test_dali_copies_ahead():
     """DALI hands over batches that lie on the GPU already: no copy is waited for."""
-    found = epoch("dali_cpu")
-    assert found.stalls[Cause.COPY] == 0
-    assert {work.stream for work in found.log.work if work.name == "copy"} == {"pipeline gpu"}
+    warm = epoch("dali_cpu")
+    assert warm.stalls[Cause.COPY] == 0
+    assert {work.stream for work in warm.log.work if work.name == "copy"} == {"pipeline gpu"}
 
 
 def test_gpu_decode_takes_turns_with_training():
     """Closed form: 2 x 50 ms of decode share the GPU with 300 ms of compute, 400 ms in all; the time shared is split in half."""
-    found = epoch("dali_gpu", gpu_prep=0.05)
-    assert found.step_time == pytest.approx(0.4)
-    assert found.stalls[Cause.PREP] == pytest.approx(0.1)
-    assert found.stalls[Cause.COMPUTE] == pytest.approx(0.3)
+    warm = epoch("dali_gpu", gpu_prep=0.05)
+    assert warm.step_time == pytest.approx(0.4)
+    assert warm.stalls[Cause.PREP] == pytest.approx(0.1)
+    assert warm.stalls[Cause.COMPUTE] == pytest.approx(0.3)
 
 
 def test_the_pin_thread_can_be_the_bottleneck():
     """Closed form: 2 x 2.5 GB a batch through a pin thread of 5 GB/s: 1 s a step, all of it prep but compute and copy."""
-    found = epoch("pytorch", prepared=2.5e9)
-    assert found.step_time == pytest.approx(5e9 / PIN_BANDWIDTH)
-    assert found.stalls[Cause.PREP] == pytest.approx(5e9 / PIN_BANDWIDTH - 0.3 - 0.5)
+    warm = epoch("pytorch", prepared=2.5e9)
+    assert warm.step_time == pytest.approx(5e9 / PIN_BANDWIDTH)
+    assert warm.stalls[Cause.PREP] == pytest.approx(5e9 / PIN_BANDWIDTH - 0.3 - 0.5)
 
 
 def test_worker_start_is_paid_once_an_epoch():
@@ -124,9 +124,9 @@ def test_worker_start_is_paid_once_an_epoch():
 
 def test_no_workers_build_between_steps():
     """Closed form: 2 x 0.25 s of decode before 0.3 s of compute, one after the other."""
-    found = epoch("pytorch", prep=0.25, prepared=0.0, inputs={"num_workers": 0})
-    assert found.step_time == pytest.approx(0.8)
-    assert found.stalls[Cause.PREP] == pytest.approx(0.5, rel=1e-3)
+    warm = epoch("pytorch", prep=0.25, prepared=0.0, inputs={"num_workers": 0})
+    assert warm.step_time == pytest.approx(0.8)
+    assert warm.stalls[Cause.PREP] == pytest.approx(0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("launch", ["10 us", "0 s"])
@@ -152,10 +152,10 @@ def test_servers_read_from_each_others_memory(loader, nic):
     hardware = cluster(node, count=2)
     inputs = {"num_workers": 8, "num_threads": 8}
     workload = toy_workload([layer(1e-6, 1e-6, 10)], loader=loader, batch=8, samples=1600, sample=1e6, inputs=inputs)
-    found = run(hardware, workload).jobs[0]
-    assert found.hit_ratio == pytest.approx(0.5)
-    assert found.warm.step_time == pytest.approx(max(2e6 / nic, 4e6 / 2e6), rel=0.02)
-    assert found.first.step_time == pytest.approx(8e6 / 2e6, rel=0.02)
+    job = run(hardware, workload).jobs[0]
+    assert job.hit_ratio == pytest.approx(0.5)
+    assert job.warm.step_time == pytest.approx(max(2e6 / nic, 4e6 / 2e6), rel=0.02)
+    assert job.first.step_time == pytest.approx(8e6 / 2e6, rel=0.02)
 
 
 @pytest.mark.parametrize("loader", ["pytorch", "dali_cpu"])
@@ -172,8 +172,8 @@ def test_storage_over_the_network_loads_the_nics(loader, nic):
             workload = toy_workload(
                 [layer(1e-6, 1e-6, gradients)], loader=loader, batch=8, inputs={"num_workers": 8, "num_threads": 8}
             )  # fmt: skip
-            found = run(cluster(node, count=nodes), workload).jobs[0]
-            assert found.warm.step_time == pytest.approx(max(through_nic / nic, 8e6 / 8e6), rel=0.02)
+            job = run(cluster(node, count=nodes), workload).jobs[0]
+            assert job.warm.step_time == pytest.approx(max(through_nic / nic, 8e6 / 8e6), rel=0.02)
 
 
 def test_a_partitioned_cache_gains_what_coordl_gained():

@@ -29,8 +29,8 @@ def moved(workload: Workload, part: str, **changed: object) -> Workload:
 
 def unpadded(workload: Workload, mean: float) -> Workload:
     lengths = Lengths(mean=mean, square=mean**2, source="test")
-    known = workload.model_copy(update={"dataset": workload.dataset.model_copy(update={"lengths": lengths})})
-    return moved(known, "stack", unpadded=True)
+    with_lengths = workload.model_copy(update={"dataset": workload.dataset.model_copy(update={"lengths": lengths})})
+    return moved(with_lengths, "stack", unpadded=True)
 
 
 V100 = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
@@ -65,8 +65,8 @@ def test_times_are_those_of_the_layer_model(workload: str, gpu: str) -> None:
     for other in WORKLOADS.values():
         for device in GPUS.values():
             layer_times(other, device)
-    found = layer_times(WORKLOADS[workload], GPUS[gpu])
-    assert list(map(list, found)) == one_by_one(WORKLOADS[workload], GPUS[gpu])
+    times = layer_times(WORKLOADS[workload], GPUS[gpu])
+    assert list(map(list, times)) == one_by_one(WORKLOADS[workload], GPUS[gpu])
 
 
 def test_what_changes_no_layer_is_not_worked_out_again() -> None:

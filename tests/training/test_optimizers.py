@@ -24,9 +24,9 @@ def test_states_of_a_decoder() -> None:
     }.items():
         workload = load_workload("llama-3.2-1b", [f"training.optimizer.name={name}"]).spec
         blocks = sum(count * inner * outer for (inner, outer), count in matrices(workload.model).items())
-        due = expected(blocks, workload.model.parameters - blocks)
-        if gpu_memory(workload, GPU).optimizer_state != pytest.approx(due, rel=1e-9, abs=1):
-            wrong.append((name, gpu_memory(workload, GPU).optimizer_state, due))
+        expected_bytes = expected(blocks, workload.model.parameters - blocks)
+        if gpu_memory(workload, GPU).optimizer_state != pytest.approx(expected_bytes, rel=1e-9, abs=1):
+            wrong.append((name, gpu_memory(workload, GPU).optimizer_state, expected_bytes))
     assert not wrong
     assert 0 < Optimizer(name="adafactor").state_width(4.0) < 0.01
 
@@ -45,8 +45,8 @@ def test_muon_multiplies_matrices() -> None:
     adam = load_workload("llama-3.2-1b").spec
     flop = sum(count * newton_schulz_flop(*shape) for shape, count in matrices(muon.model).items())
     assert sum(matrices(muon.model).values()) == 16 * 4
-    found = muon_work(muon, GPU)
-    assert flop / GPU.peak["bf16"] < found.time < 5 * flop / GPU.peak["bf16"]
-    assert muon_work(muon, GPU, 0.5).time == pytest.approx(found.time / 2)
+    work = muon_work(muon, GPU)
+    assert flop / GPU.peak["bf16"] < work.time < 5 * flop / GPU.peak["bf16"]
+    assert muon_work(muon, GPU, 0.5).time == pytest.approx(work.time / 2)
     assert muon_work(adam, GPU).time == 0
-    assert optimizer_work(muon, GPU).time > found.time
+    assert optimizer_work(muon, GPU).time > work.time

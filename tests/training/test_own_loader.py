@@ -135,7 +135,7 @@ class Late(Empty):
 
 
 @pytest.mark.parametrize(
-    ("loader", "told"),
+    ("loader", "message"),
     [
         (Own(Empty), "loader mine: RuntimeError: no more events, but the end was not reached"),
         (Own(Broken), "loader mine: KeyError: 'batch'"),
@@ -149,10 +149,10 @@ class Late(Empty):
         ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; register one of your own (docs/develop/"),
     ],
 )
-def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> None:
+def test_what_goes_wrong_is_told_in_a_sentence(loader: object, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.8xlarge", "resnet18", loader=loader)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
 
 

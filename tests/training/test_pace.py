@@ -29,10 +29,10 @@ def drawn(gpus: int, nodes: int = 1, *, jitter: float = 0.1, persistent: float =
     return simulate(hardware, [Job(workload.model_copy(update={"training": training}), place(hardware))], **keys)  # type: ignore[arg-type]
 
 
-def durations(found: Run, job: int = 0) -> list[float]:
+def durations(simulated: Run, job: int = 0) -> list[float]:
     """Seconds from the start of one forward pass to the next, of the first rank of *job*."""
-    first = next(rank.number for rank in found.log.ranks if rank.job == job)
-    starts = [work.t0 for work in found.log.work if work.rank == first and work.name == "forward"]
+    first = next(rank.number for rank in simulated.log.ranks if rank.job == job)
+    starts = [work.t0 for work in simulated.log.work if work.rank == first and work.name == "forward"]
     return [end - start for start, end in pairwise(starts)]
 
 
@@ -115,7 +115,7 @@ def test_jobs_on_mixed_clusters_are_distributed_as_unfolded_ones(gpus: list[list
     folded, unfolded = (side_by_side(fold, gpus, slow, shared, 11 + fold) for fold in (True, False))
     assert len(folded.log.ranks) < len(unfolded.log.ranks)
     for job in range(len(gpus)):
-        one, other = (durations(found, job) for found in (folded, unfolded))
+        one, other = (durations(simulated, job) for simulated in (folded, unfolded))
         assert min(len(one), len(other)) > 400
         assert same_law(one, other)
 

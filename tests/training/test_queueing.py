@@ -34,9 +34,9 @@ def test_without_thinking_all_others_are_there(workers: int, service: float, _: 
 @given(st.integers(1, 40), times, times, times)
 def test_the_bounds_of_operational_analysis(workers: int, think: float, one: float, two: float) -> None:
     """Throughput is at most n/(Z+D) and 1/the busiest station, and at least n/(Z + nD) (Lazowska et al. 1984, chapter 5)."""
-    found = workers / cycle(workers, think, [{"a": one}, {"b": two}])
-    assert found <= min(workers / (think + one + two), 1 / max(one, two)) * (1 + 1e-9)
-    assert found >= workers / (think + workers * (one + two)) * (1 - 1e-9)
+    throughput = workers / cycle(workers, think, [{"a": one}, {"b": two}])
+    assert throughput <= min(workers / (think + one + two), 1 / max(one, two)) * (1 + 1e-9)
+    assert throughput >= workers / (think + workers * (one + two)) * (1 - 1e-9)
 
 
 @given(st.integers(2, 20), times, times)

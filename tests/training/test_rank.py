@@ -115,9 +115,9 @@ def by_itself(hardware: Hardware, workload: Workload) -> Epoch:
 
 def same(hardware: Hardware, workload: Workload) -> None:
     """Compare step and stalls; across nodes a collective's launch is blamed on the link that bounds it here, on its latency there."""
-    found, expected = on_a_mesh(hardware, workload), by_itself(hardware, workload)
-    assert found.time == pytest.approx(expected.step_time, rel=1e-9)
-    mine, theirs = dict(found.stalls), dict(expected.stalls) | {Cause.PIPELINE: 0.0}
+    meshed, expected = on_a_mesh(hardware, workload), by_itself(hardware, workload)
+    assert meshed.time == pytest.approx(expected.step_time, rel=1e-9)
+    mine, theirs = dict(meshed.stalls), dict(expected.stalls) | {Cause.PIPELINE: 0.0}
     if sum(group.count for group in hardware.groups) > 1:
         for stalls in (mine, theirs):
             stalls[Cause.NETWORK] += stalls.pop(Cause.INTERCONNECT)

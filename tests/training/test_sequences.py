@@ -24,8 +24,8 @@ TOKENS = (layer(1.0, 2.0, 10),)
 
 def of(layers=TOKENS, lengths=HALF, batch: int = 1, accumulation: int = 1, **stack: object) -> Workload:
     workload = toy_workload(layers, batch=batch, accumulation=accumulation, stack=stack)
-    known = Lengths.model_validate(lengths) if lengths else None
-    return workload.model_copy(update={"dataset": workload.dataset.model_copy(update={"lengths": known})})
+    moments = Lengths.model_validate(lengths) if lengths else None
+    return workload.model_copy(update={"dataset": workload.dataset.model_copy(update={"lengths": moments})})
 
 
 def row(op: str, read: int, write: int, backward: int, flop: int = 0) -> Layer:
@@ -45,7 +45,7 @@ ATTENTION = (
 
 
 def traffic(layers) -> list[tuple[float, float, float]]:
-    return [(found.read, found.write, found.backward_traffic) for found in layers]
+    return [(each.read, each.write, each.backward_traffic) for each in layers]
 
 
 def test_a_padded_step_without_fused_attention_is_the_layer_table() -> None:
@@ -57,9 +57,9 @@ def test_a_padded_step_without_fused_attention_is_the_layer_table() -> None:
 
 def test_tokens_go_with_the_length_and_scores_with_its_square() -> None:
     """By hand: 0.75 for tokens, 0.625 for scores; of the products' traffic 80 bytes forward and 160 backward are scores."""
-    found = layers_run(of(ATTENTION, unpadded=True))
-    assert [each.forward for each in found] == [75, 625, 0, 0, 0, 625, 0]
-    assert traffic(found) == [
+    rows = layers_run(of(ATTENTION, unpadded=True))
+    assert [each.forward for each in rows] == [75, 625, 0, 0, 0, 625, 0]
+    assert traffic(rows) == [
         (12, 12, 36), (24, 50, 54 + 100), (50, 50, 150), (12, 12, 0), (50, 50, 100), (12 + 50, 12, 60 + 100), (75, 75, 150),
     ]  # fmt: skip
 
@@ -67,22 +67,22 @@ def test_tokens_go_with_the_length_and_scores_with_its_square() -> None:
 @pytest.mark.parametrize("passes", [0, 4, 8])
 def test_fused_attention_moves_scores_as_often_as_it_says(passes: float) -> None:
     """Conservation: all layers of attention together move the tokens' bytes, and *passes* times the scores; products stay."""
-    found = layers_run(of(ATTENTION, score_passes=passes))[1:6]
+    rows = layers_run(of(ATTENTION, score_passes=passes))[1:6]
     tokens = 32 + (16 + 16) + (16 + 16) + (232 - 160) + (240 - 160)  # first product, copy, second product, backward
-    assert sum(map(sum, traffic(found))) == pytest.approx(tokens + 80 * passes)
-    assert sum(each.forward + each.backward for each in found) == 6000
-    assert [each.forward_kernels for each in found] == [1, 0, 1, 0, 1]
+    assert sum(map(sum, traffic(rows))) == pytest.approx(tokens + 80 * passes)
+    assert sum(each.forward + each.backward for each in rows) == 6000
+    assert [each.forward_kernels for each in rows] == [1, 0, 1, 0, 1]
 
 
 def test_a_batch_of_drawn_sequences_costs_what_the_mean_says() -> None:
     """Oracle: the FLOP of a layer of tokens and of a product of attention, summed over 200 000 drawn lengths."""
     lengths = np.random.default_rng(3).integers(1, 101, 200_000) / 100
-    known = {"mean": float(lengths.mean()), "square": float((lengths**2).mean()), "source": "drawn"}
-    found = layers_run(of(ATTENTION, known, unpadded=True))
-    assert found[0].forward == pytest.approx(100 * lengths.mean())
-    assert found[1].forward == pytest.approx(1000 * np.mean(lengths**2))
+    moments = {"mean": float(lengths.mean()), "square": float((lengths**2).mean()), "source": "drawn"}
+    rows = layers_run(of(ATTENTION, moments, unpadded=True))
+    assert rows[0].forward == pytest.approx(100 * lengths.mean())
+    assert rows[1].forward == pytest.approx(1000 * np.mean(lengths**2))
     batches = lengths.reshape(-1, 32).sum(axis=1)
-    assert length_variation(of(lengths=known, batch=8, accumulation=4, unpadded=True)) == pytest.approx(
+    assert length_variation(of(lengths=moments, batch=8, accumulation=4, unpadded=True)) == pytest.approx(
         batches.std() / batches.mean(), rel=0.03
     )
 
@@ -92,9 +92,9 @@ def test_ranks_wait_for_the_one_with_the_longest_sequences(imbalance: float, bat
     """Closed form: the expected maximum of 8 normal sums of *batch* lengths; nobody waits where sequences are exchanged."""
     workload = of(batch=batch, unpadded=True, length_imbalance=imbalance)
     hardware = machine(8, nvlink=1e15, pcie=1e15)
-    found = simulate(hardware, [Job(workload, place(hardware))]).jobs[0].warm
+    warm = simulate(hardware, [Job(workload, place(hardware))]).jobs[0].warm
     variation = imbalance * (0.625 / 0.75**2 - 1) ** 0.5 / batch**0.5
-    assert found.stalls.get(Cause.STRAGGLER, 0.0) == pytest.approx(expected_maximum(8) * variation * 3 * 0.75 * batch, rel=1e-6, abs=1e-9)
+    assert warm.stalls.get(Cause.STRAGGLER, 0.0) == pytest.approx(expected_maximum(8) * variation * 3 * 0.75 * batch, rel=1e-6, abs=1e-9)
 
 
 def test_every_attention_of_bert_is_found() -> None:

@@ -51,7 +51,7 @@ def test_bytes_of_the_busiest_host_are_phubs_bound(placement: ServerPlacement, n
     """NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T, with T = 1 s: what crosses the host's port both ways in one step."""
     count = nodes if placement.endswith("S") else 1
     place = "colocated" if placement.startswith("C") else "group"
-    found = run(
+    simulated = run(
         *servers(count=count, placement=place, sharding="chunks", pipelined=str(pipelined).lower()),
         *NO_COST,
         "groups.1.count=8",
@@ -59,25 +59,25 @@ def test_bytes_of_the_busiest_host_are_phubs_bound(placement: ServerPlacement, n
         keep_rates=True,
         fold=False,
     )
-    hosts = {slot.name for slot in found.cluster}
-    most = max(sum(carried(found.jobs[0].warm, f"{slot}.{link}") for link in ("nic0>net", "net>nic0")) for slot in hosts)
+    hosts = {slot.name for slot in simulated.cluster}
+    most = max(sum(carried(simulated.jobs[0].warm, f"{slot}.{link}") for link in ("nic0>net", "net>nic0")) for slot in hosts)
     assert most == pytest.approx(bandwidth_bound(placement, nodes, BYTES, 1.0), rel=1e-9)
 
 
 def test_the_plan_counts_the_same_bytes() -> None:
-    found = run(*servers(count=3, placement="colocated", sharding="chunks"), *NO_COST, keep_rates=True, fold=False)
-    plan = found.rings[0]
+    simulated = run(*servers(count=3, placement="colocated", sharding="chunks"), *NO_COST, keep_rates=True, fold=False)
+    plan = simulated.rings[0]
     assert plan is not None
     for slot, nbytes in plan.host_bytes.items():  # type: ignore[union-attr]
-        seen = sum(carried(found.jobs[0].warm, f"{slot}.{link}") for link in ("nic0>net", "net>nic0"))
+        seen = sum(carried(simulated.jobs[0].warm, f"{slot}.{link}") for link in ("nic0>net", "net>nic0"))
         assert seen == pytest.approx(nbytes)
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def exchange(found: Run) -> float:
-    stalls = found.jobs[0].warm.stalls
+def exchange(simulated: Run) -> float:
+    stalls = simulated.jobs[0].warm.stalls
     return stalls[Cause.NETWORK] + stalls[Cause.INTERCONNECT]
 
 
@@ -89,15 +89,15 @@ LATENCY = 2 * 250e-6
 @pytest.mark.parametrize(("pipelined", "passes"), [("false", 2), ("true", 1)])
 def test_a_central_server_is_bound_by_its_port(pipelined: str, passes: int) -> None:
     """Four workers push through one port, and pull through it: one after the other, or side by side."""
-    found = run(*servers(count=1, sharding="chunks", pipelined=pipelined), *NO_COST)
-    assert exchange(found) == pytest.approx(passes * 4 * BYTES / PORT + LATENCY)
+    simulated = run(*servers(count=1, sharding="chunks", pipelined=pipelined), *NO_COST)
+    assert exchange(simulated) == pytest.approx(passes * 4 * BYTES / PORT + LATENCY)
 
 
 def test_the_servers_processor_bounds_where_it_is_slower() -> None:
     """Four workers' 50 updates of 1 ms and bytes twice at 1 s/GB on 2.5 cores of 0.9 of the reference's speed."""
-    found = run(*servers(update_cpu="1 ms", byte_cpu="1 s/GB", pipelined="true"), "training.noise.compute_cv=0")
-    assert exchange(found) == pytest.approx(4 * (50 * 1e-3 + 2 * BYTES * 1e-9) / 0.9 / 2.5 + LATENCY)
-    assert found.stalls[0].resource == "CPU of parameter server 0"
+    simulated = run(*servers(update_cpu="1 ms", byte_cpu="1 s/GB", pipelined="true"), "training.noise.compute_cv=0")
+    assert exchange(simulated) == pytest.approx(4 * (50 * 1e-3 + 2 * BYTES * 1e-9) / 0.9 / 2.5 + LATENCY)
+    assert simulated.stalls[0].resource == "CPU of parameter server 0"
 
 
 def test_a_server_with_more_nics_is_as_much_faster() -> None:
@@ -137,8 +137,8 @@ def test_one_worker_waits_for_its_server_too() -> None:
 def test_folded_and_unfolded_nodes_take_the_same_time() -> None:
     for options in (["count=4", "placement=colocated", "sharding=chunks"], ["count=2", "placement=group", "sharding=chunks"], ["count=2"]):
         given = [f"training.stack.servers.{option}" for option in options]
-        folded, whole = (run(*given, fold=fold).jobs[0].warm.step_time for fold in (True, False))
-        assert folded == pytest.approx(whole, rel=1e-9)
+        folded, unfolded = (run(*given, fold=fold).jobs[0].warm.step_time for fold in (True, False))
+        assert folded == pytest.approx(unfolded, rel=1e-9)
 
 
 # --- asynchronous ----------------------------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_folded_and_unfolded_nodes_take_the_same_time() -> None:
 
 @cache
 def speed(nodes: int, count: int = 1) -> float:
-    found = run(*servers(count=count), stack="tf-parameter-server", nodes=nodes).jobs[0]
-    assert found.warm.exact
-    return nodes / found.warm.step_time
+    job = run(*servers(count=count), stack="tf-parameter-server", nodes=nodes).jobs[0]
+    assert job.warm.exact
+    return nodes / job.warm.step_time
 
 
 def test_few_workers_add_up_and_many_saturate_the_server() -> None:
@@ -169,9 +169,9 @@ def test_two_classes_of_workers_add_up() -> None:
     mixed = question.hardware.model_copy(update={"groups": groups})
     placement = tuple(part._replace(node=number) for number, part in enumerate((*question.jobs[0].placement, *slow.jobs[0].placement)))
     job = replace(question.jobs[0], placement=placement)
-    alone = [simulate(asked.hardware, asked.jobs, cold=False).jobs[0] for asked in (question, slow)]
+    alone = [simulate(prepared.hardware, prepared.jobs, cold=False).jobs[0] for prepared in (question, slow)]
     together = simulate(mixed, [job], cold=False).jobs[0]
-    assert together.throughput == pytest.approx(sum(found.throughput for found in alone), rel=0.02)
+    assert together.throughput == pytest.approx(sum(result.throughput for result in alone), rel=0.02)
     assert sum(together.warm.stalls.values()) == pytest.approx(together.warm.step_time)
 
 

@@ -13,18 +13,18 @@ from sim.training.sharding import owners, shards
 
 
 def workload(name: str, **servers: object) -> Workload:
-    found = load_workload(name, ["training.stack=tf-parameter-server"]).spec
-    changed = (found.training.stack.servers or Servers(source="test")).model_copy(update=servers)
-    stack = found.training.stack.model_copy(update={"servers": changed})
-    return found.model_copy(update={"training": found.training.model_copy(update={"stack": stack})})
+    loaded = load_workload(name, ["training.stack=tf-parameter-server"]).spec
+    changed = (loaded.training.stack.servers or Servers(source="test")).model_copy(update=servers)
+    stack = loaded.training.stack.model_copy(update={"servers": changed})
+    return loaded.model_copy(update={"training": loaded.training.model_copy(update={"stack": stack})})
 
 
 def dealt(name: str, **servers: object) -> list[tuple[float, float]]:
     """Bytes and updates of each server, all buckets together."""
-    found = workload(name, **servers)
-    spec = found.training.stack.servers
+    loaded = workload(name, **servers)
+    spec = loaded.training.stack.servers
     assert spec is not None
-    return [(sum(part.nbytes for part in parts), sum(part.updates for part in parts)) for parts in zip(*shards(found, spec), strict=True)]
+    return [(sum(part.nbytes for part in parts), sum(part.updates for part in parts)) for parts in zip(*shards(loaded, spec), strict=True)]
 
 
 def test_variables_are_dealt_in_the_order_of_their_creation() -> None:
@@ -47,9 +47,9 @@ def test_a_convolution_with_bias_and_norm_gives_every_kernel_to_one_of_two_serve
 @given(st.integers(1, 9), st.sampled_from(["variables", "chunks"]), st.sampled_from(["resnet15-cifar", "alexnet"]))
 def test_every_byte_goes_to_one_server(count: int, sharding: str, name: str) -> None:
     parameters = load_workload(name).spec.model.parameters
-    found = dealt(name, count=count, sharding=sharding)
-    assert len(found) == count
-    assert sum(nbytes for nbytes, _ in found) == pytest.approx(4 * parameters)
+    shares = dealt(name, count=count, sharding=sharding)
+    assert len(shares) == count
+    assert sum(nbytes for nbytes, _ in shares) == pytest.approx(4 * parameters)
 
 
 def test_chunks_are_dealt_evenly_and_counted_whole() -> None:

@@ -29,14 +29,14 @@ NODE = toy_node()
 
 
 def plan(workload, distributed=True, cpu_speed=1.0, gpu=NODE.gpu):
-    found = plan_step(workload, gpu, cpu_speed, 2 if distributed else 1)
-    forward, backward = ([segment for _, segment in found.passes(part)] for part in ("F", "B"))
-    return Plan(found, forward, backward)
+    step = plan_step(workload, gpu, cpu_speed, 2 if distributed else 1)
+    forward, backward = ([segment for _, segment in step.passes(part)] for part in ("F", "B"))
+    return Plan(step, forward, backward)
 
 
-def waits(found, *segments):
+def waits(planned, *segments):
     """Return how long the GPU waits for the host at each of *segments*, which are the plan's own objects."""
-    pairs = list(zip(found.step.segments, found.step.waits(), strict=True))
+    pairs = list(zip(planned.step.segments, planned.step.waits(), strict=True))
     return [sum(wait for each, wait in pairs if each is segment) for segment in segments]
 
 
@@ -49,7 +49,9 @@ class Plan(NamedTuple):
 
     @property
     def after(self):
-        return next((found for each, found in zip(self.step.program, self.step.segments, strict=True) if isinstance(each, Unpack)), None)
+        return next(
+            (segment for each, segment in zip(self.step.program, self.step.segments, strict=True) if isinstance(each, Unpack)), None
+        )
 
     @property
     def optimizer(self):
@@ -67,31 +69,31 @@ def busy(segments):
 def test_backward_runs_in_reverse_and_is_cut_at_buckets():
     """By hand: three layers of 1, 2 and 3 s backward; per tensor, the last layer's two tensors are ready first, together."""
     layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
-    found = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
-    assert busy(found.forward) == [0.6]
-    assert busy(found.backward) == [3, 0, 3]
-    assert [segment.bucket for segment in found.backward] == [0, 1, 2]
-    assert found.buckets == (120.0, 124.0, 40.0)
+    planned = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
+    assert busy(planned.forward) == [0.6]
+    assert busy(planned.backward) == [3, 0, 3]
+    assert [segment.bucket for segment in planned.backward] == [0, 1, 2]
+    assert planned.buckets == (120.0, 124.0, 40.0)
 
 
 def test_what_follows_the_last_bucket_is_a_segment_of_its_own():
     """By hand: the first layers hold no gradients, so their backward runs beside the last bucket's exchange."""
-    found = plan(toy_workload([layer(0.1, 1), layer(0.2, 2, 10)]))
-    assert busy(found.backward) == [2, 1]
-    assert [segment.bucket for segment in found.backward] == [0, -1]
+    planned = plan(toy_workload([layer(0.1, 1), layer(0.2, 2, 10)]))
+    assert busy(planned.backward) == [2, 1]
+    assert [segment.bucket for segment in planned.backward] == [0, -1]
 
 
 def test_without_overlap_every_bucket_waits_for_the_end():
     """By hand: two buckets, ready after the whole backward."""
-    found = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)], stack={"strategy": "apex_per_tensor", "overlap": False}))
-    assert busy(found.backward) == [3, 0]
-    assert [segment.bucket for segment in found.backward] == [0, 1]
+    planned = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)], stack={"strategy": "apex_per_tensor", "overlap": False}))
+    assert busy(planned.backward) == [3, 0]
+    assert [segment.bucket for segment in planned.backward] == [0, 1]
 
 
 def test_alone_there_are_no_buckets():
-    found = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)]), distributed=False)
-    assert found.buckets == ()
-    assert busy(found.backward) == [3]
+    planned = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)]), distributed=False)
+    assert planned.buckets == ()
+    assert busy(planned.backward) == [3]
 
 
 def test_batch_and_factors_scale_compute():
@@ -108,12 +110,12 @@ def test_gradient_copies_are_memory_passes():
     layers = [layer(0, 1, 1000)]
     workload = toy_workload(layers, stack={"gradient_copy_passes": 4.0}, optimizer="sgd")
     weights = 2 * 4000 / 1e6  # the backward's own: read weights, write their gradients; hidden behind its FLOP
-    found, alone = plan(workload, gpu=slow), plan(workload, distributed=False, gpu=slow)
+    planned, alone = plan(workload, gpu=slow), plan(workload, distributed=False, gpu=slow)
     assert weights < 1
-    assert found.backward[0].compute == pytest.approx(1 + 2 * 4000 / 1e6)
+    assert planned.backward[0].compute == pytest.approx(1 + 2 * 4000 / 1e6)
     assert alone.backward[0].compute == pytest.approx(1)
-    assert found.after.compute == pytest.approx(2 * 4000 / 1e6)
-    assert found.optimizer == alone.optimizer
+    assert planned.after.compute == pytest.approx(2 * 4000 / 1e6)
+    assert planned.optimizer == alone.optimizer
     assert alone.after is None
     assert alone.optimizer.compute == pytest.approx(3 * 4000 / 1e6)  # SGD: read weight and gradient, write weight
 
@@ -154,16 +156,16 @@ def test_a_sparse_table_is_updated_by_rows():
 
 def test_a_fast_host_never_shows():
     """Launches of 1 us hide behind kernels of 0.1 s, but for the very first."""
-    found = plan(toy_workload([layer(0.1, 0.2, 10)] * 5, stack={"launch_cpu": "1 us"}))
-    assert waits(found, *found.forward) == [pytest.approx(1e-6)]
-    assert sum(waits(found, *found.backward)) == 0
+    planned = plan(toy_workload([layer(0.1, 0.2, 10)] * 5, stack={"launch_cpu": "1 us"}))
+    assert waits(planned, *planned.forward) == [pytest.approx(1e-6)]
+    assert sum(waits(planned, *planned.backward)) == 0
 
 
 def test_a_slow_host_sets_the_pace():
     """Closed form: with kernels of 1 ms and launches of 5 ms the GPU ends one kernel after the last launch."""
-    found = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), distributed=False)
-    passes = [*found.forward, *found.backward]
-    assert sum(part.compute for part in passes) + sum(waits(found, *passes)) == pytest.approx(20 * 5e-3 + 1e-3)
+    planned = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), distributed=False)
+    passes = [*planned.forward, *planned.backward]
+    assert sum(part.compute for part in passes) + sum(waits(planned, *passes)) == pytest.approx(20 * 5e-3 + 1e-3)
     faster = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0)
     assert waits(faster, *faster.forward)[0] < 1e-4
 
@@ -171,10 +173,10 @@ def test_a_slow_host_sets_the_pace():
 def test_a_captured_step_costs_one_launch():
     """Closed form: 20 kernels of 1 ms and the optimizer's; the host takes 5 ms for each, for all of them together with CUDA graphs."""
     layers = [layer(1e-3, 1e-3, 10)] * 10
-    found = plan(toy_workload(layers, stack={"launch_cpu": "5 ms", "cuda_graphs": True}), distributed=False)
-    assert waits(found, *found.forward, *found.backward, found.optimizer) == [pytest.approx(5e-3), 0.0, 0.0]
+    planned = plan(toy_workload(layers, stack={"launch_cpu": "5 ms", "cuda_graphs": True}), distributed=False)
+    assert waits(planned, *planned.forward, *planned.backward, planned.optimizer) == [pytest.approx(5e-3), 0.0, 0.0]
     eager = plan(toy_workload(layers, stack={"launch_cpu": "5 ms"}), distributed=False)
-    assert found.forward[0].compute == eager.forward[0].compute
+    assert planned.forward[0].compute == eager.forward[0].compute
     assert sum(waits(eager, *eager.forward, *eager.backward)) > 70e-3
 
 
@@ -185,8 +187,8 @@ def scaled(workload):
 
 def test_many_launches_of_the_optimizer_show():
     """Closed form: SGD's weight decay and update, 2 launches per parameter tensor of 5 ms each, and no work worth mentioning."""
-    found = plan(scaled(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"})))
-    assert found.step.waits()[-1] == pytest.approx(2 * 6 * 5e-3)
+    planned = plan(scaled(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"})))
+    assert planned.step.waits()[-1] == pytest.approx(2 * 6 * 5e-3)
     assert plan(scaled(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"}))).step.waits()[-1] == pytest.approx(5e-3)
 
 
@@ -214,18 +216,18 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
     """Conservation: backward is the layers' seconds however it is cut; each bucket is ready once, in order; the host hides nothing."""
     layers = [layer(forward, backward, *[100] * tensors) for forward, backward, tensors in times]
     keys = {"strategy": strategy, "overlap": overlap, "launch_cpu": f"{launch!r} s", "bucket_cap": "800 B", "first_bucket_cap": "400 B"}
-    found = plan(toy_workload(layers, stack=keys, accumulation=accumulation))
+    planned = plan(toy_workload(layers, stack=keys, accumulation=accumulation))
     backward = sum(seconds for _, seconds, _ in times)
-    assert found.forward[0].compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
-    assert sum(segment.compute for segment in found.backward) == pytest.approx(backward, abs=1e-12)
-    assert [each.micro_batch for each in found.step.program if isinstance(each, Load)] == list(range(accumulation))
+    assert planned.forward[0].compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
+    assert sum(segment.compute for segment in planned.backward) == pytest.approx(backward, abs=1e-12)
+    assert [each.micro_batch for each in planned.step.program if isinstance(each, Load)] == list(range(accumulation))
     for silent in range(accumulation - 1):
-        assert sum(segment.compute for _, segment in found.step.passes("B", silent)) == pytest.approx(backward, abs=1e-12)
-    assert {each.tag[2] for each in found.step.program if isinstance(each, Start)} <= {accumulation - 1}
-    assert [segment.bucket for segment in found.backward if segment.bucket >= 0] == list(range(len(found.buckets)))
-    assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
-    passes = [*found.forward, *found.backward]
-    assert sum(segment.compute for segment in passes) + sum(waits(found, *passes)) >= 2 * len(layers) * launch * (1 - 1e-9)
+        assert sum(segment.compute for _, segment in planned.step.passes("B", silent)) == pytest.approx(backward, abs=1e-12)
+    assert {each.tag[2] for each in planned.step.program if isinstance(each, Start)} <= {accumulation - 1}
+    assert [segment.bucket for segment in planned.backward if segment.bucket >= 0] == list(range(len(planned.buckets)))
+    assert sum(planned.buckets) == 400 * sum(tensors for _, _, tensors in times)
+    passes = [*planned.forward, *planned.backward]
+    assert sum(segment.compute for segment in passes) + sum(waits(planned, *passes)) >= 2 * len(layers) * launch * (1 - 1e-9)
 
 
 @given(
@@ -237,10 +239,10 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
 def test_a_segment_ends_when_its_kernels_do_one_by_one(layers, launch, host, ahead):
     """Oracle: host and GPU kernel by kernel, of which all of a layer take as long, for any lead of the host."""
     cursor, gpu = host, host + ahead
-    found = _joined([kernel_segment(seconds, float(count), launch) for seconds, count in layers])
-    wait = found.wait(cursor, gpu)
-    assert found.launch_end(cursor, gpu) == pytest.approx(cursor + launch * sum(count for _, count in layers))
-    end = gpu + found.compute + wait
+    joined = _joined([kernel_segment(seconds, float(count), launch) for seconds, count in layers])
+    wait = joined.wait(cursor, gpu)
+    assert joined.launch_end(cursor, gpu) == pytest.approx(cursor + launch * sum(count for _, count in layers))
+    end = gpu + joined.compute + wait
     for seconds, count in layers:
         for _ in range(max(1, count)):
             cursor += launch if count else 0.0
@@ -258,10 +260,10 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
-    found, expected = (timed_pass(plan_key(workload, device, 1.0)) for workload in (again, plain))
+    recomputed, expected = (timed_pass(plan_key(workload, device, 1.0)) for workload in (again, plain))
     twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
-    assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
-    assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
+    assert sum(part.compute for part in recomputed.forward) == pytest.approx(sum(part.compute for part in expected.forward))
+    assert sum(part.compute for part in recomputed.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
 
 
 def test_persistent_norms_are_half_their_distance_away():
@@ -302,9 +304,9 @@ def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
         plain.model_copy(update={"model": plain.model.model_copy(update={"layers": plain.model.layers[:1]})}),
     ]  # fmt: skip
     gpus = [NODE.gpu, NODE.gpu.model_copy(update={"kernel_time": 0.01}), NODE.gpu.model_copy(update={"compute_cv": 0.3})]
-    asked = [(workload, gpu, speed, ranks) for workload in workloads for gpu in gpus for speed in (1.0, 0.5) for ranks in (1, 2)]
-    kept = [plan_step(*one) for one in asked * 2][len(asked) :]
-    for one, found in zip(asked, kept, strict=True):
+    questions = [(workload, gpu, speed, ranks) for workload in workloads for gpu in gpus for speed in (1.0, 0.5) for ranks in (1, 2)]
+    kept = [plan_step(*one) for one in questions * 2][len(questions) :]
+    for one, cached in zip(questions, kept, strict=True):
         for cache in (step_plan._plans, step_plan.timed_pass, layer_times._worked_out, step_program._untimed):
             cache.cache_clear()
-        assert plan_step(*one) == found
+        assert plan_step(*one) == cached

@@ -64,8 +64,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
-    with opened("about:blank") as found:
-        yield found
+    with opened("about:blank") as opened_tab:
+        yield opened_tab
 
 
 @pytest.mark.parametrize("width", [400, 1400])

@@ -43,21 +43,21 @@ def printed(words: list[str]) -> Any:
 def test_the_command_shown_prints_the_figures_shown() -> None:
     wrong = []
     for values in CHOICES:
-        asked = choice(**values)
-        words = shlex.split(shlex.join(command_of(asked)))
-        shown = json.loads(json.dumps(outcome_of(scenario_of(asked)).document))
+        chosen = choice(**values)
+        words = shlex.split(shlex.join(command_of(chosen)))
+        shown = json.loads(json.dumps(outcome_of(scenario_of(chosen)).document))
         if printed(words) != shown:
             wrong.append(words)
     assert not wrong
 
 
 def test_the_comparison_shown_prints_the_rows_shown() -> None:
-    asked = choice(workload="llama-3.1-8b", hardware="hgx-h100", tp="2", shard="parameters", micro_batches="2", sequence="2048", nic="50")
+    chosen = choice(workload="llama-3.1-8b", hardware="hgx-h100", tp="2", shard="parameters", micro_batches="2", sequence="2048", nic="50")
     names = ["p5.48xlarge", "gpu_8x_h100_sxm5", "p3.2xlarge"]
-    words = comparison_command(asked, names)
+    words = comparison_command(chosen, names)
     assert "node.nic.bandwidth=50 Gbps" not in words, "a change of the machine that was chosen, not of these"
     rows = {row["hardware"]: row["step_time_s"] for row in printed([*words, "--jobs", "1"])["rows"]}
-    shown = [view for view in machine_views(asked, names)][-1]
+    shown = [view for view in machine_views(chosen, names)][-1]
     assert (shown["done"], shown["of"]) == (3, 3)
     assert set(rows) == {"p5.48xlarge", "gpu_8x_h100_sxm5"}
     assert all(repr(step) in shown["html"] for step in rows.values()), "each step, to the last digit"
@@ -66,28 +66,28 @@ def test_the_comparison_shown_prints_the_rows_shown() -> None:
 
 def test_machines_are_compared_by_the_job_of_the_page() -> None:
     """Oracle: `compare` with the command shown; the job's length is that of the controls, in tokens too."""
-    asked = choice(workload="llama-3.2-1b", hardware="p4d.24xlarge", shard="optimizer", tokens="100M")
-    words, names = comparison_command(asked, ["p4d.24xlarge"]), ["p4d.24xlarge"]
+    chosen = choice(workload="llama-3.2-1b", hardware="p4d.24xlarge", shard="optimizer", tokens="100M")
+    words, names = comparison_command(chosen, ["p4d.24xlarge"]), ["p4d.24xlarge"]
     (row,) = printed([*words, "--jobs", "1"])["rows"]
     assert row["whole_job"]["tokens"] == 1e8
-    (shown,) = machine_views(asked, names)
+    (shown,) = machine_views(chosen, names)
     assert all(repr(row["whole_job"][figure]) in shown["html"] for figure in ("time_s", "cost_usd"))
-    of_run = printed(command_of(asked))["whole_job"]
+    of_run = printed(command_of(chosen))["whole_job"]
     assert row["whole_job"]["cost_usd"] == pytest.approx(of_run["cost_usd"])
 
 
 def test_a_shared_address_means_the_same() -> None:
     for values in CHOICES:
-        asked = choice(**values)
-        again = choice_of(parse_qsl(query_of(asked)))
-        assert scenario_of(again) == scenario_of(asked)
-        assert query_of(again) == query_of(asked)
+        chosen = choice(**values)
+        again = choice_of(parse_qsl(query_of(chosen)))
+        assert scenario_of(again) == scenario_of(chosen)
+        assert query_of(again) == query_of(chosen)
 
 
 def test_controls_are_options_of_run() -> None:
     group: Any = typer.main.get_command(app)
-    known = {name for option in group.commands["run"].params for name in option.opts}
-    assert set(OPTIONS.values()) <= known
+    names = {name for option in group.commands["run"].params for name in option.opts}
+    assert set(OPTIONS.values()) <= names
 
 
 def test_what_is_wrong_is_one_sentence() -> None:
@@ -115,8 +115,8 @@ def test_machines_are_rentable_and_as_large(tmp_path: Path) -> None:
         {"name": "one", "gpus": 1, "nodes": 1, "price": 1.0, "spot": 0.5},
         {"name": "pair", "gpus": 8, "nodes": 2, "price": 1.0, "spot": 0.5},
     ]
-    asked = choice(hardware="own")
-    assert machines_of(asked, rows) == ["own", "eight", "spot"]
+    chosen = choice(hardware="own")
+    assert machines_of(chosen, rows) == ["own", "eight", "spot"]
     assert machines_of(choice(hardware="own", market="spot"), rows) == ["own", "spot"]
     assert machines_of(choice(hardware="own", among="priced"), rows) == ["own", "eight", "spot", "one"]
     own = tmp_path / "one-gpu.yaml"

@@ -20,8 +20,8 @@ HOME = "http://127.0.0.1"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with testclient.TestClient(server.application(), base_url=HOME) as found:
-        yield found
+    with testclient.TestClient(server.application(), base_url=HOME) as opened_client:
+        yield opened_client
 
 
 def test_the_page_may_load_nothing_from_elsewhere(client: Any) -> None:
@@ -76,11 +76,11 @@ def test_a_reader_who_leaves_ends_the_computation() -> None:
 
     async def read() -> list[Any]:
         request = Request()
-        found = []
+        received = []
         async for message in server._until_gone(request, messages()):
-            found.append(message)
+            received.append(message)
             request.left.set()
-        return found
+        return received
 
     assert asyncio.run(asyncio.wait_for(read(), 60)) == [("said", 1)]
     assert closed == [True]

@@ -44,10 +44,10 @@ def test_the_brief_line_names_what_is_paid() -> None:
 
 
 def test_empty_controls_say_what_they_mean() -> None:
-    found = described_values(
+    values = described_values(
         choice_of([("hardware", "p4d.24xlarge"), ("workload", "resnet50"), ("nodes", "7"), ("nic", "9"), ("batch", "3")])
     )
-    assert (found["nodes"], found["nic"], found["batch"], found["tp"]) == ("1", "100", "80", "1"), "as the files say, not as set"
+    assert (values["nodes"], values["nic"], values["batch"], values["tp"]) == ("1", "100", "80", "1"), "as the files say, not as set"
     spot = described_values(choice_of([("hardware", "p3.16xlarge"), ("market", "spot")]))
     assert float(spot["price"]) < float(described_values(choice_of([("hardware", "p3.16xlarge")]))["price"])
 

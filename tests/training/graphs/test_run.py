@@ -60,9 +60,9 @@ def test_a_diamond_on_two_units_takes_its_longer_side(tmp_path: Path) -> None:
 
 
 def test_one_gpu_does_one_thing_at_a_time_the_lowest_number_first(tmp_path: Path) -> None:
-    found = run(tmp_path, machine(1), [compute(9, 0.03), compute(2, 0.01), compute(5, 0.02)])
-    assert found.step_time == pytest.approx(0.06)
-    assert [work.name for work in found.played.log.work] == ["kernel 2", "kernel 5", "kernel 9"]
+    graph_run = run(tmp_path, machine(1), [compute(9, 0.03), compute(2, 0.01), compute(5, 0.02)])
+    assert graph_run.step_time == pytest.approx(0.06)
+    assert [work.name for work in graph_run.played.log.work] == ["kernel 2", "kernel 5", "kernel 9"]
 
 
 def test_without_a_duration_the_roofline_decides(tmp_path: Path) -> None:
@@ -127,18 +127,18 @@ def test_what_is_hidden_takes_no_time(tmp_path: Path) -> None:
     exchange = price(hardware, (0, 1, 2, 3), 64 * MB)
     for seconds in (0.1 * exchange, 3 * exchange):
         nodes = [compute(0, 0.02), collective(1, "ALL_REDUCE", 64 * MB, 0), compute(2, seconds, 0), compute(3, 0.01, 1, 2)]
-        found = run(tmp_path, hardware, *[nodes] * 4)
-        assert found.step_time == pytest.approx(0.03 + max(seconds, exchange))
-        assert sum(found.ranks[0].exposed.values()) == pytest.approx(max(0.0, exchange - seconds), abs=1e-12)
+        graph_run = run(tmp_path, hardware, *[nodes] * 4)
+        assert graph_run.step_time == pytest.approx(0.03 + max(seconds, exchange))
+        assert sum(graph_run.ranks[0].exposed.values()) == pytest.approx(max(0.0, exchange - seconds), abs=1e-12)
 
 
 def test_a_collective_begins_at_its_last_member(tmp_path: Path) -> None:
     hardware = machine(2, nvlink=NVLINK)
-    found = run(tmp_path, hardware, *([compute(0, late), collective(1, "ALL_REDUCE", MB, 0)] for late in (0.01, 0.04)))
+    graph_run = run(tmp_path, hardware, *([compute(0, late), collective(1, "ALL_REDUCE", MB, 0)] for late in (0.01, 0.04)))
     own = price(hardware, (0, 1), MB)
-    assert found.step_time == pytest.approx(0.04 + own)
-    assert found.ranks[0].stalls[Cause.STRAGGLER] == pytest.approx(0.03)
-    assert found.ranks[1].stalls[Cause.STRAGGLER] == 0.0
+    assert graph_run.step_time == pytest.approx(0.04 + own)
+    assert graph_run.ranks[0].stalls[Cause.STRAGGLER] == pytest.approx(0.03)
+    assert graph_run.ranks[1].stalls[Cause.STRAGGLER] == 0.0
 
 
 def test_a_communicator_plays_one_at_a_time_and_two_play_side_by_side(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_message_leaves_when_it_is_sent_or_when_both_have_come(tmp_path: Path)
     assert way == pytest.approx(100 * MB / NIC)
     sent = [send(0, 1, 100 * MB), compute(1, 0.001, 0)]
     got = [compute(0, 2 * way), receive(1, 0, 100 * MB, 0), compute(2, 0.001, 1)]
-    found = run(tmp_path / "eager", hardware, sent, got)
-    assert found.played.ends == pytest.approx((way + 0.001, 2 * way + 0.001))
+    graph_run = run(tmp_path / "eager", hardware, sent, got)
+    assert graph_run.played.ends == pytest.approx((way + 0.001, 2 * way + 0.001))
     met = [node._replace(attributes={**node.attributes, "rendezvous": True}) for node in sent]
     assert run(tmp_path / "meets", hardware, met, got).played.ends == pytest.approx((3 * way + 0.001, 3 * way + 0.001))
     early = run(tmp_path / "early", hardware, [compute(0, way), send(1, 1, 100 * MB, 0)], [receive(0, 0, 100 * MB)])
@@ -188,11 +188,11 @@ def test_every_moment_of_every_rank_has_one_cause(tmp_path: Path) -> None:
         [compute(0, 0.01 * (rank + 1)), collective(1, "ALL_REDUCE", 8 * MB, 0), compute(2, 0.02, 0), compute(3, 0.01, 1, host=True)]
         for rank in range(4)
     ]
-    found = run(tmp_path, hardware, *ranks)
-    for rank, own in enumerate(found.ranks):
-        assert sum(own.stalls.values()) == pytest.approx(found.step_time, rel=1e-12)
+    graph_run = run(tmp_path, hardware, *ranks)
+    for rank, own in enumerate(graph_run.ranks):
+        assert sum(own.stalls.values()) == pytest.approx(graph_run.step_time, rel=1e-12)
         assert own.stalls[Cause.COMPUTE] == pytest.approx(0.01 * (rank + 1) + 0.02)
-        assert [own.waits[0].t0, own.waits[-1].t1] == [0.0, found.step_time]
+        assert [own.waits[0].t0, own.waits[-1].t1] == [0.0, graph_run.step_time]
         assert all(one.t1 == other.t0 for one, other in zip(own.waits, own.waits[1:], strict=False))
 
 

@@ -45,8 +45,8 @@ def test_gathers_issued_ahead_are_hidden_behind_backward() -> None:
     layers = blocks(3, elements=ELEMENTS // 4)
     waits = {"host_waits": "reductions", "forward_prefetch": False}
     moved = 0.5 * ELEMENTS / RATE
-    found = run(hosts(2), workload(layers, stack=gloo(), mesh=waits, shard="parameters"))
-    assert found.step_time == pytest.approx(3 * SLOT + (4 * 1.5 + 3 * 2) * moved, rel=1e-6)
+    layout_run = run(hosts(2), workload(layers, stack=gloo(), mesh=waits, shard="parameters"))
+    assert layout_run.step_time == pytest.approx(3 * SLOT + (4 * 1.5 + 3 * 2) * moved, rel=1e-6)
 
 
 @pytest.mark.parametrize(("waits", "waited"), [("nothing", 5), ("reductions", 7), ("everything", 9)])

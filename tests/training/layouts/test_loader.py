@@ -34,8 +34,8 @@ def on(bandwidth: float, gpus: int = 1, nodes: int = 1) -> Hardware:
     return machine(gpus, nodes, nvlink=1e18, nic=1e18, pcie=1e18, dram=1e19, disk=volume(bandwidth))
 
 
-def stalled(found: LayoutRun) -> float:
-    return found.stalls[Cause.FETCH] + found.stalls[Cause.PREP]
+def stalled(layout_run: LayoutRun) -> float:
+    return layout_run.stalls[Cause.FETCH] + layout_run.stalls[Cause.PREP]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
@@ -46,30 +46,30 @@ def test_a_step_that_the_disk_bounds_is_bytes_over_bandwidth(micro_batches: int,
     layers = blocks(1) if tensor == 1 else split_block(0)
     given_ = fed(workload(layers, tensor=tensor, shard="parameters" if tensor == 1 else "none", micro_batches=micro_batches))
     batch = given_.training.batch
-    found = run(on(bandwidth, gpus), given_)
-    assert found.step_time == pytest.approx(micro_batches * readers * batch * SAMPLE / bandwidth, rel=1e-4)
-    assert stalled(found) == pytest.approx(found.step_time - found.stalls[Cause.COMPUTE], rel=1e-3)
+    layout_run = run(on(bandwidth, gpus), given_)
+    assert layout_run.step_time == pytest.approx(micro_batches * readers * batch * SAMPLE / bandwidth, rel=1e-4)
+    assert stalled(layout_run) == pytest.approx(layout_run.step_time - layout_run.stalls[Cause.COMPUTE], rel=1e-3)
 
 
 def test_storage_over_the_network_is_no_faster_than_the_nics() -> None:
     given_ = fed(workload(blocks(1), shard="parameters", micro_batches=4))
     rate = given_.training.batch * SAMPLE / (4 * SLOT)
     for over_network in (False, True):
-        found = run(machine(1, nvlink=1e18, nic=rate, pcie=1e18, dram=1e19, disk=volume(2 * rate, over_network=over_network)), given_)
-        assert found.step_time == pytest.approx(4 * 4 * SLOT / (1 if over_network else 2), rel=1e-4)
+        layout_run = run(machine(1, nvlink=1e18, nic=rate, pcie=1e18, dram=1e19, disk=volume(2 * rate, over_network=over_network)), given_)
+        assert layout_run.step_time == pytest.approx(4 * 4 * SLOT / (1 if over_network else 2), rel=1e-4)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_step_that_workers_bound_is_their_time(workers: int) -> None:
     given_ = fed(workload(blocks(1), shard="parameters", micro_batches=8), prep=workers * 4 * SLOT, num_workers=workers)
-    found = run(on(1e15), given_)
-    assert found.step_time == pytest.approx(8 * given_.training.batch * 4 * SLOT, rel=1e-4)
-    assert found.stalls[Cause.PREP] > 0.7 * found.step_time and found.stalls[Cause.FETCH] < 1e-3 * found.step_time
+    layout_run = run(on(1e15), given_)
+    assert layout_run.step_time == pytest.approx(8 * given_.training.batch * 4 * SLOT, rel=1e-4)
+    assert layout_run.stalls[Cause.PREP] > 0.7 * layout_run.step_time and layout_run.stalls[Cause.FETCH] < 1e-3 * layout_run.step_time
 
 
 def test_without_workers_a_rank_reads_before_it_computes() -> None:
-    found = run(on(SAMPLE / SLOT), fed(workload(blocks(1), shard="parameters", micro_batches=4), num_workers=0))
-    assert found.step_time == pytest.approx(4 * (1 + found.workload.training.batch) * SLOT, rel=1e-4)
+    layout_run = run(on(SAMPLE / SLOT), fed(workload(blocks(1), shard="parameters", micro_batches=4), num_workers=0))
+    assert layout_run.step_time == pytest.approx(4 * (1 + layout_run.workload.training.batch) * SLOT, rel=1e-4)
 
 
 @pytest.mark.parametrize("pipeline", [1, 2, 4])
@@ -93,9 +93,9 @@ def test_no_rank_is_fed_faster_than_its_loader_builds(
     loader = RankLoader(Feed(disk, disk, prep, cores, workers, workers * factor), starts_empty=True)
     now, first, count = 0.0, 0.0, 40
     for number in range(count):
-        asked = now
+        began = now
         now, held = loader.next(now)
-        assert now >= asked and all(until <= now + 1e-9 for *_, until in held)
+        assert now >= began and all(until <= now + 1e-9 for *_, until in held)
         first = now if number == 0 else first
         now += compute
     assert now - first >= (count - 1 - max(workers, 1)) * loader.feed.interval - 1e-9
@@ -105,8 +105,8 @@ def test_no_rank_is_fed_faster_than_its_loader_builds(
 def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
     slow = ("node.storage.volume.bandwidth=1 MB/s", "node.storage.volume.count=1")
     layout = (("--shard", "parallel.shard", "parameters"),)
-    found = layout_whatif(Scenario("hgx-h100", "qwen3-0.6b", slow, stack="torchtitan-2.x", layout=layout))
-    now, disk = found.answer.run, found.upgrades[0]
+    what_if = layout_whatif(Scenario("hgx-h100", "qwen3-0.6b", slow, stack="torchtitan-2.x", layout=layout))
+    now, disk = what_if.answer.run, what_if.upgrades[0]
     assert disk.resource == "disk" and now.stalls[Cause.FETCH] > 0.2 * now.step_time
     assert now.step_time == pytest.approx(8 * 4096 * 4 / 1e6, rel=1e-3)  # tokens of 4 bytes, a sequence of each GPU
     assert disk.infinite == pytest.approx(now.stalls[Cause.COMPUTE], rel=0.05)

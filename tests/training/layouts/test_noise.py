@@ -106,10 +106,10 @@ def test_tensor_ranks_lose_more_the_sooner_jitter_changes() -> None:
         changed = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
         return run_layout(free(4), changed).step_time - plain.step_time
 
-    whole = lost(None)
-    assert whole == pytest.approx(0.02 * expected_maximum(4) * compute, rel=0.02)
-    assert lost(10 * compute) == pytest.approx(whole, rel=1e-9)
-    assert lost(compute / 4) == pytest.approx(2 * whole, rel=0.02)
+    constant = lost(None)
+    assert constant == pytest.approx(0.02 * expected_maximum(4) * compute, rel=0.02)
+    assert lost(10 * compute) == pytest.approx(constant, rel=1e-9)
+    assert lost(compute / 4) == pytest.approx(2 * constant, rel=0.02)
     least = lost(1e-12)
     assert least > lost(compute / 16) > lost(compute / 4)
     assert least == pytest.approx(lost(1e-15), rel=1e-12)  # as often as they meet
@@ -218,8 +218,8 @@ def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
         given = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
         hardware = free(2)
         gpu = hardware.groups[0].node.gpu.model_copy(update={"persistent_cv": 0.04, "compute_cv": 0.03})
-        found = _ranks(gpu, given, prepare(hardware, given).mesh)
-        return found.persistent_cv, found.compute_cv
+        rank_noise = _ranks(gpu, given, prepare(hardware, given).mesh)
+        return rank_noise.persistent_cv, rank_noise.compute_cv
 
     assert ranks() == (0.04, 0.03)
     assert ranks(compute_cv=0.01) == (0.04, 0.01)
@@ -234,10 +234,10 @@ def test_replicas_with_longer_sequences_are_late(imbalance: float) -> None:
     model = given.model.model_copy(update={"lengths": lengths, "padding": "unpadded"})
     stack = given.training.stack.model_copy(update={"length_imbalance": imbalance})
     uneven = given.model_copy(update={"model": model, "training": given.training.model_copy(update={"stack": stack})})
-    plain, found = run_layout(free(8), given), run_layout(free(8), uneven)
+    plain, late = run_layout(free(8), given), run_layout(free(8), uneven)
     compute = 4 * 2 * SLOT / 2
     lost = imbalance * expected_maximum(4) * math.sqrt(0.3 / 0.5**2 - 1.0) / 2 * compute
-    assert found.step_time - plain.step_time == pytest.approx(lost, rel=1e-3, abs=1e-9)
+    assert late.step_time - plain.step_time == pytest.approx(lost, rel=1e-3, abs=1e-9)
 
 
 def test_kernels_that_leave_padding_out_of_a_decoder_are_refused() -> None:

@@ -25,8 +25,8 @@ STAGES_INSIDE = ("pipeline", "tensor", "context", "data")
 def prices(hardware: Hardware, stack: dict[str, Any] | None = None, book: PriceBook | None = None, **fields: Any) -> LayoutPrices:
     given = workload([each for number in range(4) for each in split_block(number)], stack=stack, **fields)
     layout = prepare(hardware, given)
-    known = layout_scene(hardware, given, layout).prices
-    return LayoutPrices(hardware, layout.mesh, known.tuning, known.sockets, book=book or PriceBook())
+    scene_prices = layout_scene(hardware, given, layout).prices
+    return LayoutPrices(hardware, layout.mesh, scene_prices.tuning, scene_prices.sockets, book=book or PriceBook())
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -35,16 +35,16 @@ def prices(hardware: Hardware, stack: dict[str, Any] | None = None, book: PriceB
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_ring_inside_a_node_moves_its_share_over_one_link(ranks: int) -> None:
     """2 (n-1)/n S for an all-reduce, (n-1)/n S for a gather, over an NVLink."""
-    found = prices(machine(ranks, nvlink=NVLINK), tensor=ranks)
+    layout_prices = prices(machine(ranks, nvlink=NVLINK), tensor=ranks)
     share = (ranks - 1) / ranks * N / NVLINK
-    assert found.price(0, "tensor", "all_reduce", N).uncontended_time == pytest.approx(2 * share, rel=1e-3)
-    assert found.price(0, "tensor", "all_gather", N).uncontended_time == pytest.approx(share, rel=1e-3)
+    assert layout_prices.price(0, "tensor", "all_reduce", N).uncontended_time == pytest.approx(2 * share, rel=1e-3)
+    assert layout_prices.price(0, "tensor", "all_gather", N).uncontended_time == pytest.approx(share, rel=1e-3)
     assert (
-        found.price_without_links(0, "tensor", "all_gather", N).uncontended_time
-        == found.price(0, "tensor", "all_gather", N).uncontended_time
+        layout_prices.price_without_links(0, "tensor", "all_gather", N).uncontended_time
+        == layout_prices.price(0, "tensor", "all_gather", N).uncontended_time
     )
-    assert found.price(0, "tensor", "all_gather", N).limit == "1 NVLinks GPU0-NVSwitch"
-    assert found.price(0, "tensor", "all_gather", N).cause is Cause.INTERCONNECT
+    assert layout_prices.price(0, "tensor", "all_gather", N).limit == "1 NVLinks GPU0-NVSwitch"
+    assert layout_prices.price(0, "tensor", "all_gather", N).cause is Cause.INTERCONNECT
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
@@ -53,40 +53,40 @@ def test_groups_beside_each_other_add_up_on_the_nic(nodes: int, tensor: int) -> 
     """Each of *tensor* groups sends 2 (n-1)/n S from a node; one NIC carries them all, so many NICs one each."""
     one = 2 * (nodes - 1) / nodes * N / NIC
     for nics in {1, tensor}:
-        found = prices(machine(tensor, nodes, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor).price(0, "shard", "all_reduce", N)
-        assert found.uncontended_time == pytest.approx(one * tensor / nics, rel=1e-3)
-        assert found.cause is Cause.NETWORK
-        assert found.launch + found.volume / found.cap <= found.uncontended_time * (1 + 1e-9)
+        price = prices(machine(tensor, nodes, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor).price(0, "shard", "all_reduce", N)
+        assert price.uncontended_time == pytest.approx(one * tensor / nics, rel=1e-3)
+        assert price.cause is Cause.NETWORK
+        assert price.launch + price.volume / price.cap <= price.uncontended_time * (1 + 1e-9)
 
 
 def test_load_times_rate_never_exceeds_what_a_link_carries() -> None:
-    found = prices(machine(4, 2, nics=2, nvlink=NVLINK, nic=NIC), tensor=4)
-    price = found.price(0, "shard", "all_reduce", N)
+    layout_prices = prices(machine(4, 2, nics=2, nvlink=NVLINK, nic=NIC), tensor=4)
+    price = layout_prices.price(0, "shard", "all_reduce", N)
     rate = price.volume / (price.uncontended_time - price.launch)
-    used = {link: amount * rate / found.capacity[link] for link, amount in price.load.items()}
+    used = {link: amount * rate / layout_prices.capacity[link] for link, amount in price.load.items()}
     assert max(used.values()) == pytest.approx(1.0, rel=1e-3)
-    assert all(found.descriptions[link] for link in price.load)
+    assert all(layout_prices.descriptions[link] for link in price.load)
 
 
 def test_what_the_core_of_a_fabric_carries_is_shared_by_all_groups() -> None:
     """Four nodes, two groups: each of eight members sends 2 (n-1)/n S through a core as fast as one NIC."""
     hardware = cluster(toy_node(2, nics=2, nvlink=1e12, nic=NIC), count=4, core_bandwidth=f"{NIC} B/s")
-    found = prices(hardware, tensor=2).price(0, "shard", "all_reduce", N)
-    assert found.uncontended_time == pytest.approx(8 * 2 * (3 / 4) * N / NIC, rel=1e-3)
-    assert found.load["core"] > 0
-    assert found.cause is Cause.NETWORK
+    price = prices(hardware, tensor=2).price(0, "shard", "all_reduce", N)
+    assert price.uncontended_time == pytest.approx(8 * 2 * (3 / 4) * N / NIC, rel=1e-3)
+    assert price.load["core"] > 0
+    assert price.cause is Cause.NETWORK
 
 
 def test_least_is_what_a_group_takes_and_never_more() -> None:
-    found = prices(machine(2, 2, nvlink=1e12, nic=NIC), tensor=2)
-    assert found.least_time(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).uncontended_time
+    layout_prices = prices(machine(2, 2, nvlink=1e12, nic=NIC), tensor=2)
+    assert layout_prices.least_time(0, "shard", "all_reduce", N) == layout_prices.price(0, "shard", "all_reduce", N).uncontended_time
 
 
 def test_where_groups_lie_unlike_the_least_is_what_the_first_rank_takes_by_itself() -> None:
     """Pairs on two nodes of three GPUs: the first is inside a node, the second is not, and has a NIC to itself."""
     hardware = machine(3, 2, nvlink=NVLINK, nic=NIC, launch=1e-3)
-    found = prices(hardware, tensor=2)
-    assert found.least_time(0, "tensor", "all_reduce", N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
+    layout_prices = prices(hardware, tensor=2)
+    assert layout_prices.least_time(0, "tensor", "all_reduce", N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
     staged = prices(hardware, pipeline=2, order=STAGES_INSIDE)
     assert staged.least_send_time(0, 1, N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
     over_gloo = prices(hardware, gloo(launch="2 ms", flow_cap=f"{NIC / 2} B/s"), pipeline=2, order=STAGES_INSIDE)
@@ -94,8 +94,8 @@ def test_where_groups_lie_unlike_the_least_is_what_the_first_rank_takes_by_itsel
 
 
 def test_latency_is_a_share_of_small_messages_only() -> None:
-    found = prices(machine(4, nvlink=NVLINK, hop_latency=1e-4), tensor=4)
-    small, large = (found.price(0, "tensor", "all_reduce", nbytes).latency_share for nbytes in (1e3, 1e9))
+    layout_prices = prices(machine(4, nvlink=NVLINK, hop_latency=1e-4), tensor=4)
+    small, large = (layout_prices.price(0, "tensor", "all_reduce", nbytes).latency_share for nbytes in (1e3, 1e9))
     assert 0.9 < small <= 1.0
     assert 0.0 <= large < 0.1
 
@@ -117,9 +117,9 @@ def test_the_slowest_of_unlike_groups_sets_the_price() -> None:
 
 
 def test_groups_of_stages_on_other_nodes_lie_alike() -> None:
-    found = prices(machine(4, 2, nvlink=1e12, nic=NIC), tensor=2, pipeline=2)
-    assert found.placement_key(0, "tensor") == found.placement_key(1, "tensor")
-    assert found.placement_key(0, "tensor") != found.placement_key(0, "shard")
+    layout_prices = prices(machine(4, 2, nvlink=1e12, nic=NIC), tensor=2, pipeline=2)
+    assert layout_prices.placement_key(0, "tensor") == layout_prices.placement_key(1, "tensor")
+    assert layout_prices.placement_key(0, "tensor") != layout_prices.placement_key(0, "shard")
 
 
 def test_groups_inside_nodes_lie_alike_however_many_nodes_a_stage_has() -> None:
@@ -138,21 +138,21 @@ def leaving(price: GroupPrice) -> dict[str, float]:
 def test_what_spans_stages_loads_the_nodes_of_each_and_no_other() -> None:
     """Three stages of a node each. All nodes join an all-reduce of everyone and send 2 (n-1)/n S, of the embeddings' group the first
     and the last, S for each of two tensor ranks; that of a stage's own ranks stays on its node."""
-    found = prices(machine(2, 3, nvlink=1e12, nic=NIC), tensor=2, pipeline=3)
-    everyone = leaving(found.price(0, "everyone", "all_reduce", N))
+    layout_prices = prices(machine(2, 3, nvlink=1e12, nic=NIC), tensor=2, pipeline=3)
+    everyone = leaving(layout_prices.price(0, "everyone", "all_reduce", N))
     assert everyone == pytest.approx(dict.fromkeys(("stage0", "stage1", "stage2"), 2 * (5 / 6) * N), rel=1e-3)
-    assert leaving(found.price(0, "ends", "all_reduce", N)) == pytest.approx(dict.fromkeys(("stage0", "stage2"), 2 * N), rel=1e-3)
+    assert leaving(layout_prices.price(0, "ends", "all_reduce", N)) == pytest.approx(dict.fromkeys(("stage0", "stage2"), 2 * N), rel=1e-3)
     for stage in range(3):
-        assert {link.partition(".")[0] for link in found.price(stage, "tensor", "all_reduce", N).load} == {f"stage{stage}"}
+        assert {link.partition(".")[0] for link in layout_prices.price(stage, "tensor", "all_reduce", N).load} == {f"stage{stage}"}
 
 
 def test_stages_whose_groups_lie_alike_beyond_their_first_node_have_one_price() -> None:
     """Stages of three nodes of four GPUs in shard groups of six ranks; the second group of each leaves from the GPUs 2 and 3 of the
     stage's second node. The other stage is as many nodes further: nothing else differs."""
     hardware = cluster(toy_node(4, nvlink=1e12, nic=NIC), count=6, core_bandwidth=f"{NIC / 10} B/s")
-    found = prices(hardware, pipeline=2, replicate=2, shard="parameters")
-    assert found.placement_key(0, "shard") == found.placement_key(1, "shard")
-    first, second = (found.price(stage, "shard", "all_gather", N) for stage in range(2))
+    layout_prices = prices(hardware, pipeline=2, replicate=2, shard="parameters")
+    assert layout_prices.placement_key(0, "shard") == layout_prices.placement_key(1, "shard")
+    first, second = (layout_prices.price(stage, "shard", "all_gather", N) for stage in range(2))
     assert first.uncontended_time == second.uncontended_time == pytest.approx(2 * 2 * (5 / 6) * N / (NIC / 10), rel=1e-3), (
         "two groups, each over two nodes"
     )
@@ -165,21 +165,21 @@ def test_the_rank_that_receives_most_fills_the_nic_of_its_node(nodes: int, skew:
     what the first sends, and what the other GPU of its node receives, is even, too."""
     ranks, others = 2 * nodes, 2 * nodes - 2
     rest, block = (ranks - skew) / (ranks - 1), N / ranks
-    found = prices(machine(2, nodes, nvlink=1e15, nic=NIC, pcie=1e15)).outline(0, "shard", "all_to_all", N, skew)
-    moved = {each.name: each.amount * found.price.volume for each in found.links}
+    outline = prices(machine(2, nodes, nvlink=1e15, nic=NIC, pcie=1e15)).outline(0, "shard", "all_to_all", N, skew)
+    moved = {each.name: each.amount * outline.price.volume for each in outline.links}
     assert moved["net>nic0"] == pytest.approx(others * (skew + rest) * block)
     assert moved["nic0>net"] == pytest.approx(2 * others * rest * block)
     assert moved["plx0>gpu0"] == pytest.approx(others * skew * block)
     assert moved["plx0>gpu1"] == pytest.approx(others * rest * block)
-    assert found.price.uncontended_time == pytest.approx(max(moved["net>nic0"], moved["nic0>net"]) / NIC, rel=1e-3)
+    assert outline.price.uncontended_time == pytest.approx(max(moved["net>nic0"], moved["nic0>net"]) / NIC, rel=1e-3)
 
 
 @pytest.mark.parametrize("nodes_per_leaf", [1, 2, 4])
 def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf: int) -> None:
     """Four nodes in order: a ring leaves each leaf once with 2 (n-1)/n S, and each node. Uplinks are the machine's, NICs a stage's."""
     leaves = {"nodes_per_leaf": nodes_per_leaf, "uplink_bandwidth": f"{NIC / 10} B/s"}
-    found = prices(cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves))
-    price = found.price(0, "shard", "all_reduce", N)
+    layout_prices = prices(cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves))
+    price = layout_prices.price(0, "shard", "all_reduce", N)
     assert price.uncontended_time == pytest.approx(2 * (3 / 4) * N / (NIC if nodes_per_leaf == 4 else NIC / 10), rel=1e-3)
     assert leaving(price) == pytest.approx({"stage0": 2 * (3 / 4) * N}, rel=1e-3)
     assert {link.partition(".")[0] for link in price.load} <= {"stage0", "fabric"}
@@ -206,15 +206,15 @@ def test_switches_carry_like_shares_where_each_has_as_many_of_a_stages_nodes(nod
 
 def test_collectives_take_memory_bandwidth_while_they_run() -> None:
     """A ring moves 2 (n-1)/n S through each GPU of an all-reduce, twice what it gathers (`traffic_of`); sends move their bytes."""
-    found = prices(machine(4, nvlink=NVLINK), tensor=2, pipeline=2)
-    reduced, gathered = (found.price(0, "tensor", op, N) for op in ("all_reduce", "all_gather"))
+    layout_prices = prices(machine(4, nvlink=NVLINK), tensor=2, pipeline=2)
+    reduced, gathered = (layout_prices.price(0, "tensor", op, N) for op in ("all_reduce", "all_gather"))
     for op, price in (("all_reduce", reduced), ("all_gather", gathered)):
         assert price.memory_rate * price.uncontended_time == pytest.approx(traffic_of(op, 2, N))
         assert price.blocks > 0
-    sent = found.send(0, 1, N)
+    sent = layout_prices.send(0, 1, N)
     assert sent.memory_rate * sent.uncontended_time == pytest.approx(N)
     assert sent.blocks > 0
-    assert found.send(0, 1, 1.0).latency_share == 0.0
+    assert layout_prices.send(0, 1, 1.0).latency_share == 0.0
 
 
 def test_over_gloo_no_thread_blocks_are_kept() -> None:
@@ -226,55 +226,55 @@ def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
     book, hardware = PriceBook(), machine(2, 2, nvlink=1e12, nic=NIC)
     first = prices(hardware, book=book, tensor=2)
     price = first.price(0, "shard", "all_reduce", N)
-    known = len(book.outlines)
+    outline_count = len(book.outlines)
     second = prices(hardware, book=book, tensor=2)
     assert second.price(0, "shard", "all_reduce", N) == price
     assert second.placement_key(0, "shard") == first.placement_key(0, "shard") != first.placement_key(0, "tensor")
-    assert len(book.outlines) == known
+    assert len(book.outlines) == outline_count
     assert second.price(0, "shard", "all_reduce", 2 * N).uncontended_time == pytest.approx(2 * price.uncontended_time, rel=1e-3)
-    assert len(book.outlines) == known + 1
+    assert len(book.outlines) == outline_count + 1
 
 
 # --- sends ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_send_inside_a_node_takes_its_bytes_over_the_link() -> None:
-    found = prices(machine(2, nvlink=NVLINK, launch=1e-3, hop_latency=2e-3), pipeline=2)
-    price = found.send(0, 1, N)
+    layout_prices = prices(machine(2, nvlink=NVLINK, launch=1e-3, hop_latency=2e-3), pipeline=2)
+    price = layout_prices.send(0, 1, N)
     assert price.uncontended_time == pytest.approx(1e-3 + 2e-3 + N / NVLINK, rel=1e-6)
     assert (price.cause, price.launch) == (Cause.INTERCONNECT, 1e-3)
-    assert found.send(1, 0, N).uncontended_time == pytest.approx(price.uncontended_time, rel=1e-9)
-    assert found.least_send_time(0, 1, N) == price.uncontended_time
+    assert layout_prices.send(1, 0, N).uncontended_time == pytest.approx(price.uncontended_time, rel=1e-9)
+    assert layout_prices.least_send_time(0, 1, N) == price.uncontended_time
 
 
 @pytest.mark.parametrize(("tensor", "nics"), [(1, 1), (2, 1), (2, 2), (4, 2)])
 def test_sends_beside_each_other_share_the_nic(tensor: int, nics: int) -> None:
     """Every rank of a stage sends its bytes to its like on the next node."""
-    found = prices(machine(tensor, 2, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor, pipeline=2)
-    price = found.send(0, 1, N)
+    layout_prices = prices(machine(tensor, 2, nics=nics, nvlink=1e12, nic=NIC), tensor=tensor, pipeline=2)
+    price = layout_prices.send(0, 1, N)
     assert price.uncontended_time == pytest.approx(tensor / nics * N / NIC, rel=1e-3)
     ends = {name.split(".")[0] for name in price.load}
     assert ends == {"stage0", "stage1"}
-    assert all(capacity > 0 for capacity in found.capacity.values())
+    assert all(capacity > 0 for capacity in layout_prices.capacity.values())
 
 
 @pytest.mark.parametrize("stack", [None, gloo()])
 def test_sends_of_all_replicas_share_the_core_of_a_fabric(stack: dict[str, Any] | None) -> None:
     """Two stages of two nodes with two ranks each: four messages at one time through a core slower than one NIC."""
     hardware = cluster(toy_node(2, nics=2, nvlink=1e12, nic=NIC), count=4, core_bandwidth=f"{NIC / 10} B/s")
-    found = prices(hardware, stack, tensor=2, pipeline=2)
-    price = found.send(0, 1, N)
+    layout_prices = prices(hardware, stack, tensor=2, pipeline=2)
+    price = layout_prices.send(0, 1, N)
     assert price.volume == pytest.approx(N, rel=1e-2)
     assert price.uncontended_time == pytest.approx(4 * N / (NIC / 10), rel=1e-2)
     assert (price.cause, price.limit) == (Cause.NETWORK, "the core of the fabric")
-    assert price.load["core"] == found.send(1, 0, N).load["core"], "what messages of all stages share has one name"
-    assert found.least_send_time(0, 1, N) == price.uncontended_time
+    assert price.load["core"] == layout_prices.send(1, 0, N).load["core"], "what messages of all stages share has one name"
+    assert layout_prices.least_send_time(0, 1, N) == price.uncontended_time
 
 
 def test_sends_inside_nodes_do_not_cross_the_core() -> None:
     hardware = cluster(toy_node(2, nvlink=NVLINK, nic=NIC), count=2, core_bandwidth="1 B/s")
-    found = prices(hardware, pipeline=2, order=STAGES_INSIDE)
-    assert found.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
+    layout_prices = prices(hardware, pipeline=2, order=STAGES_INSIDE)
+    assert layout_prices.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
 
 
 @pytest.mark.parametrize("per_leaf", [1, 2, 4])
@@ -308,16 +308,16 @@ def test_an_oversubscribed_leaf_slows_sends_by_its_ratio() -> None:
 
 def test_a_send_inside_a_node_is_not_taken_for_one_between_the_same_gpus_of_two() -> None:
     """Four stages on two nodes of two GPUs: from the first to the second, and to the last, GPU 0 sends to GPU 1."""
-    found = prices(machine(2, 2, nvlink=NVLINK, nic=NIC), pipeline=4)
-    assert found.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
-    assert found.send(0, 3, N).uncontended_time == pytest.approx(N / NIC, rel=1e-3)
-    assert found.send(2, 3, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
+    layout_prices = prices(machine(2, 2, nvlink=NVLINK, nic=NIC), pipeline=4)
+    assert layout_prices.send(0, 1, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
+    assert layout_prices.send(0, 3, N).uncontended_time == pytest.approx(N / NIC, rel=1e-3)
+    assert layout_prices.send(2, 3, N).uncontended_time == pytest.approx(N / NVLINK, rel=1e-3)
 
 
 def test_what_a_send_needs_of_each_end_lies_there() -> None:
     """Out of the node of the one stage, into that of the other; the same loads the other way round."""
-    found = prices(machine(1, 2, nic=NIC), pipeline=2)
-    there, back = found.send(0, 1, N).load, found.send(1, 0, N).load
+    layout_prices = prices(machine(1, 2, nic=NIC), pipeline=2)
+    there, back = layout_prices.send(0, 1, N).load, layout_prices.send(1, 0, N).load
     assert {link for link in there if "net" in link} == {"stage0.nic0>net", "stage1.net>nic0"}
     assert set(there) != set(back)
     other = {"stage0": "stage1", "stage1": "stage0"}

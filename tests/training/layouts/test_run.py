@@ -38,23 +38,23 @@ SLOT = FORWARD + BACKWARD
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (4, 4), (4, 11)])
 def test_the_bubble_is_p_minus_1_over_m(schedule: str, stages: int, micro_batches: int) -> None:
     """Narayanan et al. 2021, section 2.2.1: m + p - 1 slots for m of work."""
-    found = run(free(stages), workload(blocks(4 * stages), pipeline=stages, schedule=schedule, micro_batches=micro_batches))
-    assert found.step_time == pytest.approx((micro_batches + stages - 1) * 4 * SLOT, rel=1e-6)
-    assert found.stalls[Cause.PIPELINE] == pytest.approx((stages - 1) * 4 * SLOT, rel=1e-6)
+    layout_run = run(free(stages), workload(blocks(4 * stages), pipeline=stages, schedule=schedule, micro_batches=micro_batches))
+    assert layout_run.step_time == pytest.approx((micro_batches + stages - 1) * 4 * SLOT, rel=1e-6)
+    assert layout_run.stalls[Cause.PIPELINE] == pytest.approx((stages - 1) * 4 * SLOT, rel=1e-6)
 
 
 @pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 2, 4), (4, 2, 8), (4, 3, 4)])
 def test_the_bubble_of_interleaved_stages_is_v_times_less(stages: int, chunks: int, micro_batches: int) -> None:
     """Narayanan et al. 2021, section 2.2.2: (p - 1) / (m v)."""
     given_ = workload(blocks(stages * chunks), pipeline=stages, virtual_stages=chunks, micro_batches=micro_batches)
-    found = run(free(stages), given_)
-    assert found.step_time == pytest.approx((micro_batches * chunks + stages - 1) * SLOT, rel=1e-6)
+    layout_run = run(free(stages), given_)
+    assert layout_run.step_time == pytest.approx((micro_batches * chunks + stages - 1) * SLOT, rel=1e-6)
 
 
 def test_the_bubble_of_zb_h1_is_a_third() -> None:
     """Qi et al. 2024, section 2.3: (p - 1) (F + B - W) = (p - 1) F where F = B = W."""
-    found = run(free(4), workload(blocks(4), pipeline=4, schedule="zb_h1", micro_batches=12))
-    assert found.step_time == pytest.approx(12 * SLOT + 3 * FORWARD, rel=1e-6)
+    layout_run = run(free(4), workload(blocks(4), pipeline=4, schedule="zb_h1", micro_batches=12))
+    assert layout_run.step_time == pytest.approx(12 * SLOT + 3 * FORWARD, rel=1e-6)
 
 
 def test_zbv_has_no_bubble() -> None:
@@ -67,9 +67,9 @@ def test_zbv_has_no_bubble() -> None:
 
 @pytest.mark.parametrize("shard", ["none", "optimizer", "gradients", "parameters"])
 def test_without_communication_a_step_is_its_compute(shard: str) -> None:
-    found = run(free(4), workload(blocks(6), micro_batches=3, shard=shard, tensor=1, context=1))
-    accumulated = found.played.stages[0].stalls[Cause.COMPUTE]
-    assert found.step_time == pytest.approx(accumulated, rel=1e-6)
+    layout_run = run(free(4), workload(blocks(6), micro_batches=3, shard=shard, tensor=1, context=1))
+    accumulated = layout_run.played.stages[0].stalls[Cause.COMPUTE]
+    assert layout_run.step_time == pytest.approx(accumulated, rel=1e-6)
     assert accumulated == pytest.approx(3 * 6 * SLOT, rel=1e-6)
 
 
@@ -108,10 +108,10 @@ def test_fsdp_hides_what_compute_covers() -> None:
     gather = 4.0 * elements * (ranks - 1) / ranks / nvlink
     forward, backward = gather / 2, 4 * gather
     hardware = machine(ranks, nvlink=nvlink, nic=1e18)
-    found = run(hardware, workload(blocks(5, forward, backward, elements), shard="parameters"))
+    layout_run = run(hardware, workload(blocks(5, forward, backward, elements), shard="parameters"))
     # forward: 5 gathers one after another, then the last block; backward: gathers are hidden, one scatter at the end, beside 4 backwards
     expected = 5 * gather + forward + gather + 5 * backward + gather
-    assert found.step_time == pytest.approx(expected, rel=1e-3)
+    assert layout_run.step_time == pytest.approx(expected, rel=1e-3)
 
 
 def test_reduction_of_replicas_follows_that_of_shards() -> None:
@@ -119,10 +119,10 @@ def test_reduction_of_replicas_follows_that_of_shards() -> None:
     hardware = machine(2, 2, nvlink=1e8, nic=1e8)
     given_ = workload(blocks(3, elements=1_000_000), shard="parameters", replicate=2)
     scene, done = played(hardware, given_)
-    found = sorted(
+    reductions = sorted(
         (work for work in done.log.work if work.name == "gradient reduction" and work.t0 >= done.stages[0].begin), key=lambda work: work.t0
     )
-    shards, copies = ([work for work in found if ("NIC" in work.resource) is copied] for copied in (False, True))
+    shards, copies = ([work for work in reductions if ("NIC" in work.resource) is copied] for copied in (False, True))
     assert len(shards) == len(copies) == 3
     assert all(copy.t0 >= shard.t1 for shard, copy in zip(shards, copies, strict=True))
     assert shards[1].t0 < copies[0].t1  # beside the next reduce-scatter
@@ -217,8 +217,8 @@ def test_one_rank_a_stage_stands_for_all(
     """Where nodes are alike, a stage's first rank steps as every rank does by itself; elsewhere every rank is simulated."""
     fields, each, nodes = drawn
     hardware = machine(each, nodes * more_nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
-    asked = workload(model(), **stack, **fields, order=tuple(order))
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(model(), **stack, **fields, order=tuple(order))
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert_stands_for_all(scene)
 
 
@@ -259,8 +259,8 @@ def test_one_rank_stands_for_all_with_context_and_expert_ranks(drawn: tuple[dict
     """Where nodes are alike a stage's first rank steps as every rank does by itself; classes of ranks do so everywhere."""
     fields, each, nodes = drawn
     hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
-    asked = workload(expert_model(), **stack, **fields)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(expert_model(), **stack, **fields)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert_stands_for_all(scene)
 
 
@@ -275,8 +275,8 @@ def test_messages_and_groups_share_the_links_between_switches(
         fabric["leaf_spine"] = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "uplink_bandwidth": "20 MB/s"})
     plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update=fabric)})
-    asked = workload(model(), **stack, **fields)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(model(), **stack, **fields)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
     shown = Simulation(scene, 4, keep_rates=True).run()
     alike = len(set(classes.representatives)) == scene.layout.mesh.stages
@@ -289,8 +289,8 @@ def test_messages_and_groups_share_the_links_between_switches(
 @examples(4, 10, stacks(), st.sampled_from((1, 2)), st.sampled_from(("none", "optimizer", "parameters")), st.sampled_from((1e7, 2e8)))
 def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pipeline: int, shard: str, nvlink: float) -> None:
     """Over four steps each link carries the bytes of every group, message and tensor exchange, no faster than it can."""
-    asked = workload(model(), **stack, tensor=2, pipeline=pipeline, shard=shard, micro_batches=2)
-    scene, done = played(machine(4, pipeline, nvlink=nvlink, nic=5e7, launch=1e-4), asked, steps=4)
+    laid_out = workload(model(), **stack, tensor=2, pipeline=pipeline, shard=shard, micro_batches=2)
+    scene, done = played(machine(4, pipeline, nvlink=nvlink, nic=5e7, launch=1e-4), laid_out, steps=4)
     expected: Counter[str] = Counter()
     for stage, program in enumerate(scene.programs):
         for each in program:
@@ -318,8 +318,8 @@ def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pi
 def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: bool) -> None:
     """Stages of four nodes each: leaves of three have three of one stage, and the next one only one."""
     hardware = cluster(toy_node(1, nic=1e8), count=8, leaf_spine={"nodes_per_leaf": per_leaf, "oversubscription": 2})
-    asked = workload(blocks(2, elements=1_000_000), pipeline=2)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(blocks(2, elements=1_000_000), pipeline=2)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert play(scene).exact is exact
     by_rank = play(scene, exact=True)
     assert by_rank.exact
@@ -328,9 +328,9 @@ def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: 
 
 def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:
     """Stages of three ranks on nodes of two: those in the middle share nothing; one for all alike steps as each does by itself."""
-    asked = workload(blocks(6), pipeline=6)
+    laid_out = workload(blocks(6), pipeline=6)
     hardware = machine(2, 9, nvlink=2e8, nic=5e7)
-    scene = layout_scene(hardware, asked, replace(prepare(hardware, asked), tied_bytes=4e6))
+    scene = layout_scene(hardware, laid_out, replace(prepare(hardware, laid_out), tied_bytes=4e6))
     assert not scene.layout.mesh.is_even
     assert play(scene).time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
 
@@ -345,24 +345,24 @@ def test_hashed_paths_slow_every_rank_alike(drawn: tuple[dict[str, Any], int, in
     """One rank a stage stands for all, the bound stays below and grows as paths fill less; full ones are none at all."""
     fields, each, nodes = drawn
     plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
-    asked = workload(model(), **stack, **fields)
+    laid_out = workload(model(), **stack, **fields)
     times, least = [], []
     for share in (0.4, 0.8, 1.0):
         hardware = hashed(plain, share)
-        scene = layout_scene(hardware, asked, prepare(hardware, asked))
+        scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
         times.append(play(scene, 4).time)
         assert times[-1] == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
         least.append(least_time(scene))
         assert least[-1] <= times[-1] * (1 + 1e-9)
     assert least[0] * (1 + 1e-9) >= least[1] and least[1] * (1 + 1e-9) >= least[2]
-    assert times[2] == play(layout_scene(plain, asked, prepare(plain, asked)), 4).time
+    assert times[2] == play(layout_scene(plain, laid_out, prepare(plain, laid_out)), 4).time
 
 
 def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
     """Two stages on two nodes, one micro-batch: there and back, 2 n / (share x bandwidth)."""
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
-    found = run(hashed(machine(1, 2, nic=1e8), 0.5), workload(layers, pipeline=2))
-    assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
+    layout_run = run(hashed(machine(1, 2, nic=1e8), 0.5), workload(layers, pipeline=2))
+    assert layout_run.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
 
 
 def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
@@ -370,8 +370,8 @@ def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
     plain = machine(1, 4, nic=1e12, pcie=1e15)
     hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"core_bandwidth": 1e8})})
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6, "gradients": (1,)}) for each in blocks(2)]
-    asked = workload(layers, pipeline=2)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(layers, pipeline=2)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert play(scene).time == pytest.approx(2 * SLOT + 2 * 2 * 4e6 / 1e8, rel=1e-3)
     assert Unfolded(scene, 4).run().time == pytest.approx(play(scene).time, rel=1e-6)
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
@@ -380,8 +380,8 @@ def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
 def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     """Ranks that are all alike: none is slower than another, and what comes late is what hosts compare and launch."""
     hardware = machine(2, 2, nvlink=2e8, nic=5e7)
-    asked = workload(model(), shard="optimizer", mesh={"framework": "fsdp2", "collective_check": "3 ms"}, stack={"launch_cpu": "20 ms"})
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(model(), shard="optimizer", mesh={"framework": "fsdp2", "collective_check": "3 ms"}, stack={"launch_cpu": "20 ms"})
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     (one,), (mean,) = Simulation(scene, 4, keep_rates=False).run().stages, Unfolded(scene, 4).run().stages
     assert one.stalls == pytest.approx(mean.stalls, rel=1e-9)
     assert mean.stalls[Cause.LAUNCH] > mean.stalls[Cause.STRAGGLER] == 0.0
@@ -402,14 +402,14 @@ def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes
     """Above 64 ranks, on nodes that differ: step and stalls are those of every rank by itself; where nodes repeat, few are simulated."""
     hardware = machine(gpus, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=gpus)
     layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
-    asked = workload(layers, **fields)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(layers, **fields)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert not scene.layout.mesh.is_even
     folded = Unfolded(scene, 4, folds=True)
     assert len(set(folded.representatives)) == classes
-    found, every = folded.run(), Unfolded(scene, 4).run()
-    assert found.time == pytest.approx(every.time, rel=1e-9)
-    for one, other in zip(found.stages, every.stages, strict=True):
+    by_class, every = folded.run(), Unfolded(scene, 4).run()
+    assert by_class.time == pytest.approx(every.time, rel=1e-9)
+    for one, other in zip(by_class.stages, every.stages, strict=True):
         assert one.stalls == pytest.approx(other.stalls, rel=1e-9, abs=1e-9)
     assert play(scene).exact
 
@@ -417,8 +417,8 @@ def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes
 def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
     """Three nodes of two, stages of three ranks: the node in the middle carries gradients of both stages at the same time."""
     hardware = machine(2, 3, nvlink=1e12, nic=1e8)
-    asked = workload(blocks(2, elements=1_000_000), pipeline=2, mesh={"framework": "megatron", "overlap_gradients": False})
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(blocks(2, elements=1_000_000), pipeline=2, mesh={"framework": "megatron", "overlap_gradients": False})
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert not scene.layout.mesh.is_even
     assert play(scene).time > Simulation(scene, 4, keep_rates=False).run().time * (1 + 1e-3)
 
@@ -462,8 +462,8 @@ def test_a_program_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[int] = []
     step = Lowering.step
     monkeypatch.setattr(Lowering, "step", lambda self: lowered.append(self.stage) or step(self))
-    found = run(free(4), workload(blocks(4), pipeline=2, shard="parameters", micro_batches=2))
-    assert all(found.memory_over_time(stage) for stage in range(2))
+    layout_run = run(free(4), workload(blocks(4), pipeline=2, shard="parameters", micro_batches=2))
+    assert all(layout_run.memory_over_time(stage) for stage in range(2))
     assert sorted(lowered) == [0, 1]
 
 
@@ -508,10 +508,10 @@ def test_fsdp_copies_at_the_rate_of_the_memory(framework: str, micro_batches: in
     hardware = with_memory(free(4), bandwidth)
     stack = {"no_sync": not each}
     given = workload(blocks(3, elements=elements), stack, {"framework": framework}, micro_batches, shard="parameters")
-    found = run(hardware, given)
+    layout_run = run(hardware, given)
     computed = micro_batches * 3 * SLOT
-    assert found.step_time - computed == pytest.approx(passed * elements / bandwidth, rel=1e-6)
-    assert found.stalls[Cause.COMPUTE] - computed == pytest.approx(
+    assert layout_run.step_time - computed == pytest.approx(passed * elements / bandwidth, rel=1e-6)
+    assert layout_run.stalls[Cause.COMPUTE] - computed == pytest.approx(
         micro_batches * elements / bandwidth * {"fsdp2": 72, "fsdp1": 24}[framework], rel=1e-6
     )
 
@@ -525,8 +525,8 @@ def test_a_shared_device_keeps_the_laws_of_a_step(drawn: tuple[dict[str, Any], i
     fields, each, nodes = drawn
     hardware = with_memory(machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4), 1e9)
     layers = [one.model_copy(update={"read": 1e7, "write": 1e7, "backward_traffic": 1e7}) for one in model()]
-    asked = workload(layers, **stack | {"mesh": stack["mesh"] | {"shares_device": True}}, **fields)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(layers, **stack | {"mesh": stack["mesh"] | {"shares_device": True}}, **fields)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     done = play(scene, 4)
     assert least_time(scene) <= done.time * (1 + 1e-9)
     assert done.time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
@@ -563,11 +563,11 @@ def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes:
     prices = LayoutPrices(hardware, prepare(hardware, given_).mesh, layout_scene(hardware, given_, prepare(hardware, given_)).prices.tuning)
     nbytes, groups = 8e7, max(1, gpus // expert)
     local = min(gpus, expert)
-    found = prices.price_without_links(0, "expert", "all_to_all", nbytes, load).uncontended_time
+    duration = prices.price_without_links(0, "expert", "all_to_all", nbytes, load).uncontended_time
     rest = (expert - load) / (expert - 1)
     by_card = groups * (expert - local) * (load + (local - 1) * rest) * nbytes / expert / 1e8
-    assert found == pytest.approx(by_card, rel=1e-4, abs=1e-6)
-    assert found <= prices.price_without_links(0, "expert", "all_to_all", load * nbytes).uncontended_time * (1 + 1e-9)
+    assert duration == pytest.approx(by_card, rel=1e-4, abs=1e-6)
+    assert duration <= prices.price_without_links(0, "expert", "all_to_all", load * nbytes).uncontended_time * (1 + 1e-9)
 
 
 def test_stages_on_one_node_share_its_nic() -> None:
@@ -589,9 +589,9 @@ def test_halves_of_backward_are_the_whole() -> None:
     given_ = workload(model(), tensor=2, pipeline=2, schedule="zb_h1", micro_batches=2)
     given_ = given_.model_copy(update={"training": given_.training.model_copy(update={"compute_factor": 1.7})})
     scene = layout_scene(free(4), given_, prepare(free(4), given_))
-    whole, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
-    assert inputs.compute + weights.compute == pytest.approx(whole.compute, rel=1e-12)
-    assert inputs.launch_time(1.0) + weights.launch_time(1.0) == pytest.approx(whole.launch_time(1.0), rel=1e-12)
+    full, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
+    assert inputs.compute + weights.compute == pytest.approx(full.compute, rel=1e-12)
+    assert inputs.launch_time(1.0) + weights.launch_time(1.0) == pytest.approx(full.launch_time(1.0), rel=1e-12)
     assert weights.compute > 0
 
 
@@ -600,12 +600,12 @@ def test_the_host_issues_a_prefetch_behind_the_work_before_it() -> None:
     elements, ranks, nvlink = 1_000_000, 4, 1e8
     gather = 4.0 * elements * (ranks - 1) / ranks / nvlink
     slow = {"stack": {"launch_cpu": f"{2 * gather!r} s"}}
-    found = run(machine(ranks, nvlink=nvlink), workload(blocks(4, 0.0, 0.0, elements), shard="parameters", **slow))
+    layout_run = run(machine(ranks, nvlink=nvlink), workload(blocks(4, 0.0, 0.0, elements), shard="parameters", **slow))
     quick = run(machine(ranks, nvlink=nvlink), workload(blocks(4, 0.0, 0.0, elements), shard="parameters"))
     forward = 4 * 2 * gather + gather  # four launches, of which each but the last precedes a gather
-    assert found.step_time >= forward + 4 * 2 * gather
+    assert layout_run.step_time >= forward + 4 * 2 * gather
     assert quick.step_time == pytest.approx((4 + 3 + 4) * gather + gather, rel=0.1)
-    assert found.stalls[Cause.LAUNCH] > 0
+    assert layout_run.stalls[Cause.LAUNCH] > 0
 
 
 def test_counts_of_tokens_drain_the_host() -> None:
@@ -655,8 +655,8 @@ def test_messages_of_a_micro_batch_in_the_steady_state(framework: str, calls: in
 def test_a_message_takes_its_bytes_over_the_link() -> None:
     """Two stages, one micro-batch: there and back, 2 n / bandwidth."""
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
-    found = run(machine(2, nvlink=1e8), workload(layers, pipeline=2))
-    assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 1e8, rel=1e-3)
+    layout_run = run(machine(2, nvlink=1e8), workload(layers, pipeline=2))
+    assert layout_run.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 1e8, rel=1e-3)
 
 
 # --- what the host does beside launching -------------------------------------------------------------------------------
@@ -707,10 +707,10 @@ def test_experts_keep_the_host_busy_and_graphs_less() -> None:
 def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
     """A block's forward takes the host a second, its backward 1.5, what runs forward again one more; replayed graphs take none."""
 
-    asked = workload(blocks(4), mesh={"block_host": "1 s"})
-    again = asked.model_copy(update={"training": asked.training.model_copy(update={"activation_checkpointing": "blocks"})})
+    laid_out = workload(blocks(4), mesh={"block_host": "1 s"})
+    again = laid_out.model_copy(update={"training": laid_out.training.model_copy(update={"activation_checkpointing": "blocks"})})
     graphs = workload(blocks(4), mesh={"block_host": "1 s"}, stack={"cuda_graphs": True})
-    assert run(free(2), asked).step_time == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
+    assert run(free(2), laid_out).step_time == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
     assert run(free(2), again).step_time == pytest.approx(4 * (1.0 + 2.5), rel=0.02)
     assert run(free(2), graphs).step_time == pytest.approx(4 * SLOT, rel=0.01)
 
@@ -718,17 +718,17 @@ def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
 def test_backward_that_is_split_costs_the_host_no_more(schedule: str) -> None:
     """Two stages of two blocks, two micro-batches: hosts launch ahead of what arrives, so that a step is what one of them launches."""
-    asked = workload(blocks(4), mesh={"block_host": "1 s"}, micro_batches=2, pipeline=2, schedule=schedule)
-    assert run(free(2), asked).step_time == pytest.approx(2 * 2 * (1.0 + 1.5), rel=0.05)
+    laid_out = workload(blocks(4), mesh={"block_host": "1 s"}, micro_batches=2, pipeline=2, schedule=schedule)
+    assert run(free(2), laid_out).step_time == pytest.approx(2 * 2 * (1.0 + 1.5), rel=0.05)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
     """Blocks whose inputs differ: both ends of a message name the bytes that enter the later of the two chunks, as do its gradients."""
     layers = [each.model_copy(update={"read": 8e3 / 2**number}) for number, each in enumerate(blocks(4))]
-    hardware, asked = free(4 // chunks), workload(layers, micro_batches=4, pipeline=4 // chunks, virtual_stages=chunks)
-    layout = prepare(hardware, asked)
-    made = [each for instructions in layout_scene(hardware, asked, layout).programs for each in instructions]
+    hardware, laid_out = free(4 // chunks), workload(layers, micro_batches=4, pipeline=4 // chunks, virtual_stages=chunks)
+    layout = prepare(hardware, laid_out)
+    made = [each for instructions in layout_scene(hardware, laid_out, layout).programs for each in instructions]
     sends = {each.tag: each.nbytes for each in made if isinstance(each, Send)}
     width = layout.input_bytes[0] / 8e3
     assert width > 0
@@ -741,8 +741,8 @@ def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
 def test_a_message_takes_the_time_of_its_own_cut() -> None:
     """Three stages, one micro-batch: there and back each cut takes its own bytes over the NIC."""
     layers = [each.model_copy(update={"read": read, "write": 1.0}) for read, each in zip((1.0, 4e6, 1e6), blocks(3), strict=True)]
-    hardware, asked = machine(1, 3, nic=1e8), workload(layers, pipeline=3)
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    hardware, laid_out = machine(1, 3, nic=1e8), workload(layers, pipeline=3)
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert play(scene).time == pytest.approx(3 * SLOT + 2 * (4e6 + 1e6) / 1e8, rel=1e-3)
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
 
@@ -750,11 +750,11 @@ def test_a_message_takes_the_time_of_its_own_cut() -> None:
 def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
     """Shard groups of three ranks on nodes of four lie unlike: ranks of one stage come at other times, and wait for the slowest of them."""
     hardware = machine(4, 3, nvlink=2e8, nic=5e7, launch=1e-4)
-    asked = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
-    scene = layout_scene(hardware, asked, prepare(hardware, asked))
+    laid_out = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
+    scene = layout_scene(hardware, laid_out, prepare(hardware, laid_out))
     assert not scene.layout.mesh.is_even
-    for found in (play(scene), Unfolded(scene, 4).run()):
-        (stage,) = found.stages
+    for played_layout in (play(scene), Unfolded(scene, 4).run()):
+        (stage,) = played_layout.stages
         assert stage.stalls[Cause.PIPELINE] == stage.exposed["pipeline"] == 0.0
         assert stage.stalls[Cause.STRAGGLER] > 1e-6
         assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
@@ -763,9 +763,9 @@ def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
 def test_the_gradient_norm_is_no_reduction_of_gradients() -> None:
     """Plain FSDP has no data-parallel reduction: what it waits for is gathers and scatters of shards, and the norm."""
     hardware = machine(1, 2, nic=1e8, launch=1e-3)
-    asked = workload(blocks(2, elements=100_000), shard="parameters", stack={"gradient_clipping": True})
-    found = run(hardware, asked)
-    assert found.exposed["data"] == 0.0
-    assert found.exposed["norm"] >= 1e-3
+    laid_out = workload(blocks(2, elements=100_000), shard="parameters", stack={"gradient_clipping": True})
+    layout_run = run(hardware, laid_out)
+    assert layout_run.exposed["data"] == 0.0
+    assert layout_run.exposed["norm"] >= 1e-3
     without = run(hardware, workload(blocks(2, elements=100_000), shard="parameters"))
     assert without.exposed["norm"] == 0.0 < without.exposed["shard"]

@@ -18,8 +18,8 @@ from tests.training.layouts.test_run import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
 
 
-def assert_same(found: PlayedLayout, whole: PlayedLayout) -> None:
-    for one, other in zip(found.stages, whole.stages, strict=True):
+def assert_same(shortened: PlayedLayout, full: PlayedLayout) -> None:
+    for one, other in zip(shortened.stages, full.stages, strict=True):
         within = 1e-8 * other.time
         assert one.time == pytest.approx(other.time, abs=within) == pytest.approx(sum(one.stalls.values()), abs=within)
         for name in ("stalls", "resources", "exposed"):

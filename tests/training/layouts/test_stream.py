@@ -32,17 +32,17 @@ def job(**options: Any) -> Workload:
 @pytest.mark.parametrize("compressed", [1.0, 0.5])
 def test_a_store_that_all_nodes_share_bounds_the_step(nodes: int, compressed: float) -> None:
     bandwidth = SAMPLE / (4 * SLOT)
-    found = run(on(1e15, 2, nodes), streamed(job(), bandwidth, compressed=compressed))
-    batch = found.workload.training.batch
-    assert found.step_time == pytest.approx(4 * 2 * nodes * batch * compressed * SAMPLE / bandwidth, rel=1e-3)
-    assert found.stalls[Cause.FETCH] == pytest.approx(found.step_time - found.stalls[Cause.COMPUTE], rel=0.02)
+    layout_run = run(on(1e15, 2, nodes), streamed(job(), bandwidth, compressed=compressed))
+    batch = layout_run.workload.training.batch
+    assert layout_run.step_time == pytest.approx(4 * 2 * nodes * batch * compressed * SAMPLE / bandwidth, rel=1e-3)
+    assert layout_run.stalls[Cause.FETCH] == pytest.approx(layout_run.step_time - layout_run.stalls[Cause.COMPUTE], rel=0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_download_side_by_side(workers: int) -> None:
     each = SAMPLE / (4 * workers * SLOT)
-    found = run(on(1e15), streamed(job(num_workers=workers), 1e15, each))
-    assert found.step_time == pytest.approx(4 * found.workload.training.batch * SAMPLE / (workers * each), rel=1e-3)
+    layout_run = run(on(1e15), streamed(job(num_workers=workers), 1e15, each))
+    assert layout_run.step_time == pytest.approx(4 * layout_run.workload.training.batch * SAMPLE / (workers * each), rel=1e-3)
 
 
 def test_files_that_ranks_do_not_divide_are_read_by_all() -> None:

@@ -106,15 +106,15 @@ def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
 def test_gradients_that_are_reduced_at_once_are_added_up_as_shards(stack: str, shard: str, stages: int, shards: bool) -> None:
     """FSDP2 without set_requires_gradient_sync; Megatron-FSDP; DeepSpeed from ZeRO-2 on (zero/stage_1_and_2.py). Others add whole ones."""
     hardware = load_hardware("hgx-h100").spec
-    found = []
+    durations = []
     for count in (1, 4):
         own = [f"stack={stack}", f"parallel.shard={shard}", f"parallel.pipeline={stages}", f"gradient_accumulation_steps={count}"]
         given = load_workload("llama-3.2-1b", [f"training.{each}" for each in [*own, "precision=bf16", "batch=1"]]).spec
         layout = prepare(hardware, given)
         number = next(number for number, unit in enumerate(layout.units) if unit.kind == "block")
-        found.append(times_of(hardware, given, layout, PriceBook())[0](number, "B").compute)
-    assert (found[1] == found[0]) is shards
-    assert found[1] >= found[0]
+        durations.append(times_of(hardware, given, layout, PriceBook())[0](number, "B").compute)
+    assert (durations[1] == durations[0]) is shards
+    assert durations[1] >= durations[0]
 
 
 def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
@@ -125,8 +125,8 @@ def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
     hardware, book = free(4), PriceBook()
     for given in (base, copied):
         for own in fields:
-            asked = with_parallel(given, parallel(**own))
-            assert run_layout(hardware, asked, book=book).step_time == run_layout(hardware, asked).step_time
+            laid_out = with_parallel(given, parallel(**own))
+            assert run_layout(hardware, laid_out, book=book).step_time == run_layout(hardware, laid_out).step_time
     assert len(book.times) == 1
 
 

@@ -27,8 +27,8 @@ def graph(name: str) -> NodeGraph:
 
 
 def catalogued(name: str, nodes: int = 1, version: str = "2.30") -> TunerMachine:
-    known = graph(name)
-    return nccl_machine(known, tuple(range(known.node.gpu_count)), nodes, version)
+    links = graph(name)
+    return nccl_machine(links, tuple(range(links.node.gpu_count)), nodes, version)
 
 
 def like(name: str, topology: dict[str, Any], nic: dict[str, Any] | None = None) -> NodeGraph:
@@ -47,9 +47,9 @@ def like(name: str, topology: dict[str, Any], nic: dict[str, Any] | None = None)
 )  # fmt: skip
 def test_channels_of_catalogued_machines(name, nodes, channels, bandwidth):
     """Check values of NVIDIA/nccl @5067397c: 6 rings on a DGX-1V, 4 on its quad, 12 x 20 and 12 x 30 behind NVSwitch, NIC speeds."""
-    known = graph(name)
-    found = nccl_bandwidth(known, tuple(range(known.node.gpu_count)), nodes)
-    assert (found.channels, found.inter / 1e9) == (channels, pytest.approx(bandwidth))
+    links = graph(name)
+    bandwidths = nccl_bandwidth(links, tuple(range(links.node.gpu_count)), nodes)
+    assert (bandwidths.channels, bandwidths.inter / 1e9) == (channels, pytest.approx(bandwidth))
 
 
 @pytest.mark.parametrize(

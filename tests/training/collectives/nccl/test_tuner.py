@@ -27,8 +27,8 @@ def pattern(channels: int, bandwidth: float, inter: float | None = None) -> Chan
 def machine(
     ranks: int, nodes: int, channels: int, bandwidth: float, capability: int = 70, path: str = "nvlink", **keys: Any
 ) -> TunerMachine:
-    found = pattern(channels, bandwidth)
-    return TunerMachine(**{"ranks": ranks, "nodes": nodes, "ring": found, "tree": found, "compute_capability": capability,
+    rings = pattern(channels, bandwidth)
+    return TunerMachine(**{"ranks": ranks, "nodes": nodes, "ring": rings, "tree": rings, "compute_capability": capability,
                       "intra_path": path, "cpu_vendor": "intel"} | keys)  # fmt: skip
 
 
@@ -79,9 +79,9 @@ CHECKS = {
 @pytest.mark.parametrize(("name", "place"), list(product(CHECKS, range(4))))
 def test_check_values_to_the_microsecond(name, place):
     """Oracle: the check values; a table of whole microseconds pins them closer than the 2% that are asked."""
-    known, *expected = CHECKS[name]
+    tuner_machine, *expected = CHECKS[name]
     time, pair = expected[place].split()
-    chosen = choose("all_reduce", (4 * KIB, MIB, 25 * MIB, 100 * MIB)[place], known)
+    chosen = choose("all_reduce", (4 * KIB, MIB, 25 * MIB, 100 * MIB)[place], tuner_machine)
     assert f"{chosen.algorithm.lower()}/{chosen.protocol}" == pair
     assert round(us(chosen)) == int(time)
 
@@ -111,8 +111,8 @@ def test_a_ring_of_eight_h100_as_nccl_printed_it():
 )  # fmt: skip
 def test_tables_of_2_10_as_nccl_printed_them(collective, rows):
     """Measured record: NVIDIA/nccl issue 754, 16 GPUs on 4 nodes without NVLink, one channel of 3 GB/s; LL128, off there, by hand."""
-    known = machine(16, 4, 1, 3, path="pcie", same_channels=True)
-    table = choose(collective, MIB, known, "2.10", protocols="LL,LL128,Simple").table
+    tuner_machine = machine(16, 4, 1, 3, path="pcie", same_channels=True)
+    table = choose(collective, MIB, tuner_machine, "2.10", protocols="LL,LL128,Simple").table
     assert [(round(row.latency * 1e6, 1), round(row.bandwidth / 1e9, 1)) for row in table] == rows
 
 
@@ -192,7 +192,7 @@ def test_a_plug_in_costs_each_network_hop_once_and_a_flush_twice():
     """Closed form: 2(N-1) hops of a ring between two nodes; not in 2.10."""
     plain, slow = machine(16, 2, 1, 3), machine(16, 2, 1, 3, plugin_latency=150e-6)
     for protocol, times in (("LL", 1), ("Simple", 2 * 1.9)):
-        ring = [row(choose("all_reduce", 10 * MIB, known, protocols=protocol), "Ring", protocol).latency for known in (plain, slow)]
+        ring = [row(choose("all_reduce", 10 * MIB, each, protocols=protocol), "Ring", protocol).latency for each in (plain, slow)]
         assert ring[1] - ring[0] == pytest.approx(2 * 150e-6 * times)
     assert choose("all_reduce", MIB, plain, "2.10") == choose("all_reduce", MIB, slow, "2.10")
 
@@ -237,9 +237,9 @@ def test_2_10_differs_as_its_tables_do():
 @pytest.mark.parametrize(("version", "capability", "factor"), [("2.10", 90, 1.9), ("2.30", 70, 1.9), ("2.30", 80, 1.4)])
 def test_a_ring_between_nodes_has_a_plateau(version, capability, factor):
     """Rule: from 4 KiB a rank (2.10), or 64 B a rank and channel, Simple's latency counts more; a byte less, and it does not."""
-    known = machine(16, 2, 4, 10, capability)
+    tuner_machine = machine(16, 2, 4, 10, capability)
     start = 16 * 4 * KIB if version == "2.10" else 16 * 8 * 64
-    before, after = (row(choose("all_reduce", size, known, version), "Ring", "Simple").latency for size in (start - 1, start))
+    before, after = (row(choose("all_reduce", size, tuner_machine, version), "Ring", "Simple").latency for size in (start - 1, start))
     assert after / before == pytest.approx(factor)
 
 
@@ -257,9 +257,9 @@ def test_blackwell_takes_the_size_factors_for_nvls_trees_on_x86():
 @given(
     st.sampled_from(MACHINES), st.sampled_from(COLLECTIVES), st.sampled_from(["2.10", "2.30"]), st.integers(1, 2**32), st.integers(1, 2**32)
 )
-def test_no_algorithm_but_a_tree_takes_less_for_more_bytes(known, collective, version, one, other):
+def test_no_algorithm_but_a_tree_takes_less_for_more_bytes(tuner_machine, collective, version, one, other):
     """Invariant; a tree's bandwidth rises with the size in steps, so its time is monotone between powers of two only."""
-    small, large = (choose(collective, size, known, version) for size in sorted((one, other)))
+    small, large = (choose(collective, size, tuner_machine, version) for size in sorted((one, other)))
     steps = one.bit_length() != other.bit_length()
     for before, after in zip(small.table, large.table, strict=True):
         assert before[:2] == after[:2]
@@ -268,12 +268,12 @@ def test_no_algorithm_but_a_tree_takes_less_for_more_bytes(known, collective, ve
 
 
 @given(st.sampled_from(MACHINES), st.sampled_from(COLLECTIVES), st.integers(1, 2**32))
-def test_the_quickest_pair_is_chosen_and_can_be_forced(known, collective, nbytes):
+def test_the_quickest_pair_is_chosen_and_can_be_forced(tuner_machine, collective, nbytes):
     """Definition; and forcing one pair leaves its time what it was."""
-    free = choose(collective, nbytes, known)
+    free = choose(collective, nbytes, tuner_machine)
     assert free.time == min(considered.time for considered in free.table)
     for considered in free.table:
-        forced = choose(collective, nbytes, known, algorithms=considered.algorithm, protocols=considered.protocol.lower())
+        forced = choose(collective, nbytes, tuner_machine, algorithms=considered.algorithm, protocols=considered.protocol.lower())
         assert forced.table == (considered,)
         assert 1 <= forced.channels <= NCCL_2_30.max_channels
         assert considered.time == pytest.approx(considered.latency + nbytes / considered.bandwidth)
@@ -296,28 +296,28 @@ def test_channels_of_reduction_in_the_network_fall_in_steps(size, channels):
 
 def test_size_factors_hold_from_a_power_of_two_on():
     """Table: 512 KiB is 64 B x 2^13; beyond 256 MiB all of the bandwidth is left."""
-    whole = row(choose("all_reduce", 512 * MIB, DGX_1V), "Tree", "LL").bandwidth
+    full = row(choose("all_reduce", 512 * MIB, DGX_1V), "Tree", "LL").bandwidth
     for k in range(23):
         for size in (64 * 2**k, 64 * 2 ** (k + 1) - 1):
-            assert row(choose("all_reduce", size, DGX_1V), "Tree", "LL").bandwidth == pytest.approx(whole * SIZE_FACTORS["LL"][k])
-    assert row(choose("all_reduce", 63, DGX_1V), "Tree", "LL").bandwidth == whole
+            assert row(choose("all_reduce", size, DGX_1V), "Tree", "LL").bandwidth == pytest.approx(full * SIZE_FACTORS["LL"][k])
+    assert row(choose("all_reduce", 63, DGX_1V), "Tree", "LL").bandwidth == full
 
 
 # --- LL128 and forced names ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("known", "version", "on"),
+    ("tuner_machine", "version", "on"),
     [(DGX_1V, "2.30", True), (DGX_1V, "2.10", True), (HGX_H100, "2.30", True), (HGX_H100, "2.10", False),
      (machine(8, 1, 4, 18, 60), "2.30", False), (machine(8, 1, 1, 9, 80, "pcie"), "2.30", False), (machine(4, 1, 2, 20, 86), "2.30", True),
      (machine(4, 1, 2, 22, 86), "2.10", False), (machine(16, 2, 4, 12), "2.30", False),
      (machine(16, 2, 4, 12, nic_near=True), "2.30", True),
      (LONE, "2.30", True), (LONE._replace(nic_near=False), "2.30", False)],
 )  # fmt: skip
-def test_ll128_is_on_over_tested_paths_only(known, version, on):
+def test_ll128_is_on_over_tested_paths_only(tuner_machine, version, on):
     """Rule: NVLink inside, NICs near; compute capability 7.0 or newer in 2.30, exactly 7.0 or 8.0 in 2.10."""
     for collective in ("all_reduce", "all_gather"):
-        assert any(considered.protocol == "LL128" for considered in choose(collective, MIB, known, version).table) is on
+        assert any(considered.protocol == "LL128" for considered in choose(collective, MIB, tuner_machine, version).table) is on
 
 
 def test_naming_protocols_turns_ll128_on_anywhere():
@@ -350,8 +350,8 @@ def test_2_10_heeds_algorithms_in_all_reduce_only():
 def test_which_algorithms_run_where():
     """Rules of tuning.cc, enqueue.cc and nvls.cc."""
 
-    def able(collective: str, known: TunerMachine) -> set[str]:
-        return {considered.algorithm for considered in choose(collective, MIB, known).table}  # type: ignore[arg-type]
+    def able(collective: str, tuner_machine: TunerMachine) -> set[str]:
+        return {considered.algorithm for considered in choose(collective, MIB, tuner_machine).table}  # type: ignore[arg-type]
 
     assert able("all_reduce", PODS) == {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}
     assert able("all_reduce", PODS._replace(collnet=None)) == {"Tree", "Ring", "NVLSTree"}
@@ -401,9 +401,9 @@ def test_which_algorithms_run_where():
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(keys, message):
-    known, collective = keys.pop("known", DGX_1V), keys.pop("collective", "all_reduce")
+    tuner_machine, collective = keys.pop("known", DGX_1V), keys.pop("collective", "all_reduce")
     with pytest.raises(SpecError, match=message):
-        choose(collective, keys.pop("nbytes", MIB), known, **keys)
+        choose(collective, keys.pop("nbytes", MIB), tuner_machine, **keys)
 
 
 def test_every_algorithm_has_its_rows():
@@ -412,6 +412,6 @@ def test_every_algorithm_has_its_rows():
         for rows in (constants.nvlink_hop, constants.pcie_hop, constants.network_hop):
             assert set(rows) == set(constants.algorithms)
             assert {len(values) for values in rows.values()} == {len(PROTOCOLS)}
-        known = {name for _, name in constants.generations}
-        assert all(set(rows) == known for rows in (constants.ring_ll128_limit, constants.tree_ll128_limit, constants.tree_limit))
-        assert len(constants.ll_limit) == len(known)
+        generations = {name for _, name in constants.generations}
+        assert all(set(rows) == generations for rows in (constants.ring_ll128_limit, constants.tree_ll128_limit, constants.tree_limit))
+        assert len(constants.ll_limit) == len(generations)

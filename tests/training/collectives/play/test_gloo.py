@@ -25,8 +25,8 @@ def gloo(**keys):
 
 
 def plan(hardware, **keys):
-    found = slots(hardware, [place(hardware)])
-    return plan_gloo(job_slots(0, found), hardware.fabric, Transport.model_validate(FREE | keys))
+    node_slots = slots(hardware, [place(hardware)])
+    return plan_gloo(job_slots(0, node_slots), hardware.fabric, Transport.model_validate(FREE | keys))
 
 
 def stall(hardware, elements, **keys):
@@ -40,14 +40,14 @@ def stall(hardware, elements, **keys):
 def test_ring_all_reduce(nodes, gpus, nbytes, launch):
     """Closed form (gloo docs/algorithms.md): 2(n-1)/n of the bytes at the NIC's rate, whatever lies inside nodes."""
     ranks = nodes * gpus
-    found = plan(machine(gpus, nodes, nic=1e9), launch=f"{launch!r} s")
+    gloo_plan = plan(machine(gpus, nodes, nic=1e9), launch=f"{launch!r} s")
     expected = launch + 2 * (ranks - 1) / ranks * nbytes / 1e9
-    assert found.cost(nbytes).uncontended_time == pytest.approx(expected)
+    assert gloo_plan.cost(nbytes).uncontended_time == pytest.approx(expected)
     later = 1.5 if ranks == 2 else 1.0  # the later of two ranks lets its data go before its notices
-    assert found.cost(nbytes, "all_gather").uncontended_time == pytest.approx(launch + later * (expected - launch) / 2)
-    assert found.cost(nbytes, "reduce_scatter").uncontended_time == pytest.approx(expected)
+    assert gloo_plan.cost(nbytes, "all_gather").uncontended_time == pytest.approx(launch + later * (expected - launch) / 2)
+    assert gloo_plan.cost(nbytes, "reduce_scatter").uncontended_time == pytest.approx(expected)
     rounds = math.ceil(math.log2(ranks))
-    assert found.cost(nbytes, "broadcast").uncontended_time == pytest.approx(launch + rounds * nbytes / 1e9)
+    assert gloo_plan.cost(nbytes, "broadcast").uncontended_time == pytest.approx(launch + rounds * nbytes / 1e9)
 
 
 def test_uplinks_bound_the_ring():
@@ -61,9 +61,9 @@ def test_uplinks_bound_the_ring():
 def test_a_small_all_reduce_is_all_latency(nodes, gpus, latency):
     """Closed form: 2(n-1) latencies, as every rank waits for what its neighbour sent; a broadcast's tree has fewer rounds."""
     ranks = nodes * gpus
-    found = plan(machine(gpus, nodes, nic=1e15), hop_latency=f"{latency!r} s")
-    assert found.cost(8.0).uncontended_time == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)
-    assert found.cost(8.0, "broadcast").uncontended_time == pytest.approx(math.ceil(math.log2(ranks)) * latency, abs=1e-8)
+    gloo_plan = plan(machine(gpus, nodes, nic=1e15), hop_latency=f"{latency!r} s")
+    assert gloo_plan.cost(8.0).uncontended_time == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)
+    assert gloo_plan.cost(8.0, "broadcast").uncontended_time == pytest.approx(math.ceil(math.log2(ranks)) * latency, abs=1e-8)
 
 
 def test_a_long_ring_hides_latency_behind_its_segments():
@@ -86,8 +86,8 @@ def test_one_socket_bounds_it():
 
 def test_few_cores_bound_it():
     """Closed form: eight ranks of a node that send and receive at 1 ns a byte share one core."""
-    found = plan(machine(8, 2, nic=1e9, cores=1), cpu_time_per_byte="1 s/GB")
-    assert found.cost(16e6).uncontended_time == pytest.approx(30 * 1e6 * 2 * 1e-9 * 8)
+    gloo_plan = plan(machine(8, 2, nic=1e9, cores=1), cpu_time_per_byte="1 s/GB")
+    assert gloo_plan.cost(16e6).uncontended_time == pytest.approx(30 * 1e6 * 2 * 1e-9 * 8)
 
 
 def test_a_tcp_stack_loses_some_of_the_line():
@@ -97,14 +97,14 @@ def test_a_tcp_stack_loses_some_of_the_line():
 
 def test_gradients_pass_through_host_memory():
     """Closed form: 40 MB down and up a PCIe uplink of 1 GB/s shared by two GPUs, then 1.5/2 of it twice over the NIC at 1 GB/s."""
-    found = stall(machine(2, 2, pcie=1e9, nic=1e9, dram=1e15), 10_000_000)
-    assert found == pytest.approx(2 * 2 * 40e-3 + 1.5 * 40e-3)
+    stalled = stall(machine(2, 2, pcie=1e9, nic=1e9, dram=1e15), 10_000_000)
+    assert stalled == pytest.approx(2 * 2 * 40e-3 + 1.5 * 40e-3)
 
 
 def test_one_node_needs_no_nic():
     """Closed form: the ring is free but for 20 s/GB of copying, two threads a rank; the copies down and up take the PCIe uplink."""
-    found = stall(machine(4, 1, pcie=1e9, nic=1.0), 1_000_000, cpu_time_per_byte="2 s/GB")
-    assert found == pytest.approx(2 * 4 * 4e-3 + 1.5 * 4e-3 / 0.5)
+    stalled = stall(machine(4, 1, pcie=1e9, nic=1.0), 1_000_000, cpu_time_per_byte="2 s/GB")
+    assert stalled == pytest.approx(2 * 4 * 4e-3 + 1.5 * 4e-3 / 0.5)
 
 
 LOADER = {"loader": "pytorch", "prep": 0.4, "inputs": {"num_workers": 1}, "samples": 80}

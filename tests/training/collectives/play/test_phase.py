@@ -172,11 +172,11 @@ def test_unequal_parts_make_one_ring():
 
 def comm(rig):
     """Return seconds by cause and resource."""
-    found = {}
+    seconds = {}
     for span in rig.log.work:
         key = (span.cause, span.resource)
-        found[key] = found.get(key, 0.0) + span.t1 - span.t0
-    return found
+        seconds[key] = seconds.get(key, 0.0) + span.t1 - span.t0
+    return seconds
 
 
 def test_latency_and_bytes_are_told_apart():
@@ -247,5 +247,5 @@ def test_plans_name_what_bounds_them():
 def test_fewest_channels_of_any_node_are_used_by_all():
     """A node that lends one GPU with one NIC joins two nodes of one channel: rings are stitched channel to channel."""
     toys = machine(2, 2, nics=2)
-    found = slots(toys, [place(toys, pattern="1+2")])
-    assert plan_collectives(job_slots(0, found)).channels == 2
+    node_slots = slots(toys, [place(toys, pattern="1+2")])
+    assert plan_collectives(job_slots(0, node_slots)).channels == 2

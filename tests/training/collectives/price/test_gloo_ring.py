@@ -94,7 +94,7 @@ def test_busy_wires_hide_notices_and_idle_ones_wait_for_them() -> None:
 @given(st.floats(1, 1e9), st.integers(2, 64))
 def test_segments_are_small_and_at_least_two_a_rank(nbytes: float, ranks: int) -> None:
     """Definition (gloo/allreduce.cc); conservation: a pass carries (n-1)/n of the bytes."""
-    found = cut_segments(nbytes, ranks)
-    assert found.nbytes <= LARGEST + 1
-    assert found.per_pass >= 2 * (ranks - 1) and found.per_pass % (ranks - 1) == 0
-    assert found.per_pass * found.nbytes == pytest.approx((ranks - 1) / ranks * nbytes)
+    segments = cut_segments(nbytes, ranks)
+    assert segments.nbytes <= LARGEST + 1
+    assert segments.per_pass >= 2 * (ranks - 1) and segments.per_pass % (ranks - 1) == 0
+    assert segments.per_pass * segments.nbytes == pytest.approx((ranks - 1) / ranks * nbytes)

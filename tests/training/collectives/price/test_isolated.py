@@ -62,5 +62,5 @@ def test_the_tree_of_one_machine_takes_the_bytes_of_its_schedule(how):
 
 def test_to_nccl_every_one_is_a_node():
     """NVIDIA/nccl: ranks whose host hash or shared memory differ are on different nodes."""
-    found = machine_of(Rig(cluster(isolated("nic"), count=2), fold=True).plan.layout, "2.30")
-    assert (found.ranks, found.nodes, found.nvswitch) == (8, 8, False)
+    tuner_machine = machine_of(Rig(cluster(isolated("nic"), count=2), fold=True).plan.layout, "2.30")
+    assert (tuner_machine.ranks, tuner_machine.nodes, tuner_machine.nvswitch) == (8, 8, False)

@@ -24,17 +24,17 @@ def ends(edge):
 
 
 def test_equal_nodes_are_one_part_and_counted_all_the_same() -> None:
-    found = layout(machine(4, 3))
-    assert (len(found.parts), found.nodes, found.ranks, found.most_local, found.channels) == (1, 3, 12, 4, 1)
-    assert len(found.every_node) == 3 and {number for number, _ in found.numbered} == {0, 1, 2}
+    job_layout = layout(machine(4, 3))
+    assert (len(job_layout.parts), job_layout.nodes, job_layout.ranks, job_layout.most_local, job_layout.channels) == (1, 3, 12, 4, 1)
+    assert len(job_layout.every_node) == 3 and {number for number, _ in job_layout.numbered} == {0, 1, 2}
 
 
 def test_unlike_nodes_follow_one_another_as_in_the_cluster() -> None:
     """By hand: a node of two GPUs between two of one; the ring passes them in that order."""
-    found = layout(cluster(toy_node(1), toy_node(2), toy_node(1)))
-    assert [len(part.gpus) for part in found.every_node] == [1, 2, 1]
-    assert found.ranks == 4 and found.most_local == 2
-    [ring] = found.rings
+    job_layout = layout(cluster(toy_node(1), toy_node(2), toy_node(1)))
+    assert [len(part.gpus) for part in job_layout.every_node] == [1, 2, 1]
+    assert job_layout.ranks == 4 and job_layout.most_local == 2
+    [ring] = job_layout.rings
     assert sum(edge.fabric is not None for edge in ring) == 3 and len(ring) == 4
 
 
@@ -51,21 +51,21 @@ def test_of_equal_nodes_the_ring_of_one_stands_for_all() -> None:
 
 
 def test_an_edge_between_nodes_leaves_by_a_card_and_comes_in_by_one() -> None:
-    found = layout(machine(2, 2))
-    [part] = found.parts
-    edge = found.nic_edge(part, part, 0, 1)
+    job_layout = layout(machine(2, 2))
+    [part] = job_layout.parts
+    edge = job_layout.nic_edge(part, part, 0, 1)
     assert ends(edge) == [("gpu0", "net"), ("net", "gpu1")] and edge.fabric is not None
 
 
 def test_a_tree_s_chain_goes_there_and_back() -> None:
     """By hand: of four GPUs three hops each way, the way back the reverse of the way there."""
-    found = layout(machine(4, 2))
-    hops = [ends(edge)[0] for edge in found.chain(found.parts[0], 0)]
+    job_layout = layout(machine(4, 2))
+    hops = [ends(edge)[0] for edge in job_layout.chain(job_layout.parts[0], 0)]
     assert len(hops) == 6 and hops[3:] == [(dst, src) for src, dst in reversed(hops[:3])]
-    assert found.tree_hops[0] == 3
+    assert job_layout.tree_hops[0] == 3
 
 
 def test_every_gpu_meets_every_other_of_its_node() -> None:
-    found = layout(machine(3))
-    assert len(found.pairs(found.parts[0])) == 3 * 2
+    job_layout = layout(machine(3))
+    assert len(job_layout.pairs(job_layout.parts[0])) == 3 * 2
     assert layout(machine(3)).neighbours == ()

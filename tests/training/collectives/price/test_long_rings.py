@@ -22,8 +22,8 @@ def test_few_windows_are_enough_on_rings_of_long_stretches(parts, rounds):
     steps = rounds * (len(ring) - 1)
     near = long_rings._near_ends(busy, late)
     if near is not None and steps:
-        whole = long_rings._best(busy, late, (1, steps), steps)
-        assert long_rings._best_near(busy, late, near, steps) == pytest.approx(whole, rel=1e-12)
+        exact = long_rings._best(busy, late, (1, steps), steps)
+        assert long_rings._best_near(busy, late, near, steps) == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize("nodes", [64, 2048])

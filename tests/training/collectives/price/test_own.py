@@ -80,8 +80,8 @@ class Own:
 
 @pytest.fixture(autouse=True, scope="module")
 def _given() -> Iterator[None]:
-    known: list[CollectiveAlgorithm] = [Ring(), HalvingDoubling(), Star()]
-    for each in known:
+    algorithms: list[CollectiveAlgorithm] = [Ring(), HalvingDoubling(), Star()]
+    for each in algorithms:
         extensions.register(extensions.COLLECTIVES, each)
     yield
     extensions._given[extensions.COLLECTIVES.group].clear()
@@ -132,17 +132,17 @@ def test_said_again_it_costs_what_the_built_in_one_costs(name: str, nodes: int |
         algorithm: collective_table(name, "all_reduce", [2**10, 2**20, 2**30], nodes=nodes, tuning=Tuning("2.30", algorithm))
         for algorithm in ("MyHalvingDoubling", "HalvingDoubling")
     }
-    mine, known = ([row.time for row in table.rows] for table in ways.values())
-    assert mine == pytest.approx(known, rel=1e-12)
+    mine, expected = ([row.time for row in table.rows] for table in ways.values())
+    assert mine == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_run_with_it_is_that_with_the_built_in_one_and_says_that_it_is_not_validated() -> None:
     own = stallsim.run("p3.16xlarge", "resnet50", nodes=2, collective=HalvingDoubling()).document
-    known = stallsim.run("p3.16xlarge", "resnet50", nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"}).document
-    assert own["step_time_s"] == pytest.approx(known["step_time_s"], rel=1e-9)
-    assert own["stalls_s"] == pytest.approx(known["stalls_s"], rel=1e-6, abs=1e-9)
-    told = "collective MyHalvingDoubling is user-defined and not validated; the expected error shown is that of the built-in algorithms"
-    assert told in own["warnings"] and told not in known["warnings"]
+    built_in = stallsim.run("p3.16xlarge", "resnet50", nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"}).document
+    assert own["step_time_s"] == pytest.approx(built_in["step_time_s"], rel=1e-9)
+    assert own["stalls_s"] == pytest.approx(built_in["stalls_s"], rel=1e-6, abs=1e-9)
+    warning = "collective MyHalvingDoubling is user-defined and not validated; the expected error shown is that of the built-in algorithms"
+    assert warning in own["warnings"] and warning not in built_in["warnings"]
     table = collective_table("hgx-h100", "all_reduce", [2**20], tuning=Tuning("2.30", "MyRing"))
     assert collective_error(table) is None and "no measurements of MyRing" in unmeasured(table)[0]
 
@@ -150,9 +150,9 @@ def test_a_run_with_it_is_that_with_the_built_in_one_and_says_that_it_is_not_val
 def test_layouts_take_it_too() -> None:
     layout = {"tp": 8, "shard": "optimizer"}
     own = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2, collective=HalvingDoubling())
-    known = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"})
+    built_in = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"})
     left = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2)
-    assert own.step_time == pytest.approx(known.step_time, rel=1e-9)
+    assert own.step_time == pytest.approx(built_in.step_time, rel=1e-9)
     assert own.step_time > left.step_time
     assert [text for text in own.document["warnings"] if text.startswith("collective MyHalvingDoubling is user-defined and not validated")]
 
@@ -162,9 +162,9 @@ def test_what_is_proven_replays_to_all_sums(algorithm: CollectiveAlgorithm) -> N
     """Oracle: `schedule.replay`, where the star's first rank adds in any order, as a server does."""
     for ranks in (2, 4, 8):
         chunks, steps = algorithm.all_reduce(ranks, ranks)
-        found = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in step) for step in steps))
-        verified_steps(algorithm.name, found, ranks)
-        held = replay(transfers(found, 64.0), range(ranks), chunks, reducers=[0] if algorithm.name == "Star" else ())
+        own_steps = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in step) for step in steps))
+        verified_steps(algorithm.name, own_steps, ranks)
+        held = replay(transfers(own_steps, 64.0), range(ranks), chunks, reducers=[0] if algorithm.name == "Star" else ())
         assert set(held.values()) == {frozenset(range(ranks))}
 
 
@@ -184,20 +184,20 @@ def test_what_is_not_an_all_reduce_is_refused(seed: Any) -> None:
             "chunk": (src, dst, [(of[0] + 1) % 4], adds),
             "adds": (src, dst, of, not adds),
         }[change]
-    found = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in each) for each in steps))
+    own_steps = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in each) for each in steps))
     try:
-        whole = set(replay(transfers(found, 4.0), range(4), 4).values()) == {frozenset(range(4))}
+        complete = set(replay(transfers(own_steps, 4.0), range(4), 4).values()) == {frozenset(range(4))}
     except ScheduleError:
-        whole = False
-    if whole:
-        verified_steps("Mine", found, 4)
+        complete = False
+    if complete:
+        verified_steps("Mine", own_steps, 4)
         return
     with pytest.raises(SpecError, match=r"^collective Mine: [^\n]*$"):
-        verified_steps("Mine", found, 4)
+        verified_steps("Mine", own_steps, 4)
 
 
 @pytest.mark.parametrize(
-    ("chunks", "steps", "told"),
+    ("chunks", "steps", "message"),
     [
         (1, [], "collective Mine: rank 0 ends without the contribution of rank 7 to chunk 0; send it"),
         (0, [], "collective Mine: cuts the payload into 0 chunks; write 1 or more"),
@@ -216,15 +216,15 @@ def test_what_is_not_an_all_reduce_is_refused(seed: Any) -> None:
         (1, None, "collective Mine: TypeError: "),
     ],
 )
-def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, told: str) -> None:
+def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.16xlarge", "resnet50", collective=Own(chunks, steps))
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("collective", "gpus", "told"),
+    ("collective", "gpus", "message"),
     [
         (HalvingDoubling(), 6, "collective MyHalvingDoubling: 6 ranks are not a power of two; take Ring"),
         (
@@ -236,10 +236,10 @@ def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, told: st
         (type("Taken", (Star,), {"name": "ring"}), None, "collective ring: a built-in collective has this name"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(collective: object, gpus: int | None, told: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(collective: object, gpus: int | None, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.16xlarge", "resnet50", gpus=gpus, collective=collective)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
 
 
 def test_an_unknown_name_is_told_with_those_that_are_known() -> None:

@@ -66,8 +66,8 @@ def test_thread_blocks_of_messages():
     free = load_hardware("hgx-h100", ["node.topology.nvlink.link.transport.send_cap=null"]).spec
 
     def seconds(spec, nbytes, op):
-        found = Rig(spec, fold=True).plan.cost_of(nbytes, {"all_to_all": "Pairwise", "send_recv": "SendRecv"}[op], "Simple", 1, op)
-        return found.uncontended_time - found.launch - blocks.hop_latency
+        price = Rig(spec, fold=True).plan.cost_of(nbytes, {"all_to_all": "Pairwise", "send_recv": "SendRecv"}[op], "Simple", 1, op)
+        return price.uncontended_time - price.launch - blocks.hop_latency
 
     for nbytes, together in ((1e8, math.hypot), (1e10, max)):
         links, own = seconds(free, nbytes, "all_to_all"), nbytes / 8 / (blocks.send_cap * 32 / 8)
@@ -245,8 +245,8 @@ def test_reduction_in_nvswitch(n, nbytes, latency):
     toys = machine(n, nvlink=1e11, hop_latency=latency)
     piece = nvls_piece(nbytes, shards := nvls_shards(Rig(toys, fold=True).plan.layout), 1)
     waits = (nbytes / piece - 1) * latency / 2 * (1 - piece / shards / 131072)
-    found = cost(toys, nbytes, "NVLS").uncontended_time
-    assert found == pytest.approx((n + 1) / n * nbytes / 1e11 + 2 * latency + waits, rel=1e-9)
+    duration = cost(toys, nbytes, "NVLS").uncontended_time
+    assert duration == pytest.approx((n + 1) / n * nbytes / 1e11 + 2 * latency + waits, rel=1e-9)
     quick, pieces = (
         cost(machine(n, nvlink=1e11, hop_latency=0.0), 10 * nbytes, "NVLS").uncontended_time,
         10 * nbytes / nvls_piece(10 * nbytes, shards, 1),
@@ -441,9 +441,9 @@ def test_too_many_channels():
 def test_costs_are_kept(nbytes, op):
     """The same question twice is one answer, and its parts make sense."""
     plan = Rig(machine(4, 2), algorithm=None, protocol=None, fold=True).plan
-    found = plan.cost(nbytes, op)
-    assert plan.cost(nbytes, op) is found
-    assert found.uncontended_time > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
+    price = plan.cost(nbytes, op)
+    assert plan.cost(nbytes, op) is price
+    assert price.uncontended_time > 0 and 0 <= price.latency_share <= 1 and all(weight >= 0 for weight in price.load.values())
 
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e5, 1e10))
@@ -471,8 +471,8 @@ def test_heads_of_a_reduction_in_nvswitch_send_between_nodes(gpus, heads):
     layout = plan_collectives(job_slots(0, slots(spec, [place(spec, 2 * gpus)]))).layout
     nic = spec.groups[0].node.nic
     assert layout.nvls_heads == tuple(range(heads))
-    found = cost_on(layout, "all_reduce", "NVLSTree", "Simple", 1e12, 32)
-    assert 1e12 / heads / (found.uncontended_time * nic.bandwidth * nic.transport.efficiency[-1][1]) == pytest.approx(1.0, rel=5e-2)
+    price = cost_on(layout, "all_reduce", "NVLSTree", "Simple", 1e12, 32)
+    assert 1e12 / heads / (price.uncontended_time * nic.bandwidth * nic.transport.efficiency[-1][1]) == pytest.approx(1.0, rel=5e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["NVLS", "CollNetChain"])

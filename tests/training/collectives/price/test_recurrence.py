@@ -36,9 +36,9 @@ def test_a_pattern_stands_for_all_its_repetitions(pattern, nodes):
     """Oracle: the recurrence on the whole ring of up to 360 hops; the pattern alone gives the same to 1e-12."""
     occupancy, latency = zip(*pattern, strict=True)
     steps = max(1, ring_steps("all_reduce", len(pattern) * nodes))
-    whole = step_by_step(occupancy * nodes, latency * nodes, steps)
-    assert ring_time(occupancy, latency, steps).total == pytest.approx(whole, rel=1e-12)
-    assert ring_time(occupancy * nodes, latency * nodes, steps).total == pytest.approx(whole, rel=1e-12)
+    expected = step_by_step(occupancy * nodes, latency * nodes, steps)
+    assert ring_time(occupancy, latency, steps).total == pytest.approx(expected, rel=1e-12)
+    assert ring_time(occupancy * nodes, latency * nodes, steps).total == pytest.approx(expected, rel=1e-12)
 
 
 @given(hops, st.integers(1, 60))
@@ -53,10 +53,10 @@ def test_arrays_say_what_plain_python_says(pattern, steps):
 @given(st.integers(2, 512), st.floats(1, 1e10), st.floats(1e6, 1e12), st.floats(0, 1e-3))
 def test_uniform_rings(n, nbytes, bandwidth, latency):
     """Closed form: 2(n-1)/n * S/B + 2(n-1) * latency, to 1e-12."""
-    found = ring_time([nbytes / n / bandwidth], [latency], ring_steps("all_reduce", n))
+    duration = ring_time([nbytes / n / bandwidth], [latency], ring_steps("all_reduce", n))
     wire = 2 * (n - 1) / n * nbytes / bandwidth
-    assert found.total == pytest.approx(wire + 2 * (n - 1) * latency, rel=1e-12)
-    assert found.latency == pytest.approx(2 * (n - 1) * latency, rel=1e-9, abs=1e-12 * found.total)
+    assert duration.total == pytest.approx(wire + 2 * (n - 1) * latency, rel=1e-12)
+    assert duration.latency == pytest.approx(2 * (n - 1) * latency, rel=1e-9, abs=1e-12 * duration.total)
 
 
 @given(hops, st.integers(1, 40), st.data())

@@ -31,8 +31,8 @@ def test_uniform_ring(gpus, nbytes):
     ideal = Transport(name="ideal", hop_latency="2 us", launch="10 us", efficiency=1.0, source="test")
     node = machines.p4d().model_copy(update={"nvlink_transport": ideal})
     bandwidth = node_graph(node).links["gpu0>nvswitch"].capacity
-    due = 10e-6 + 2 * (gpus - 1) / gpus * nbytes / bandwidth + 2 * (gpus - 1) * 2e-6
-    assert estimate(node, gpus, nbytes).time == pytest.approx(due, rel=1e-12)
+    expected = 10e-6 + 2 * (gpus - 1) / gpus * nbytes / bandwidth + 2 * (gpus - 1) * 2e-6
+    assert estimate(node, gpus, nbytes).time == pytest.approx(expected, rel=1e-12)
 
 
 def test_alone_there_is_nothing_to_exchange():
@@ -41,9 +41,9 @@ def test_alone_there_is_nothing_to_exchange():
 
 def test_the_card_bounds_two_nodes():
     """Bound: an all-reduce over a 25 Gbps card takes at least the payload's time on the wire."""
-    found = estimate(machines.p3_16xlarge(), 8, GIB, nodes=2)
-    assert found.bottleneck in ("net>nic0", "nic0>net")
-    assert found.time > 2 * 15 / 16 * GIB / (25e9 / 8)
+    alone = estimate(machines.p3_16xlarge(), 8, GIB, nodes=2)
+    assert alone.bottleneck in ("net>nic0", "nic0>net")
+    assert alone.time > 2 * 15 / 16 * GIB / (25e9 / 8)
 
 
 def test_more_nodes_never_take_less():
@@ -66,11 +66,11 @@ def test_a_bad_slice_is_slower_than_the_whole_quad():
 def test_no_link_carries_more_than_its_capacity(machine, nodes, nbytes):
     """Conservation: at the rates of an all-reduce alone, the crossings of a link times the slowest hop's rate fit on it."""
     graph = node_graph(machine())
-    found = ring_channels(graph, tuple(range(graph.node.gpu_count)), nodes)
+    channels = ring_channels(graph, tuple(range(graph.node.gpu_count)), nodes)
     ranks = graph.node.gpu_count * nodes
-    chunk = nbytes / ranks / len(found.channels)
-    rate = min(hop_rate(graph, found.crossings, hop, chunk)[0] for channel in found.channels for hop in channel.hops)
-    assert all(rate * crossings <= graph.links[link].capacity * (1 + 1e-12) for link, crossings in found.crossings.items())
+    chunk = nbytes / ranks / len(channels.channels)
+    rate = min(hop_rate(graph, channels.crossings, hop, chunk)[0] for channel in channels.channels for hop in channel.hops)
+    assert all(rate * crossings <= graph.links[link].capacity * (1 + 1e-12) for link, crossings in channels.crossings.items())
 
 
 def p3dn(transport):

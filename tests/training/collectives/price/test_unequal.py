@@ -89,15 +89,15 @@ def test_nothing_beats_the_busiest_rank_s_own_links(shares: Matrix, shape: tuple
     """Bounds: a rank's bytes over all NVLinks and NICs that it has, and a node's over its card."""
     gpus, nodes = shape
     nvlink, nic = 1e10, 1e9
-    found = seconds(machine(gpus, nodes, nic=nic, nvlink=nvlink, pcie=1e15), nbytes, shares)
+    duration = seconds(machine(gpus, nodes, nic=nic, nvlink=nvlink, pcie=1e15), nbytes, shares)
     block, (sent, got) = nbytes / 6, heaviest(shares)
-    assert found * (1 + 1e-9) >= max(sent, got) * block / (nvlink * max(1, gpus - 1) + nic)
+    assert duration * (1 + 1e-9) >= max(sent, got) * block / (nvlink * max(1, gpus - 1) + nic)
     mean = sum(map(sum, shares)) / 36
     node = [rank // gpus for rank in range(6)]
     for one in range(nodes):
         out = sum(shares[p][q] for p in range(6) for q in range(6) if node[p] == one != node[q])
         into = sum(shares[p][q] for p in range(6) for q in range(6) if node[p] != one == node[q])
-        assert found * (1 + 1e-9) >= max(out, into) / mean * block / nic
+        assert duration * (1 + 1e-9) >= max(out, into) / mean * block / nic
 
 
 @given(st.integers(1, 4), st.integers(2, 4), st.floats(1.0, 2.0), sizes)

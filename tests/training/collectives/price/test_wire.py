@@ -52,16 +52,16 @@ def test_no_machine_of_the_catalogue_outruns_its_links_and_cards(name, op, nodes
     gpus = min(most, there)
     if gpus * nodes < 2:
         return
-    found, nbytes = plan(name, nodes, gpus, version), 2.0**doublings
-    seconds = found.cost(nbytes, op).uncontended_time
-    for part in found.layout.parts:
+    collective_plan, nbytes = plan(name, nodes, gpus, version), 2.0**doublings
+    seconds = collective_plan.cost(nbytes, op).uncontended_time
+    for part in collective_plan.layout.parts:
         graph = part.slot.graph
         for gpu in part.gpus[:1] if op in ROOTED else part.gpus:
             into = sum(link.capacity for link in graph.links.values() if link.name.endswith(f">gpu{gpu}"))
-            assert seconds * ROUNDING >= share_received(op, found.ranks, 1) * nbytes / into, (name, gpu)
+            assert seconds * ROUNDING >= share_received(op, collective_plan.ranks, 1) * nbytes / into, (name, gpu)
         if nodes > 1:
             cards = part.slot.node.nic.count * part.slot.node.nic.bandwidth
-            assert seconds * ROUNDING >= share_received(op, found.ranks, len(part.gpus)) * nbytes / cards, name
+            assert seconds * ROUNDING >= share_received(op, collective_plan.ranks, len(part.gpus)) * nbytes / cards, name
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def test_rings_of_one_node():
 
 def test_quads_with_nvlink_rings():
     """Check value: 8 of the 70 four-GPU subsets of a DGX-1V have any NVLink-only ring, 2 have four."""
-    found = [rings(machines.p3_16xlarge, gpus) for gpus in combinations(range(8), 4)]
-    assert Counter(len(ring.channels) for ring in found if ring.kind == "nvlink") == {4: 2, 2: 6}
-    assert {len(ring.channels) for ring in found if ring.kind == "pcie"} <= {1, 2}
+    quads = [rings(machines.p3_16xlarge, gpus) for gpus in combinations(range(8), 4)]
+    assert Counter(len(ring.channels) for ring in quads if ring.kind == "nvlink") == {4: 2, 2: 6}
+    assert {len(ring.channels) for ring in quads if ring.kind == "pcie"} <= {1, 2}
 
 
 def test_bridged_pairs_leave_the_way_back_to_a_second_ring():
@@ -59,9 +59,9 @@ def test_every_channel_is_a_ring_through_every_gpu(machine, nodes, data):
     """Oracle: hops join end to end, each GPU is entered and left once, and NVLink pairs carry no more rings than they have links."""
     graph = node_graph(machine())
     gpus = tuple(data.draw(st.lists(st.integers(0, graph.node.gpu_count - 1), min_size=1, max_size=8, unique=True)))
-    found = ring_channels(graph, gpus, nodes)
-    assert found.channels
-    for channel in found.channels:
+    routed = ring_channels(graph, gpus, nodes)
+    assert routed.channels
+    for channel in routed.channels:
         assert sorted(channel.gpus) == sorted(gpus)
         ends = [(hop.src, hop.dst) for hop in channel.hops]
         if nodes > 1:
@@ -70,25 +70,25 @@ def test_every_channel_is_a_ring_through_every_gpu(machine, nodes, data):
             assert [end for _, end in ends] == [*(start for start, _ in ends[1:]), ends[0][0]]
             assert len(channel.edges) == len(gpus)
         assert all(set(hop.links) <= set(graph.links) for hop in channel.hops)
-    if found.kind == "nvlink" and nodes == 1:
+    if routed.kind == "nvlink" and nodes == 1:
         for src, dst in permutations(gpus, 2):
-            assert found.crossings.get(f"gpu{src}>gpu{dst}", 0) <= graph.nvlinks(src, dst)
-    assert ring_channels(graph, gpus, nodes) is found
+            assert routed.crossings.get(f"gpu{src}>gpu{dst}", 0) <= graph.nvlinks(src, dst)
+    assert ring_channels(graph, gpus, nodes) is routed
 
 
 def test_crossings_count_every_hop():
     """Conservation: the crossings of all links are the links of all hops."""
-    found = rings(machines.dgx_1v, nodes=2)
-    assert sum(found.crossings.values()) == sum(len(hop.links) for channel in found.channels for hop in channel.hops)
+    routed = rings(machines.dgx_1v, nodes=2)
+    assert sum(routed.crossings.values()) == sum(len(hop.links) for channel in routed.channels for hop in channel.hops)
 
 
 def test_one_ring_on_boards_crosses_each_uplink_once_each_way():
     """Closed form: a walk of a tree meets each of its edges once in each direction."""
-    found = rings(machines.p2_16xlarge, tuple(range(16)))
-    assert len(found.channels) == 1
-    uplinks = {link: count for link, count in found.crossings.items() if "socket" in link}
+    routed = rings(machines.p2_16xlarge, tuple(range(16)))
+    assert len(routed.channels) == 1
+    uplinks = {link: count for link, count in routed.crossings.items() if "socket" in link}
     assert set(uplinks.values()) == {1}
-    assert Counter(hop.staged for hop in found.channels[0].hops) == {False: 14, True: 2}  # staged only between the halves
+    assert Counter(hop.staged for hop in routed.channels[0].hops) == {False: 14, True: 2}  # staged only between the halves
 
 
 def test_sixteen_gpus_are_quick():
@@ -110,9 +110,9 @@ def test_two_islands_use_their_nvlinks_and_stage_between():
 
 def test_channels_of_several_nodes_follow_their_cards():
     """One ring per 100 Gbps card of a DGX-1, in and out under its own switch, over NVLink inside."""
-    found = rings(machines.dgx_1v, nodes=4)
-    assert [channel.hops[0].links[0] for channel in found.channels] == [f"net>nic{k}" for k in range(4)]
-    for k, channel in enumerate(found.channels):
+    routed = rings(machines.dgx_1v, nodes=4)
+    assert [channel.hops[0].links[0] for channel in routed.channels] == [f"net>nic{k}" for k in range(4)]
+    for k, channel in enumerate(routed.channels):
         assert {channel.gpus[0], channel.gpus[-1]} == {2 * k, 2 * k + 1}
         assert not channel.hops[0].staged and not channel.hops[-1].staged
         assert {hop.route.path_class for hop in channel.hops[1:-1]} == {"NVL"}
@@ -121,16 +121,16 @@ def test_channels_of_several_nodes_follow_their_cards():
 @pytest.mark.parametrize(("machine", "cards"), [(machines.hgx_h100, 8), (machines.p5, 32), (machines.p4d, 4)])
 def test_each_card_carries_one_ring_each_way(machine, cards):
     """Balance: where a ring cannot leave near the card it came by, it leaves by a card of its last GPU that no other ring takes."""
-    found = rings(machine, nodes=2)
-    assert {found.crossings[f"nic{k}>net"] for k in range(cards)} == {found.crossings[f"net>nic{k}"] for k in range(cards)} == {1}
-    assert len(found.channels) == cards
+    routed = rings(machine, nodes=2)
+    assert {routed.crossings[f"nic{k}>net"] for k in range(cards)} == {routed.crossings[f"net>nic{k}"] for k in range(cards)} == {1}
+    assert len(routed.channels) == cards
 
 
 def test_one_card_for_all():
     """p3.16xlarge: one channel through the 25 Gbps card, staged through host memory, ends on the card's socket."""
-    found = rings(machines.p3_16xlarge, nodes=2)
-    assert len(found.channels) == 1
-    channel = found.channels[0]
+    routed = rings(machines.p3_16xlarge, nodes=2)
+    assert len(routed.channels) == 1
+    channel = routed.channels[0]
     assert channel.hops[0].staged and channel.hops[0].tier == channel.hops[-1].tier == "network"
     assert channel.gpus[0] < 4 and channel.gpus[-1] < 4
 

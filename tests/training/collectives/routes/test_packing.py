@@ -46,9 +46,9 @@ def test_every_subset_of_a_dgx_1v(size, rings):
 
 def test_which_quads_keep_their_rings():
     """Oracle: the same independent packing."""
-    found = {gpus: rings_of(gpus) for gpus in combinations(range(8), 4)}
-    assert [gpus for gpus, rings in found.items() if rings == 4] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert {gpus for gpus, rings in found.items() if rings == 2} == {
+    rings_by_quad = {gpus: rings_of(gpus) for gpus in combinations(range(8), 4)}
+    assert [gpus for gpus, rings in rings_by_quad.items() if rings == 4] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert {gpus for gpus, rings in rings_by_quad.items() if rings == 2} == {
         (0, 3, 4, 7), (1, 2, 5, 6), (0, 1, 4, 5), (2, 3, 6, 7), (0, 2, 4, 6), (1, 3, 5, 7),
     }  # fmt: skip
 
@@ -65,9 +65,9 @@ def test_packing_is_largest(n, data):
         load = used([cycle for cycle, count in zip(cycles, times, strict=True) for _ in range(count)], closed=True)
         if all(count <= slots.get(pair, 0) for pair, count in load.items()):
             best = max(best, sum(times))
-    found = pack_cycles(slots) if {vertex for pair in slots for vertex in pair} == set(range(n)) else ()
-    assert len(found) == best
-    assert all(count <= slots[pair] for pair, count in used(found, closed=True).items())
+    packed = pack_cycles(slots) if {vertex for pair in slots for vertex in pair} == set(range(n)) else ()
+    assert len(packed) == best
+    assert all(count <= slots[pair] for pair, count in used(packed, closed=True).items())
 
 
 def test_four_gpus_fully_joined_by_four_links_each_use_every_link():
