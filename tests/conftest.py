@@ -18,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     pool.cores = lambda: 1
 
+gc.set_threshold(OBJECTS)  # as seldom as the program does
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.register_profile("mutants", derandomize=True, deadline=None, max_examples=50, phases=[Phase.explicit, Phase.generate])
@@ -33,9 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was collected out of the search for garbage, as it stays to the end and is large; search as seldom as the program does."""
+    """Take what was collected out of the search for garbage, as it stays to the end and is large."""
     gc.freeze()
-    gc.set_threshold(OBJECTS)
 
 
 @pytest.hookimpl(tryfirst=True)

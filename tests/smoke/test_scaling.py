@@ -146,7 +146,7 @@ def test_every_job_is_drawn(capsys: Capture, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, 6])
 def test_quiet_stands_anywhere(capsys: Capture, tmp_path: Path, place: int) -> None:
-    words = ["run", "p3.2xlarge", "alexnet", "--fast", "-o", str(tmp_path)]
+    words = ["run", "p3.2xlarge", "alexnet", "--fast", "--trace", str(tmp_path / "run.json")]
     assert main([*words[:place], "--quiet", *words[place:]]) == 0
     assert capsys.readouterr().err == ""
     assert main(words) == 0

@@ -206,7 +206,8 @@ def test_workers_in_step_restart_where_one_goes_or_joins(policy: SpotPolicy, tim
     assert (course.time, course.lost, course.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
 
 
-def test_a_job_that_would_never_end_is_refused() -> None:
+def test_a_job_that_would_never_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.study.transient.SEARCHED", 2)  # each interval takes as many revocations as are ever drawn
     job = SpotJob(1e4, (1.0,), ExponentialLives(1.0), "wait", replacement=1.0, checkpoint=60.0)
     with pytest.raises(SpecError, match="revoked every 1 s on average, but a checkpoint takes 1 min, so the job never ends"):
         best_interval(job, 1)

@@ -144,7 +144,7 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
         ]
         slowest.append(across)
     times = [ring_time(*ring, steps) for ring in set(hops)]  # many rings are equal
-    return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, _ring_latency_of(layout))
+    return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
 
 
 def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
@@ -228,11 +228,6 @@ def _distinct_rings(layout: JobLayout) -> list[tuple[Edge, ...]]:
 
 
 @lru_cache(maxsize=64)
-def _ring_latency_of(layout: JobLayout) -> tuple[Cause, str]:
-    return latency_of(layout.rings[0])
-
-
-@lru_cache(maxsize=64)
 def _ring_latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
     """Return the latency of every edge of each different ring."""
     return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _distinct_rings(layout)]
@@ -258,7 +253,7 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
         slowest.append(paces.slowest)
     pace = limited_by_switches(min(slowest), traffic, piece, protocol)
-    return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, _ring_latency_of(layout))
+    return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
 
 
 # --- trees and reductions in the network -----------------------------------------------------------------------------
