@@ -23,6 +23,10 @@ _MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
 """Arguments that are mappings; their options are written as KEY=VALUE."""
 _AXES: Final = ("tp", "pp", "cp", "ep", "replicate", "shard", "wrap", "schedule")
 """Options that are keys of ``parallel``."""
+_OWN_PARTS: Final = MappingProxyType(
+    {"input.own_loader": "loader", "training.stack.nccl_algo": "collective", "training.stack.own_exchange": "exchange"}
+)
+"""Overrides that have arguments of their own (`sim.study.arguments.own_parts`)."""
 _COMMAND: Final = r"python -m (?:sim|calibration)\b[^';`]*"
 _OPTION: Final = re.compile(
     rf"(?P<command>{_COMMAND})|(?<![\w-])--(?P<no>no-)?(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
@@ -51,6 +55,8 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
 
     def subject(match: re.Match[str]) -> str:
         name, (key, equals, value) = argument(match["name"]), match["value"].partition("=")
+        if key in _OWN_PARTS and name == "overrides":
+            return f"{_OWN_PARTS[key]}={value}: "
         return f"{name}[{key!r}]{equals}{value}: " if name in _MAPPINGS else f"{name}={match['value']}: "
 
     return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))

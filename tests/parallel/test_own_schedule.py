@@ -225,7 +225,7 @@ class Doubtful(Gpipe):
         (Doubtful(), "schedule my_gpipe: waits_for_sends is 'sometimes'; write True or False"),
         (
             "my_lost",
-            "--parallel schedule=my_lost: found 'my_lost'; write one of gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv, dualpipev, or the",
+            "parallel['schedule']=my_lost: found 'my_lost'; write one of gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv, dualpipev, or the",
         ),
     ],
 )

@@ -97,13 +97,13 @@ def test_a_job_on_spot_machines_reads_what_no_cache_holds_yet(capsys: Capture) -
 def test_evaluating_all_samples_takes_as_long_as_loaders_take_to_deliver_them(capsys: Capture) -> None:
     """Closed form: alexnet on a p3.8xlarge waits for its loaders, so passing over the data set once more takes another epoch."""
     epochs = ["--epochs", "3", "--evaluation", "1", "--fast"]
-    waiting = asked(capsys, "run", "p3.8xlarge", "alexnet", *epochs)
+    waiting = printed(capsys, "run", "p3.8xlarge", "alexnet", *epochs)
     assert waiting["whole_job"]["parts_s"]["evaluation"] == pytest.approx(3 * waiting["epoch_time_s"])
-    alone = asked(capsys, "run", "p3.8xlarge", "alexnet", *epochs, "--set", "input.num_workers=0")  # the training process prepares
+    alone = printed(capsys, "run", "p3.8xlarge", "alexnet", *epochs, "--set", "input.num_workers=0")  # the training process prepares
     per_step = alone["stalls_s"]["prep"] + alone["stalls_s"]["compute"] / 3
     evaluated = 3 * alone["epoch_time_s"] * per_step / alone["step_time_s"]
     assert alone["whole_job"]["parts_s"]["evaluation"] == pytest.approx(evaluated)
-    computing = asked(capsys, "run", "p3.8xlarge", "vgg16", *epochs)
+    computing = printed(capsys, "run", "p3.8xlarge", "vgg16", *epochs)
     share = computing["stalls_s"]["compute"] / computing["step_time_s"]
     assert computing["whole_job"]["parts_s"]["evaluation"] == pytest.approx(share * computing["epoch_time_s"])
 
@@ -112,7 +112,7 @@ def test_equal_nodes_in_two_groups_are_one_kind_under_a_power_limit(capsys: Capt
     """Oracle: the same two nodes in one group."""
     (tmp_path / "pair.yaml").write_text("name: pair\ngroups:\n  - {node: p3.8xlarge, count: 1}\n  - {node: p3.8xlarge, count: 1}\n")
     job = ["resnet50", "--power-cap", "200 W", "--fast"]
-    two, one = (asked(capsys, "run", machine, *job) for machine in (str(tmp_path / "pair.yaml"), "2x-p3.8xlarge"))
+    two, one = (printed(capsys, "run", machine, *job) for machine in (str(tmp_path / "pair.yaml"), "2x-p3.8xlarge"))
     assert two["step_time_s"] == pytest.approx(one["step_time_s"])
     assert two["energy"]["power_cap"] == pytest.approx(one["energy"]["power_cap"])
 
@@ -124,10 +124,10 @@ def test_the_order_of_groups_changes_no_figure(capsys: Capture, tmp_path: Path) 
     for name, groups in (("workers-first.yaml", described["groups"]), ("servers-first.yaml", described["groups"][::-1])):
         (tmp_path / name).write_text(yaml.safe_dump(described | {"name": "ordered", "groups": groups}), encoding="utf-8")
         machine, job = str(tmp_path / name), ["--epochs", "40"]
-        of_run = asked(capsys, "run", machine, "resnet15-cifar", *job, "--fast")
-        faster = asked(capsys, "whatif", machine, "resnet15-cifar")["faster_machines"]
+        of_run = printed(capsys, "run", machine, "resnet15-cifar", *job, "--fast")
+        faster = printed(capsys, "whatif", machine, "resnet15-cifar")["faster_machines"]
         renting = [*job, "--nodes", "4", "--budget-usd", "100", "--jobs", "1"]
-        candidates = asked(capsys, "recommend", "resnet15-cifar", machine, *renting)["candidates"]
+        candidates = printed(capsys, "recommend", "resnet15-cifar", machine, *renting)["candidates"]
         printed.append([of_run["whole_job"], of_run["price"], faster, candidates])
     assert printed[0] == printed[1] and printed[0][0]["parts_s"]["checkpoints"] > 0 and printed[0][2]
 
@@ -140,4 +140,4 @@ def test_recommend_names_the_command_for_unlike_nodes(capsys: Capture, tmp_path:
     said = capsys.readouterr().out
     assert "unlike: has 2 groups of workers, but only numbers of equal nodes are tried; `compare` shows its time and cost" in said
     assert "groups.0.count" not in said
-    assert asked(capsys, "compare", "resnet50", str(machine), "--epochs", "1", "--jobs", "1")["rows"][0]["whole_job"]["cost_usd"] > 0
+    assert printed(capsys, "compare", "resnet50", str(machine), "--epochs", "1", "--jobs", "1")["rows"][0]["whole_job"]["cost_usd"] > 0

@@ -127,7 +127,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, message: str) -> No
         ),
         (
             {"exchange": "lost"},
-            "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or the name of one of your own (docs/",
+            "exchange=lost: found 'lost'; write one of mine, or the name of one of your own (docs/",
         ),
         (
             {"exchange": Own(one_message), "stack": "tf-parameter-server"},

@@ -209,7 +209,9 @@ def test_launch_files(tmp_path: Path) -> None:
     written = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
     layout = written.training.parallel
     assert (written.model.name, written.model.sequence) == ("llama-3.1-70b", 4096)
-    assert (written.training.batch, written.training.gradient_accumulation_steps) == (1, 4), "a pipeline's micro-batches are of 1 by default"
+    assert (written.training.batch, written.training.gradient_accumulation_steps) == (1, 4), (
+        "a pipeline's micro-batches are of 1 by default"
+    )
     assert (layout.tensor, layout.pipeline, layout.schedule, layout.virtual_stages) == (8, 2, "interleaved_1f1b", 2)
     assert (layout.shard, written.training.activation_checkpointing) == ("parameters", "blocks")
 
