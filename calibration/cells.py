@@ -85,5 +85,5 @@ def _sequences(number: float, unit: str, sequence: float) -> float | None:
     if named is None or not sequence:
         return None
     powers = {"": (1,), "k": (1000, 1024), "m": (1000**2, 1024**2)}[named.group(1)]
-    whole = {count for power in powers if (count := number * power / sequence) == int(count)}
-    return whole.pop() if len(whole) == 1 else None
+    counts = {count for power in powers if (count := number * power / sequence) == int(count)}
+    return counts.pop() if len(counts) == 1 else None

@@ -46,7 +46,7 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {re.sub(r"[^a-z]", "", op): op for op i
 }
 
 
-class SkippedRow(NamedTuple):
+class UnpredictedRow(NamedTuple):
     """A row that cannot be predicted: its file and line, what it measures on what, and the reason."""
 
     where: str
@@ -59,7 +59,7 @@ class CollectiveTable(NamedTuple):
 
     records: tuple[CollectiveRecord, ...]
     notes: tuple[str, ...]
-    skipped: tuple[SkippedRow, ...]
+    skipped: tuple[UnpredictedRow, ...]
 
 
 def read_table(path: Path) -> CollectiveTable:
@@ -81,7 +81,7 @@ def read_table(path: Path) -> CollectiveTable:
         raise SpecError(f"{path}: has no rows below its header")
     notes += [f"{where}: {note}" for note in _nccl_notes(names, [cells for _, cells in rows[1:]])]
     records: list[CollectiveRecord] = []
-    skipped: list[SkippedRow] = []
+    skipped: list[UnpredictedRow] = []
     for number, cells in rows[1:]:
         row = dict(zip(names, cells, strict=False))
         try:
@@ -90,7 +90,7 @@ def read_table(path: Path) -> CollectiveTable:
             records.append(_predictable(path, number, _translated(row)))
         except SpecError as error:
             reason = str(error).removeprefix(f"{path}:{number}: ")
-            skipped.append(SkippedRow(f"{path}:{number}", f"{row.get('op', '?')} on {row.get('hardware', '?')}", reason))
+            skipped.append(UnpredictedRow(f"{path}:{number}", f"{row.get('op', '?')} on {row.get('hardware', '?')}", reason))
     return CollectiveTable(tuple(records), tuple(notes), tuple(skipped))
 
 

@@ -91,7 +91,7 @@ def share_of(text: str) -> float | None:
     """Return the share of blocks that *text* says are recomputed, such as ``1/2`` or ``every 2nd layer``; None if it states none."""
     plain = text.strip().lower()
     matches = ((share, re.fullmatch(pattern, plain)) for pattern, share in _SHARES.items())
-    return next((min(1.0, share(found)) for share, found in matches if found), None)
+    return next((min(1.0, share(match)) for share, match in matches if match), None)
 
 
 def recompute_of(text: str, family: str, blocks: int = 0) -> tuple[Recompute, int]:

@@ -195,7 +195,7 @@ def advised(command: str, message: str) -> list[str]:
         changes += [(own, value.replace(",", "")) for value in values]
         changes += [(own, value.replace(" ", "")) for value in re.findall(r"write ([\d.]+ (?:s|W)) or more", body)]
     changes += [("--nodes", str(-(-int(count) // 8))) for count in re.findall(r"use (\d+) GPUs", body)]
-    found = []
+    commands = []
     for option, value in changes:
         words = command.split()
         if option == "--placement":
@@ -205,8 +205,8 @@ def advised(command: str, message: str) -> list[str]:
             words[words.index(option) + 1] = value
         else:
             words += [option, value]
-        found.append(" ".join(words))
-    return found
+        commands.append(" ".join(words))
+    return commands
 
 
 @pytest.mark.parametrize("command", REFUSED)

@@ -496,13 +496,13 @@ def test_documents_of_a_quarter_are_short_sequences(padding: str, samples: int, 
 def test_a_global_batch_contradicts_micro_batches_that_are_written() -> None:
     """By hand: 8 ranks of 1 sample need 4 micro-batches for 32 samples."""
     given = replace(scenario(LLAMA, shard="parameters"), global_batch=32)
-    asked = replace(given, layout=(*given.layout, ("--micro-batches", "gradient_accumulation_steps", 2)))
-    told = "--global-batch 32 and --micro-batches 2: 8 data-parallel ranks x 1 sample x 2 micro-batches are 16; leave one of the two out"
-    assert refused(asked) == told
+    contradicting = replace(given, layout=(*given.layout, ("--micro-batches", "gradient_accumulation_steps", 2)))
+    message = "--global-batch 32 and --micro-batches 2: 8 data-parallel ranks x 1 sample x 2 micro-batches are 16; leave one of the two out"
+    assert refused(contradicting) == message
     assert "training.gradient_accumulation_steps=2: 8 data" in refused(
         replace(given, overrides=("training.gradient_accumulation_steps=2",))
     )
-    for agreeing in (given, replace(asked, global_batch=16)):
+    for agreeing in (given, replace(contradicting, global_batch=16)):
         assert layout_answer(agreeing).run.global_batch == agreeing.global_batch
 
 

@@ -90,15 +90,15 @@ def test_the_means_of_a_long_job_are_those_of_its_part(nodes: int, monkeypatch: 
 
     def outcome(work: float) -> ExpectedOutcome:
         job = WholeJob(75.0, work, 0.0, 0.0, 0.0)
-        found = expected_outcome(machine, workload, nodes, job, True, nodes * 4 / 3600, 20 * 3600.0)
-        assert found is not None
-        return found
+        expected = expected_outcome(machine, workload, nodes, job, True, nodes * 4 / 3600, 20 * 3600.0)
+        assert expected is not None
+        return expected
 
     part, decades = outcome(3e6 / nodes), outcome(2e9)
     monkeypatch.setattr("sim.study.spot.EXPECTED_REVOCATIONS", 1e9)
-    whole = outcome(3e6 / nodes)
-    assert (part.time, part.cost) == pytest.approx((whole.time, whole.cost), rel=3e-3)
-    assert decades.time / 2e9 == pytest.approx(whole.time / (3e6 / nodes), rel=5e-3)
+    entire = outcome(3e6 / nodes)
+    assert (part.time, part.cost) == pytest.approx((entire.time, entire.cost), rel=3e-3)
+    assert decades.time / 2e9 == pytest.approx(entire.time / (3e6 / nodes), rel=5e-3)
 
 
 def test_a_job_whose_checkpoints_no_machine_survives_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

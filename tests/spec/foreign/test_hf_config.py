@@ -278,9 +278,9 @@ BIGCODE = {"n_embd": 6144, "n_head": 48, "n_layer": 40, "n_positions": 8192, "n_
     ],
 )  # fmt: skip
 def test_families_that_few_others_resemble(kind: str, config: dict[str, Any], parameters: int) -> None:
-    found = decoder_of({"model_type": kind, **config}, "config.json")
-    assert parameter_count(Transformer.model_validate(found.shape)) == parameters
-    assert not found.notes
+    decoder = decoder_of({"model_type": kind, **config}, "config.json")
+    assert parameter_count(Transformer.model_validate(decoder.shape)) == parameters
+    assert not decoder.notes
 
 
 def test_experts_that_differ_between_layers_are_refused() -> None:

@@ -681,13 +681,13 @@ def test_options_of_megatron_that_change_time_or_memory_are_read(tmp_path: Path)
     assert narrow is not None and (narrow.gradients, narrow.states, narrow.casts_gradients) == ("bf16", "bf16", "never")
     reduced = read(f"{plain} --grad-reduce-in-bf16 --no-gradient-accumulation-fusion").stack.mesh
     assert reduced is not None and (reduced.gradients, reduced.reduction, reduced.fused_accumulation) == ("bf16", "bf16", False)
-    whole = f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-granularity full"
+    recomputing = f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-granularity full"
     chunks = "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
     for more, blocks in (("", 0), ("--recompute-method block --recompute-num-layers 1", 1)):
-        assert read(f"{whole} {more}").recompute_blocks == blocks
-    assert read(f"{whole} {chunks} --recompute-method block --recompute-num-layers 1").recompute_blocks == 2
-    assert read(f"{whole} --recompute-method block --recompute-num-layers 0").activation_checkpointing == "none"
-    assert "modeled as 1" in parsed(f"{whole} --recompute-method uniform --recompute-num-layers 2\n", tmp_path)[1][0]
+        assert read(f"{recomputing} {more}").recompute_blocks == blocks
+    assert read(f"{recomputing} {chunks} --recompute-method block --recompute-num-layers 1").recompute_blocks == 2
+    assert read(f"{recomputing} --recompute-method block --recompute-num-layers 0").activation_checkpointing == "none"
+    assert "modeled as 1" in parsed(f"{recomputing} --recompute-method uniform --recompute-num-layers 2\n", tmp_path)[1][0]
     assert read(f"{SIZES} --seq-length 128 --max-position-embeddings 128 --recompute-activations").activation_checkpointing == "selective"
 
 
