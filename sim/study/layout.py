@@ -71,7 +71,10 @@ def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Wor
     mesh_options(loaded.spec)
     check_run(machine, loaded, gpus=scenario.gpus)
     if scenario.batch == "max":
-        raise SpecError("--batch max: works only for plain data parallelism; write the samples of a micro-batch, for example --batch 1")
+        raise SpecError(
+            f"--batch max: applies to neither layouts nor a stack for them such as {loaded.spec.training.stack.name}; write the samples "
+            "of a micro-batch, for example --batch 1"
+        )
     placement = place(machine.spec, scenario.gpus, scenario.placement)
     each = {len(part.gpus) for part in placement}
     if len(each) > 1:
