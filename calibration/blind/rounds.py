@@ -11,18 +11,26 @@ from calibration.blind.answers import QuestionRunner
 from calibration.blind.predictions import predict_answer
 from calibration.blind.questions import questions
 from calibration.blind.table import prediction_row, question_key, read_table, row_key, write_table
+from sim.spec.library import load_hardware
 from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 
 def predict(machine: str, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
-    """Write the predictions for *machine* to *output*, and return how many questions have one."""
+    """Write the predictions for *machine* to *output*, and return how many questions have one.
+
+    A case that the machine cannot run, such as a batch beyond its memory, has a note instead. Raise SpecError if there is no such machine.
+    """
+    load_hardware(machine)
     all_questions = questions()
     rows = []
     for number, question in enumerate(all_questions):
         progress(number, len(all_questions))
-        prediction = predict_answer(question, machine)
-        rows.append(prediction_row(question, prediction))
+        try:
+            rows.append(prediction_row(question, predict_answer(question, machine)))
+        except (SpecError, ValueError) as error:  # ValueError: kernels of this GPU are not described
+            reason = str(error).splitlines()[0].partition("; ")[0].removeprefix(f"--batch {question.batch}: ")
+            rows.append(prediction_row(question, None) | {"note": f"not predicted: {reason}"})
     write_table(output, rows, f"Predicted for {machine}.")
     return sum(row["predicted"] != "" for row in rows)
 

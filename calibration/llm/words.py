@@ -29,6 +29,7 @@ _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
     r"(0?\.\d+)": lambda found: float(found.group(1)),
     r"(\d+(?:\.\d+)?)\s*%": lambda found: float(found.group(1)) / 100,
     r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda found: float(found.group(1)) / max(1.0, float(found.group(2))),
+    r".*\bevery (\d+)(?: layers| blocks)?": lambda found: 1.0 / max(1.0, float(found.group(1))),
     r".*\bevery (?:2nd|second|other)\b.*": lambda found: 1 / 2,
     r".*\bevery (?:3rd|third)\b.*": lambda found: 1 / 3,
     r".*\bevery (?:4th|fourth)\b.*": lambda found: 1 / 4,

@@ -64,6 +64,24 @@ def test_predictions_of_products_are_those_of_the_machine(tmp_path: Path, monkey
     assert rows["8192x8192x8192", "fp32"] > 5 * rows["8192x8192x8192", "tf32"] > 5 * rows["8192x8192x8192", "bf16"]
 
 
+def test_cases_that_a_machine_cannot_run_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A K80 has 12 GiB, BERT-Large needs 37 at this batch, and K80's attention is not described: they have notes, others are predicted."""
+    large = next(
+        question for question in questions() if (question.kind, question.name, question.batch) == ("step", "bert-large-seq384", 32)
+    )
+    attention = next(question for question in questions() if question.kind == "attention")
+    product = next(question for question in questions() if question.kind == "product" and question.precision == "fp32")
+    monkeypatch.setattr(rounds, "questions", lambda: [large, attention, product])
+    path = tmp_path / "predicted.csv"
+    assert main(["blind", "p2.xlarge", "-o", str(path)]) == 0
+    notes = [row["note"] for row in table.read_table(path)]
+    assert (
+        notes[0].startswith("not predicted: batch 32 per GPU needs")
+        and notes[1].startswith("not predicted: K80 has no kernels block")
+        and notes[2] == ""
+    )
+
+
 def test_the_page_says_the_errors_as_they_came_out() -> None:
     """Oracle: the committed tables, all precisions of a kind together where the page names none."""
     page = Path("docs/trust/blind.md").read_text(encoding="utf-8")

@@ -110,9 +110,22 @@ def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> Non
 
 def test_a_share_of_the_blocks_is_recomputed(tmp_path: Path) -> None:
     """torchtitan's and fms-fsdp's selective mode: of 32 blocks, 16 or 8; a step between those with none and with all."""
-    texts = {"0.5": 16, ".25": 8, "50%": 16, "1/2": 16, "1 of 4": 8, "every 2nd layer": 16, "selective (every other layer)": 16}
+    texts = {
+        "0.5": 16,
+        ".25": 8,
+        "50%": 16,
+        "1/2": 16,
+        "1 of 4": 8,
+        "every 2nd layer": 16,
+        "selective (every other layer)": 16,
+        "selective every 2": 16,
+    }
     assert {text: recompute_of(text, "fsdp2", 32) for text in texts} == {text: ("full", blocks) for text, blocks in texts.items()}
-    assert [recompute_of(text, "fsdp2", 32) for text in ("100%", "0.01")] == [("full", 0), ("none", 0)]
+    assert [recompute_of(text, "fsdp2", 32) for text in ("100%", "0.01", "selective every 1")] == [
+        ("full", 0),
+        ("none", 0),
+        ("full", 0),
+    ]
     staged = one(tmp_path, activation_checkpointing="1/2", pp="4", dp="2", framework="torchtitan")
     assert (staged.recompute, staged.recomputed_layers) == ("full", 4)
     for predict in (closed_form.predict, engine.predict):
@@ -185,7 +198,9 @@ def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "family", "stage"),
     [
-        ("torchtune", "fsdp2", 3), ("Axolotl (FSDP)", "fsdp1", 3), ("Lightning + DeepSpeed", "deepspeed", 0), ("Levanter", "jax", 0),
+        ("torchtune", "fsdp2", 3), ("Axolotl (FSDP)", "fsdp1", 3), ("Lightning + DeepSpeed", "deepspeed", 0),
+        ("GPT-NeoX 2.0", "deepspeed", 0),
+        ("Levanter", "jax", 0),
         ("trl", "fsdp1", 3), ("Megatron-LM", "megatron", 0),
     ],
 )  # fmt: skip
