@@ -32,7 +32,7 @@ _OPTION: Final = re.compile(
     rf"(?P<command>{_COMMAND})|(?<![\w-])--(?P<no>no-)?(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
     r"(?: (?P<key>[\w.]+)=(?P<text>'[^']*'|[^\s:;,]+)| (?P<value>'[^']*'|\d[\d.,]*\d|\d))?"
 )
-_SUBJECT: Final = re.compile(r"^--(?P<name>[a-z][a-z0-9-]*[a-z0-9]) (?P<value>(?!or |and )(?:(?! --)[^:])+): ")
+_SUBJECT: Final = re.compile(r"^--(?P<name>[a-z][a-z0-9-]*[a-z0-9]) (?P<value>(?!or |and )(?:(?! --)(?:[^:]|:(?! )))+): ")
 
 
 def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
@@ -57,7 +57,7 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
         name, (key, equals, value) = argument(match["name"]), match["value"].partition("=")
         if key in _OWN_PARTS and name == "overrides":
             return f"{_OWN_PARTS[key]}={value}: "
-        return f"{name}[{key!r}]{equals}{value}: " if name in _MAPPINGS else f"{name}={match['value']}: "
+        return f"{name}[{key!r}]{equals}{value}: " if name in _MAPPINGS and equals else f"{name}={match['value']}: "
 
     return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))
 

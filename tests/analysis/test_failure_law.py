@@ -97,10 +97,10 @@ def test_an_own_law_said_again_gives_every_figure_again() -> None:
     [
         (
             lambda count, random: 1.1 * random.exponential(size=count),
-            "--failure-law mine: the mean of 20000 times is 1.09, not 1; divide them",
+            "law=mine: the mean of 20000 times is 1.09, not 1; divide them",
         ),
-        (lambda count, random: random.weibull(0.7, count), "--failure-law mine: the mean of 20000 times is 1.25, not 1"),
-        (lambda count, random: [0.99] * count, "--failure-law mine: the mean of 20000 times is 0.99, not 1"),
+        (lambda count, random: random.weibull(0.7, count), "law=mine: the mean of 20000 times is 1.25, not 1"),
+        (lambda count, random: [0.99] * count, "law=mine: the mean of 20000 times is 0.99, not 1"),
         (lambda count, random: random.exponential(), "failure law mine: returns an array of shape (); return 20000 times"),
         (lambda count, random: random.normal(1.0, 1.0, count), "failure law mine: returns a time of -"),
         (lambda count, random: [math.inf] * count, "failure law mine: returns a time of inf; return times of 0 or more"),
@@ -122,12 +122,11 @@ def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, message: str) -> None:
     [
         (
             "weibul",
-            "--failure-law weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or the name of one of your own "
-            "(docs/develop/own-fail",
+            "law=weibul: found 'weibul'; write one of exponential, weibull:SHAPE, or the name of one of your own (docs/develop/own-fail",
         ),
-        ("weibull", "--failure-law weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
-        ("weibull:nan", "--failure-law weibull:nan: write weibull:SHAPE"),
-        ("weibull:0.1", "--failure-law weibull:0.1: write weibull:SHAPE"),
+        ("weibull", "law=weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
+        ("weibull:nan", "law=weibull:nan: write weibull:SHAPE"),
+        ("weibull:0.1", "law=weibull:0.1: write weibull:SHAPE"),
         (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; see docs/develop/own-failure-law.md for an example"),
     ],
 )

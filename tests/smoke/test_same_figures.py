@@ -120,7 +120,7 @@ def test_equal_nodes_in_two_groups_are_one_kind_under_a_power_limit(capsys: Capt
 def test_the_order_of_groups_changes_no_figure(capsys: Capture, tmp_path: Path) -> None:
     """Oracle: the same cluster with its workers first; its servers have no disk, other memory and no GPU."""
     described = yaml.safe_load((Path(sim.__file__).parents[1] / "hardware" / "cm-dare-k80.yaml").read_text(encoding="utf-8"))
-    printed = []
+    figures = []
     for name, groups in (("workers-first.yaml", described["groups"]), ("servers-first.yaml", described["groups"][::-1])):
         (tmp_path / name).write_text(yaml.safe_dump(described | {"name": "ordered", "groups": groups}), encoding="utf-8")
         machine, job = str(tmp_path / name), ["--epochs", "40"]
@@ -128,8 +128,8 @@ def test_the_order_of_groups_changes_no_figure(capsys: Capture, tmp_path: Path) 
         faster = printed(capsys, "whatif", machine, "resnet15-cifar")["faster_machines"]
         renting = [*job, "--nodes", "4", "--budget-usd", "100", "--jobs", "1"]
         candidates = printed(capsys, "recommend", "resnet15-cifar", machine, *renting)["candidates"]
-        printed.append([of_run["whole_job"], of_run["price"], faster, candidates])
-    assert printed[0] == printed[1] and printed[0][0]["parts_s"]["checkpoints"] > 0 and printed[0][2]
+        figures.append([of_run["whole_job"], of_run["price"], faster, candidates])
+    assert figures[0] == figures[1] and figures[0][0]["parts_s"]["checkpoints"] > 0 and figures[0][2]
 
 
 def test_recommend_names_the_command_for_unlike_nodes(capsys: Capture, tmp_path: Path) -> None:

@@ -134,14 +134,14 @@ def test_an_object_stays_in_this_process_whatever_the_number_of_processes() -> N
 def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, message: str) -> None:
     with pytest.raises(SpecError) as refused:
         stallsim.run("p3.16xlarge", "resnet18", prices=Source(answer))
-    assert str(refused.value).startswith(f"--prices mine: p3.16xlarge: {message}")
+    assert str(refused.value).startswith(f"prices=mine: p3.16xlarge: {message}")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("lost", "--prices lost: found 'lost'; none is installed; register one of your own (docs/develop/own-prices.md)"),
+        ("lost", "prices=lost: found 'lost'; none is installed; register one of your own (docs/develop/own-prices.md)"),
         (5, "the price source 5: does not follow PriceSource: it lacks name and price; see docs/develop/own-prices.md for an example"),
         (Failing(), "price source mine: KeyError: 'none'"),
     ],

@@ -78,12 +78,12 @@ def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("machine", "options", "said"),
     [
-        ("hgx-h100", {"fp8_recipe": "rowwise"}, "uses fp8; --allow fp8 tries fp8 as well as bf16"),
-        ("hgx-h100", {"fp8_recipe": "rowwise", "allow": ["fp8"], "fix": {"precision": "bf16"}}, "leave --fix precision=bf16 out"),
-        ("hgx-h100", {"fp8_recipe": "mxfp8", "allow": ["fp8"]}, "--fp8-recipe mxfp8: H100-SXM5-80GB has no fp8 recipe mxfp8; write"),
+        ("hgx-h100", {"fp8_recipe": "rowwise"}, "uses fp8; allow fp8 tries fp8 as well as bf16"),
+        ("hgx-h100", {"fp8_recipe": "rowwise", "allow": ["fp8"], "fix": {"precision": "bf16"}}, "leave fix={'precision': 'bf16'} out"),
+        ("hgx-h100", {"fp8_recipe": "mxfp8", "allow": ["fp8"]}, "fp8_recipe=mxfp8: H100-SXM5-80GB has no fp8 recipe mxfp8; write"),
         ("hgx-h100", {"fp8_recipe": "rowwise", "allow": ["fp8"], "stack": "megatron-core"}, "megatron-core has no fp8 recipe rowwise"),
-        ("p4d.24xlarge", {"allow": ["fp8"]}, "--allow fp8: A100-SXM4-40GB has no fp8 units, which fp8 needs; leave it out"),
-        ("hgx-h100", {"allow": ["nvfp4"]}, "--allow nvfp4: H100-SXM5-80GB has no nvfp4 units, which nvfp4 needs; leave it out"),
+        ("p4d.24xlarge", {"allow": ["fp8"]}, "allow=fp8: A100-SXM4-40GB has no fp8 units, which fp8 needs; leave it out"),
+        ("hgx-h100", {"allow": ["nvfp4"]}, "allow=nvfp4: H100-SXM5-80GB has no nvfp4 units, which nvfp4 needs; leave it out"),
         ("gb300-nvl72", {"allow": ["nvfp4"], "stack": "torchtitan-2.x"}, "stack torchtitan-2.x does not support nvfp4"),
     ],
 )  # fmt: skip

@@ -146,7 +146,7 @@ class Late(Empty):
         ),
         (Own(lambda site: site), "loader mine: TypeError: "),
         (4, "the loader 4: does not follow Loader: it lacks name and made; see docs/develop/own-loader.md for an example"),
-        ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; register one of your own (docs/develop/"),
+        ("lost", "loader=lost: found 'lost'; none is installed; register one of your own (docs/develop/"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_sentence(loader: object, message: str) -> None:
