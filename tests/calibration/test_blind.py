@@ -76,7 +76,7 @@ def test_cases_that_a_machine_cannot_run_are_noted(tmp_path: Path, monkeypatch: 
     assert main(["blind", "p2.xlarge", "-o", str(path)]) == 0
     notes = [row["note"] for row in table.read_table(path)]
     assert (
-        notes[0].startswith("not predicted: batch 32 per GPU needs")
+        notes[0].startswith("not predicted: batch=32: batch 32 per GPU needs")
         and notes[1].startswith("not predicted: K80 has no kernels block")
         and notes[2] == ""
     )
