@@ -58,7 +58,7 @@ from sim.study.whole_job import plan_due, plan_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from sim.spec.workload import Model
+    from sim.spec.model import Model
 
 
 @names_arguments()

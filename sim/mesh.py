@@ -27,9 +27,10 @@ from sim.parallel.split import ModelKey, Unit, split, split_block, tied_layers
 from sim.parallel.stages import distribution_of, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
+from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of

@@ -14,9 +14,9 @@ from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu, Node
+from sim.spec.layer import Attention
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.stack import Stack
-from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"

@@ -17,8 +17,8 @@ from sim.cluster import kernels
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Attention
 from sim.spec.library import load_part
-from sim.spec.workload import Attention
 
 KERNEL_TIMES: Final = RECORDS / "kernels.csv"
 PREFILL_SOURCE: Final = "ai-dynamo"

@@ -16,8 +16,8 @@ from calibration.llm.table import LlmRow
 from calibration.run_words import plain_name
 from sim.spec.catalogue import aliases_of, catalogue
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model
 
 LLM_RECORDS: Final = COMMITTED / "llm"
 _MODELS: Final = "workloads/models"

@@ -22,9 +22,10 @@ from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Layer
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.stack import Stack
-from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 PRODUCT_OPERATORS: Final = ("conv", "gemm", "attention", "rnn", "embedding")

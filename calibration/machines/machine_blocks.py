@@ -16,8 +16,8 @@ from calibration.machines.machine_fit import RATE, Fit, MergedRecords, median_ti
 from calibration.machines.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
 from calibration.machines.nccl_fit import NCCL, transport_blocks
 from sim.spec.hardware import Node
+from sim.spec.input import Dataset
 from sim.spec.library import load_hardware, load_part
-from sim.spec.workload import Dataset
 from sim.spec.yaml import SpecError
 
 REFERENCE_DATASET: Final = "imagenet-1k"

@@ -16,8 +16,9 @@ from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, with_nodes
 from sim.mesh import run_layout
 from sim.spec.library import load_hardware
+from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 
 _SOURCE: Final = "calibration/measure/layout_steps.py"
 

@@ -16,7 +16,8 @@ from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place
 from sim.simulate import simulate
 from sim.spec.library import load_hardware, load_workload
-from sim.spec.workload import Model, Workload
+from sim.spec.model import Model
+from sim.spec.workload import Workload
 from sim.training.job import Job
 
 

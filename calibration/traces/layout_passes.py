@@ -24,8 +24,9 @@ from sim.parallel.lower.layouts import Layout
 from sim.parallel.shares import rank_share
 from sim.parallel.units import units
 from sim.spec.hardware import Gpu, Hardware
+from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredOn, MeasuredTimes
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 

@@ -8,8 +8,9 @@ from calibration.traces.host_lead import find_scale
 from calibration.traces.pass_times import PassTimes
 from calibration.traces.profiled_job import JobMachine, with_stack
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredTimes
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.training.step_plan import optimizer_work, plan_step
 
 _LEAST_FACTOR: Final = 1e-6

@@ -31,8 +31,9 @@ from sim.cluster.build import with_nodes
 from sim.mesh import prepare
 from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
+from sim.spec.model import Model
 from sim.spec.optimizer import Optimizer
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import write_new
 from sim.training.step_plan import Timeline

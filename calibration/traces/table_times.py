@@ -13,9 +13,10 @@ from calibration.traces.host_lead import launches_scale
 from calibration.traces.pass_times import PassSeconds, PassTimes
 from calibration.traces.profiled_job import JobMachine
 from sim.parallel.program import Work
+from sim.spec.layer import Layer
 from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import layers_to_recompute, segments
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times
 from sim.training.step_plan import Timeline, plan_key, plan_step, timed_pass
 

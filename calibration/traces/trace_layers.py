@@ -9,7 +9,7 @@ from calibration.traces.host_lead import launches_scale
 from calibration.traces.pass_times import Gradient, PassSeconds, PassTimes
 from calibration.traces.table_times import measured_times
 from sim.spec.fields import Dtype, OperatorClass
-from sim.spec.workload import Layer
+from sim.spec.layer import Layer
 from sim.training.step_plan import Timeline
 
 _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}

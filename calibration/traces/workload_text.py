@@ -7,7 +7,7 @@ from typing import Any
 
 from calibration.traces.profiled_job import JobMachine, ProfiledJob
 from sim.extract.table import quote_word, render
-from sim.spec.workload import Model
+from sim.spec.model import Model
 
 
 def workload_text(fields: Mapping[str, Any], job: ProfiledJob) -> str:

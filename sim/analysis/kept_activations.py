@@ -5,8 +5,10 @@ from __future__ import annotations
 from sim.parallel.checkpointing import discarded_shares, kept_outputs
 from sim.parallel.split import Unit
 from sim.spec.fp8_recipe import RECIPES
+from sim.spec.layer import Layer
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.workload import Layer, Training, Workload
+from sim.spec.training import Training
+from sim.spec.workload import Workload
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:

@@ -28,10 +28,10 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
-from sim.spec.layer import WIDTHS
+from sim.spec.layer import WIDTHS, Layer
 from sim.spec.lengths import at_full_length
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
 FitVerdict = Literal["fits", "thrashes", "does_not_fit"]

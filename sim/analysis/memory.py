@@ -23,9 +23,11 @@ from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, field_identities
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import segments
-from sim.spec.workload import Layer, Model, Workload, for_peak_memory
+from sim.spec.workload import Workload, for_peak_memory
 
 _MIB = 2.0**20
 

@@ -12,9 +12,10 @@ from sim.spec.catalogue import suggestions
 from sim.spec.days import first_day
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
+from sim.spec.model import Model, batch_norms, count_parameters
 from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
-from sim.spec.workload import Jobs, Model, Workload, batch_norms, count_parameters
+from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.training.sequences import attentions
 

@@ -13,14 +13,17 @@ from typing import Annotated, Any, Final, get_args, get_origin
 from sim import units
 from sim.spec import hardware as hw
 from sim.spec import reliability
-from sim.spec import workload as wl
 from sim.spec.energy import GpuPower, PowerModel
 from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
 from sim.spec.fields import Dimension, Key, Spec, blocks
+from sim.spec.input import Dataset, Input
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store
 from sim.spec.stream import Stream
+from sim.spec.training import Training
 
 Bounds = tuple[str | float, str | float]
 """Inclusive lower and upper limit: quantities as they are written, or plain numbers."""
@@ -100,7 +103,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "radix": (2, 10_000),
     },
     Torus: {"dimensions": (1, 100_000), "link_bandwidth": _TRUNK},
-    wl.Layer: {
+    Layer: {
         **dict.fromkeys(("forward", "backward", "arithmetic", "backward_arithmetic"), ("0 FLOP", "10 PFLOP")),
         "kernel_size": (0, 1024),
         "rows": (0, 1e13),
@@ -108,9 +111,9 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "forward_kernels": (0, 100_000),
         "backward_kernels": (0, 100_000),
     },
-    wl.Model: {"parameters": (1, 1e14), "input": ("1 B", "100 GB"), "buffers": ("0 B", "10 TB")},
+    Model: {"parameters": (1, 1e14), "input": ("1 B", "100 GB"), "buffers": ("0 B", "10 TB")},
     Stream: {"shard": ("1 kB", "1 TB"), "compressed": (0.001, 1)},
-    wl.Dataset: {
+    Dataset: {
         "samples": (1, 1e13),
         "sample": ("1 B", "100 GB"),
         "prepared": ("1 B", "100 GB"),
@@ -119,8 +122,8 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "dali_gpu_prep": ("0 s", "1 h"),
         "dali_gpu_time": ("0 s", "1 h"),
     },
-    wl.Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
-    wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
+    Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
+    Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
     Servers: {
         "count": (1, 10_000),
         "chunk": ("1 B", "1 GB"),

@@ -23,10 +23,9 @@ from sim.spec.composed import composed_bytes, composed_elements, composed_kernel
 from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, curve_value
 from sim.spec.hardware import Gpu
-from sim.spec.layer import Attention
+from sim.spec.layer import Attention, Layer
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
-from sim.spec.workload import Layer
 
 _LIKE: dict[Peak, Peak] = {"tf32": "fp16", "bf16": "fp16"}
 """The peak whose efficiency curve is used for a peak without one of its own: the same tensor cores, at another rate."""

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import AttentionRate, Kernels
-from sim.spec.workload import Attention
+from sim.spec.layer import Attention
 
 TILES: Final = tuple((m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m * n >= 1024)
 """Rows and columns of the tiles that libraries choose from."""

@@ -16,7 +16,7 @@ import math
 from copy import copy
 
 from sim.spec.hardware import Storage, Volume
-from sim.spec.workload import Dataset
+from sim.spec.input import Dataset
 
 _GIB = 2.0**30
 _ROUNDING = 1e-9

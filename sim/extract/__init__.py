@@ -16,7 +16,7 @@ from sim.extract import table
 from sim.extract.archive import EXPORTED, check_archive
 from sim.extract.table import write
 from sim.extract.target import check_code, check_target, parse_arguments, parse_input
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 
 __all__ = ["extract", "run_extract", "write"]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from sim.extract.operators import OperatorCost
 from sim.spec.fields import Dtype, OperatorClass
-from sim.spec.workload import Layer
+from sim.spec.layer import Layer
 from sim.spec.yaml import SpecError
 
 _RECURRENT: Final = 2

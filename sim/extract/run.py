@@ -23,7 +23,7 @@ from sim.extract.build import build, explain_failure, load_exported, unpadded
 from sim.extract.operators import UnknownOperator
 from sim.extract.trace import ForwardTrace, StepFailed, element_bytes, loss_of, trace
 from sim.spec.layer import Layer
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 
 BATCHES: Final = (2, 3)

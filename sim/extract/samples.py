@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sim.extract.target import InputShape, parse_input
-from sim.spec.workload import Model
+from sim.spec.model import Model
 
 IMAGES, TOKENS, SOUNDS, ROWS = "imagenet-1k", "openwebtext-seq1024", "librispeech-960", "criteo-kaggle"
 

@@ -18,10 +18,11 @@ import yaml as pyyaml
 
 from sim import units
 from sim.spec import yaml
+from sim.spec.layer import Attention, Layer
 from sim.spec.measured import MeasuredTimes
+from sim.spec.model import Model
 from sim.spec.segments import block
 from sim.spec.whole_file import write_files
-from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
 _WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic")

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.layer import Layer
-from sim.spec.workload import Training
+from sim.spec.training import Training
 from sim.spec.yaml import SpecError
 
 _PRODUCTS: Final = frozenset({"gemm", "conv"})

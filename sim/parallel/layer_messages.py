@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from sim.parallel.routing import expert_load
+from sim.spec.layer import Attention, Layer
 from sim.spec.parallel import Parallel
-from sim.spec.workload import Attention, Layer
 
 
 class LayerMessage(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from sim.parallel.routing import expert_load
+from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
-from sim.spec.workload import Layer
 
 
 def rank_share(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:

@@ -16,8 +16,9 @@ from sim.parallel.mesh import nearest_divisors
 from sim.parallel.shares import rank_share, rowwise_bias
 from sim.parallel.units import UnitKind, cut_layers, units, wrapping
 from sim.parallel.wraps import WrapChain, chains
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel, Wrapping
-from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 

@@ -12,9 +12,10 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final, Literal
 
 from sim.parallel.wraps import TORCHS_SIZE
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
-from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 from sim.units import any_of
 

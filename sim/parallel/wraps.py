@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.module_paths import list_modules, matches, paths
 from sim.spec.parallel import Wrapping
-from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 TORCHS_SIZE: Final = 100_000_000

@@ -21,7 +21,7 @@ from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import validated_groups
 from sim.simulate import Run
 from sim.spec.hardware import Node
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.training.job import Job
 from sim.units import show
 

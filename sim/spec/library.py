@@ -19,10 +19,11 @@ from sim.spec import memo, schema
 from sim.spec import overrides as override
 from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, roots
 from sim.spec.hardware import Hardware
+from sim.spec.model import Model
 from sim.spec.overrides import Override
 from sim.spec.references import Resolver
 from sim.spec.validation import require_kind, validate
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
 __all__ = [

@@ -9,10 +9,12 @@ from typing import Any, Final, NamedTuple
 from sim.spec import library
 from sim.spec.catalogue import read
 from sim.spec.hardware import Cpu, Gpu, Link, Transport, Volume
+from sim.spec.input import Dataset
 from sim.spec.listing import Column, Row, decoder_parameters, rows_of
+from sim.spec.model import Model
 from sim.spec.schema import FOLDERS
 from sim.spec.stack import Stack
-from sim.spec.workload import Dataset, Jobs, Model
+from sim.spec.workload import Jobs
 
 
 class PartList(NamedTuple):

@@ -20,8 +20,9 @@ from sim.spec import catalogue, defaults, memo, schema, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
+from sim.spec.model import Model
 from sim.spec.reliability import Reliability
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
 UNRESOLVED: Final = object()

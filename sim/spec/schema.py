@@ -12,12 +12,14 @@ from pydantic import BaseModel
 from sim.spec.energy import Grid, PowerModel
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
+from sim.spec.input import Dataset
 from sim.spec.kernels import Kernels
 from sim.spec.lifetimes import Lifetimes
+from sim.spec.model import Model
 from sim.spec.reliability import Reliability
 from sim.spec.stack import Stack
 from sim.spec.stores import Store
-from sim.spec.workload import Dataset, Jobs, Model, Workload
+from sim.spec.workload import Jobs, Workload
 
 FOLDERS: Final[dict[type[BaseModel], str]] = {
     Hardware: "hardware",

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from sim.spec.workload import Layer, Workload
+from sim.spec.layer import Layer
+from sim.spec.workload import Workload
 
 
 def block(name: str) -> str:

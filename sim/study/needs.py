@@ -18,7 +18,7 @@ from sim.cluster import page_cache
 from sim.cluster.storage import read_rate
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node, Storage
-from sim.spec.workload import Dataset
+from sim.spec.input import Dataset
 
 GONE = 1.01
 """A step up to this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4%)."""

@@ -14,7 +14,8 @@ from typing import Final
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.overrides import Option
-from sim.spec.workload import Training, Workload
+from sim.spec.training import Training
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.memory_fit import largest_fitting_batch
 from sim.study.scenario import Scenario, sorted_overrides

@@ -111,7 +111,7 @@ class Answer(NamedTuple):
 
 
 def has_layout(scenario: Scenario) -> bool:
-    """Return whether *scenario* runs as a layout (`sim.spec.workload.Training.has_layout`); False if it cannot be read."""
+    """Return whether *scenario* runs as a layout (`sim.spec.training.Training.has_layout`); False if it cannot be read."""
     try:
         if jobs_file(scenario.workload) is not None:
             return False

@@ -21,9 +21,10 @@ from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Layer
 from sim.spec.library import catalogue, load_hardware, load_workload
 from sim.spec.segments import block
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer, split_overrides
 from sim.training.sequences import layers_run

@@ -13,7 +13,9 @@ from typing import Final
 
 from sim.cluster.gpu import KernelWork, layer_time
 from sim.spec.hardware import Gpu
-from sim.spec.workload import Layer, Model, Workload
+from sim.spec.layer import Layer
+from sim.spec.model import Model
+from sim.spec.workload import Workload
 
 ITERATIONS: Final = 5
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol, cast
 
 from sim.spec.extensions import LOADERS, call_extension, error_text, extension
-from sim.spec.workload import Input
+from sim.spec.input import Input
 from sim.spec.yaml import SpecError
 from sim.training.input_pipeline import InputPipeline, LoaderSite
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from sim.spec.workload import Layer, Workload
+from sim.spec.layer import Layer
+from sim.spec.workload import Workload
 
 _WORK = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
 _FORWARD_SHARE = 0.25

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from sim.parallel.lower.buckets import stack_buckets
 from sim.parallel.lower.exchange_plan import gradient_widths
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.servers import Servers
-from sim.spec.workload import Layer, Model, Workload
+from sim.spec.workload import Workload
 
 
 class ServerShard(NamedTuple):

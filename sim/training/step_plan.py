@@ -22,9 +22,11 @@ from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Sta
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, same_layers
+from sim.spec.layer import Layer
+from sim.spec.model import batch_norms
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import layers_to_recompute, segments
-from sim.spec.workload import Layer, Workload, batch_norms
+from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
 

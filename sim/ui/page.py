@@ -11,7 +11,7 @@ from sim.report.page.markup import Html, details, join, tag
 from sim.spec.fields import Precision
 from sim.spec.listing import Row
 from sim.spec.parallel import Schedule, Shard
-from sim.spec.workload import Training
+from sim.spec.training import Training
 from sim.ui.choice import AMONG, DEFAULTS
 from sim.ui.download import FILES
 from sim.ui.machines import PEERS

@@ -23,7 +23,7 @@ from sim.extract.target import parse_arguments
 from sim.simulate import Run, simulate
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.memo import caching
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
 from sim.study.sweep import scenario_at

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sim.cluster.gpu import NATIVE_BATCH_NORM, KernelWork, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Layer
 from sim.spec.stack import Stack
-from sim.spec.workload import Layer
 
 
 def gpu(**keys):

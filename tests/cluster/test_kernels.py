@@ -13,8 +13,8 @@ from calibration.kernels import fit, records, report
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time, layer_work
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Attention, Layer
 from sim.spec.stack import Stack
-from sim.spec.workload import Attention, Layer
 
 PLAIN = {
     "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,

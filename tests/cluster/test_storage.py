@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.cluster import storage
 from sim.spec.hardware import Storage, Volume
-from sim.spec.workload import Dataset
+from sim.spec.input import Dataset
 
 MIB = 2.0**20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sim.spec.workload import Model
+from sim.spec.model import Model
 
 
 class Ready(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 
 from sim.extract import extract
 from sim.parallel.units import cut_layers
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from tests.extract.conftest import NETS
 from tests.extract.test_extract import built
 from tests.late import torch

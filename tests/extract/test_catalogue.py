@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sim.spec.library import load_part
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from tests.extract.compared import cases
 from tests.extract.tables import traced_models
 from tests.late import torch

@@ -14,9 +14,9 @@ from sim.spec.decoder import decoder_layers
 from sim.spec.fields import Precision
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_part
+from sim.spec.model import Model
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model
 from tests.extract.readiness import watched
 from tests.late import torch
 

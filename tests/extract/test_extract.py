@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sim.extract import extract
-from sim.spec.workload import Layer, Model
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from tests.extract.conftest import NETS
 from tests.extract.readiness import Ready, assert_same_order, listed, watched
 from tests.late import torch

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.extract.layers import LayerTable, Parameter, ReadyGradient, layers
 from sim.extract.operators import OperatorCost
-from sim.spec.workload import Layer
+from sim.spec.layer import Layer
 from sim.spec.yaml import SpecError
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sim.analysis import memory
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from tests.extract.compared import cases
 from tests.extract.tables import traced_models
 from tests.late import torch

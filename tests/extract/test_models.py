@@ -13,7 +13,7 @@ import pytest
 from sim.extract import extract, run_extract
 from sim.extract.target import load_target
 from sim.spec.library import load_part
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from tests.extract.readiness import assert_same_order, watched
 from tests.extract.tables import traced_models
 from tests.late import torch

@@ -7,7 +7,7 @@ import pytest
 from sim.extract.samples import dataset_like
 from sim.spec.catalogue import catalogue
 from sim.spec.library import load_workload
-from sim.spec.workload import Model
+from sim.spec.model import Model
 
 
 def table(workload: str) -> Model:

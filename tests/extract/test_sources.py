@@ -9,8 +9,9 @@ import pytest
 
 from sim.extract import extract
 from sim.spec.decoder import decoder_layers
+from sim.spec.layer import Layer
 from sim.spec.library import load_part
-from sim.spec.workload import Layer, Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 from tests.extract.test_decoders import assert_same_model
 from tests.late import torch

@@ -12,8 +12,9 @@ from sim.cluster.gpu import memory_time
 from sim.extract import table
 from sim.spec import yaml
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Layer
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Layer, Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare
 from sim.training.step_plan import plan_step

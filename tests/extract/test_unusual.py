@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sim.extract import extract
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 from tests.late import torch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.spec.library import load_part
-from sim.spec.workload import Model
+from sim.spec.model import Model
 
 COUNTED = {
     "resnet15-cifar": (693_818, 50, 630_989_589),

@@ -10,8 +10,9 @@ from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.program import Copy, Program, Start
 from sim.parallel.split import split
 from sim.parallel.stages import stages_of
+from sim.spec.layer import Layer
+from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions, Parallel, Schedule
-from sim.spec.workload import Layer, Model
 
 
 def parallel(**fields: Any) -> Parallel:

@@ -11,8 +11,8 @@ import pytest
 from sim.analysis.layout_memory import memory_by_stage, memory_timeline
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.program import Start
+from sim.spec.model import Model
 from sim.spec.parallel import MeshOptions
-from sim.spec.workload import Model
 from tests.harness import machine, toy_node, toy_workload
 from tests.late import torch
 from tests.parallel.layouts import block_model, copied, layout, sent

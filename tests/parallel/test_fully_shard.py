@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sim.analysis.layout_memory import StageMemory, memory_by_stage, memory_timeline
-from sim.spec.workload import Model, Workload
+from sim.spec.model import Model
+from sim.spec.workload import Workload
 from tests.harness import toy_node, toy_workload
 from tests.parallel.layouts import block_model, copied, layout, sent
 

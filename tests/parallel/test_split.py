@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sim.parallel.shares import rank_share
 from sim.parallel.split import Unit, split
 from sim.spec.decoder import decoder_layers
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 from tests.parallel.layouts import block_model, model, parallel
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sim.parallel.schedule import position
+from sim.spec.model import Model
 from sim.spec.parallel import Schedule
-from sim.spec.workload import Model
 from tests.parallel.layouts import block_model, layout, sent
 from tests.parallel.test_schedule import TORCH
 

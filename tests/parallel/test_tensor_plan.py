@@ -14,10 +14,12 @@ from sim.parallel.lower.layouts import program
 from sim.parallel.program import Start, Work
 from sim.parallel.shares import rank_share
 from sim.parallel.split import split
+from sim.spec.layer import Layer
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel
 from sim.spec.tensor_plan import with_tensor_plan
-from sim.spec.workload import Layer, Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from tests.parallel.layouts import layout
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from sim.parallel.wraps import chains
+from sim.spec.layer import Layer
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.module_paths import matches
 from sim.spec.parallel import Parallel, Wrapping
-from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 from tests.late import torch
 from tests.parallel.layouts import layout, model, sent

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.spec.input import Dataset
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Dataset
 from sim.spec.yaml import SpecError
 
 SHAPE = "{layers: 2, hidden: 64, heads: 2, ffn: 128, vocab: 100}"

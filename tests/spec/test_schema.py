@@ -9,7 +9,8 @@ import pytest
 from sim.spec import schema
 from sim.spec.fields import OperatorClass
 from sim.spec.hardware import Gpu, Group, Hardware, Link, Node, Topology
-from sim.spec.workload import Model, Workload
+from sim.spec.model import Model
+from sim.spec.workload import Workload
 
 NODE = ("groups", 0, "node")
 

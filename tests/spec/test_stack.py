@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sim.spec.layer import Layer
 from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
-from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
 
 MIB = 2**20

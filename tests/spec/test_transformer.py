@@ -13,8 +13,8 @@ from sim.spec.adapters import Lora, trained_layers
 from sim.spec.decoder import attended_pairs, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
 from sim.spec.lengths import with_lengths
+from sim.spec.model import Model
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model
 
 DECODERS = Path(__file__).with_name("decoders.csv")
 GPT = {"layers": 3, "hidden": 512, "heads": 8, "vocab": 1000, "activation": "gelu", "norm": "layernorm", "positions": "learned"}

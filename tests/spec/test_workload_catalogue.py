@@ -8,9 +8,10 @@ import pytest
 
 from sim.extract import table
 from sim.spec.catalogue import all_files
+from sim.spec.input import Dataset
 from sim.spec.library import catalogue, load_part, load_workload
+from sim.spec.model import Model
 from sim.spec.stack import Stack
-from sim.spec.workload import Dataset, Model
 from sim.spec.yaml import SpecError
 from tests.extract.tables import traced_models
 from tests.for_each import for_each

@@ -6,8 +6,9 @@ import pytest
 
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu
+from sim.spec.lengths import Lengths
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Lengths, Workload
+from sim.spec.workload import Workload
 from sim.training.layer_times import layer_times
 from sim.training.sequences import layers_run
 

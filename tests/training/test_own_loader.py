@@ -10,7 +10,7 @@ import pytest
 
 import stallsim
 from sim.spec import extensions
-from sim.spec.workload import Input
+from sim.spec.input import Input
 from sim.spec.yaml import SpecError
 from sim.training.input_pipeline import PIN_BANDWIDTH, DaliPipeline, InputPipeline, LoaderSite, Queue, SimProcess, Synthetic
 from stallsim.protocols import Loader

@@ -8,8 +8,10 @@ from pydantic import ValidationError
 
 from sim.events import Cause
 from sim.simulate import simulate
+from sim.spec.layer import Layer
+from sim.spec.lengths import Lengths
 from sim.spec.library import load_workload
-from sim.spec.workload import Layer, Lengths, Workload
+from sim.spec.workload import Workload
 from sim.training.job import Job
 from sim.training.sequences import layers_run, length_variation
 from sim.training.spread import expected_maximum

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.spec.library import load_part, load_workload
+from sim.spec.model import Model
 from sim.spec.servers import Servers
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.training.sharding import owners, shards
 
 

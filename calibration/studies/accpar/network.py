@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from sim.spec.layer import Layer
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 
 _MERGES = ("cat", "concat", "mul")

@@ -21,7 +21,7 @@ from sim.analysis import differential
 from sim.analysis.cost import price
 from sim.analysis.differential import RunTimes
 from sim.simulate import Run
-from sim.spec.workload import Model
+from sim.spec.model import Model
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.pool import each

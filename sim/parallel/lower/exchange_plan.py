@@ -16,9 +16,11 @@ from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
 from sim.parallel.lower.compression import Payload, Tensor, payload
 from sim.parallel.lower.fusion import Bucket
 from sim.parallel.program import Message, Start
+from sim.spec.layer import Layer
+from sim.spec.model import batch_norms
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import Stack
-from sim.spec.workload import Layer, Workload, batch_norms
+from sim.spec.workload import Workload
 
 SCALAR_BYTES = 4.0
 _COUNT_BYTES = 8.0

@@ -11,7 +11,7 @@ from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_settings import LaunchSettings, note_offloading
 from sim.spec.foreign.launch_unread import FP8_RECIPES, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
-from sim.spec.workload import RecomputedModule
+from sim.spec.training import RecomputedModule
 from sim.spec.yaml import SpecError
 
 _RANKS: Final[Mapping[str, str]] = {

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sim.spec.foreign.launch_settings import LaunchSettings, block_of, exchange_of, note_offloading
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.parallel import even_blocks
-from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
 TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {

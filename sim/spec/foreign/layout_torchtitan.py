@@ -10,8 +10,8 @@ from typing import Any, Final
 from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
 from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, fields_with_defaults, refuse_four_bits, require_shape
 from sim.spec.library import load_part
+from sim.spec.model import Model
 from sim.spec.parallel import even_blocks
-from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
 _NAMES: Final = {name: key for key, name in TORCHTITAN_MODELS.items()}

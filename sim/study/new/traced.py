@@ -8,8 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+from sim.spec.input import Dataset
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Dataset, Model, Workload
+from sim.spec.model import Model
+from sim.spec.workload import Workload
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import first_command
 from sim.study.new.workload import NewWorkload, place_of, plain_comment

@@ -26,9 +26,10 @@ from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.foreign.launch_settings import LaunchSettings
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_part, load_workload
+from sim.spec.model import Model
 from sim.spec.strict import parse_json, whole_number
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import NODE, first_command

@@ -19,8 +19,9 @@ from sim.parallel.split import split
 from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
+from sim.spec.model import Model
 from sim.spec.parallel import Parallel
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.nccl_names import nccl_variables_named

@@ -35,10 +35,10 @@ from sim.parallel.split import LayerPiece, Unit
 from sim.spec.fp8_recipe import usual_recipe
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
-from sim.spec.layer import WIDTHS
+from sim.spec.layer import WIDTHS, Layer
 from sim.spec.parallel import MeshOptions
 from sim.spec.precision import PRECISION_TRAITS
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.training.layouts.group_price import LinkShare
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.muon import muon_work

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from calibration.questions import workload_named
-from sim.spec.workload import Layer
+from sim.spec.layer import Layer
 
 BLOCK_END = re.compile(r"layer\d\.\d\.bn3")
 INSIDE_BLOCK = re.compile(r"layer\d\.\d\.bn[12]")

@@ -21,8 +21,9 @@ from sim.spec.foreign.hf_families import FAMILIES
 from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
+from sim.spec.training import Training
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Training, Workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
 from sim.study.new.first_command import first_command

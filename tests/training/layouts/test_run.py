@@ -17,7 +17,7 @@ from sim.parallel.lower.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait, Work
 from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
-from sim.spec.workload import Layer
+from sim.spec.layer import Layer
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices

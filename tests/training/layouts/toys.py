@@ -7,8 +7,9 @@ from typing import Any
 
 from sim.mesh import LayoutRun, layout_scene, prepare, run_layout
 from sim.spec.hardware import Hardware
+from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Workload
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from tests.harness import layer, machine, toy_workload
