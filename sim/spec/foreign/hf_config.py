@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sim.spec.catalogue import catalogue
 from sim.spec.foreign.hf_defaults import DEFAULTS
-from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, Shape, shape_of
-from sim.spec.foreign.hf_keys import Config, listed
+from sim.spec.foreign.hf_families import FAMILIES, MEANT, NAMES, NEEDED, shape_of
+from sim.spec.foreign.hf_keys import Config, Shape, listed
 from sim.spec.yaml import SpecError
 
 _USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")

@@ -231,3 +231,6 @@ DEFAULTS: Final[Mapping[str, Sizes]] = {
     "qwen2_5_vl": _CLASSES["qwen2_5_vl_text"],
     "qwen2_vl": _CLASSES["qwen2_vl_text"],
 }
+
+DBRX_BLOCKS: Final[Sizes] = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
+"""Defaults of the nested classes of configuration_dbrx.py."""

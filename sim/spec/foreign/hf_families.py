@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from sim.spec.foreign.hf_keys import Config
+from sim.spec.foreign.hf_defaults import DBRX_BLOCKS
+from sim.spec.foreign.hf_experts import (
+    EXPERTS,
+    dbrx_experts,
+    deepseek_experts,
+    dense_layers,
+    ernie_experts,
+    gpt_oss_experts,
+    hunyuan_experts,
+    llama4_experts,
+    mixtral_experts,
+    olmoe_experts,
+    qwen_experts,
+)
+from sim.spec.foreign.hf_keys import Config, Shape
 from sim.spec.yaml import SpecError
-
-Shape = dict[str, Any]
-"""Fields of a Transformer as plain data."""
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -28,8 +39,6 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Keys of a size in configurations, by our name for it."""
 NEEDED: Final = ("layers", "hidden", "heads", "vocab")
-_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys for the number of experts; since version 5, transformers writes any of these."""
 _ACTIVATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu"), "gelu"),
     **dict.fromkeys(("silu", "swish"), "silu"),
@@ -41,7 +50,7 @@ MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     **NAMES,
     "kv_heads": (*NAMES["kv_heads"], "num_kv_heads"),
     "ffn": (*NAMES["ffn"], "ffn_hidden_size", "intermediate_size_mlp"),
-    "experts": _EXPERTS,
+    "experts": EXPERTS,
     "experts_per_token": ("num_experts_per_tok", "experts_per_token"),
     "expert_ffn": ("moe_intermediate_size", "intermediate_size"),
     "shared_experts": ("n_shared_experts",),
@@ -75,29 +84,15 @@ def _qwen3(config: Config, shape: Shape) -> Shape:
 
 
 def _mixtral(config: Config, shape: Shape) -> Shape:
-    experts = {"experts": config.due(*_EXPERTS), "experts_per_token": config.size("num_experts_per_tok")}
-    return _without_ffn(shape, experts | {"expert_ffn": shape["ffn"]}) | _window(config)
-
-
-def _qwen_experts(config: Config, shape: Shape) -> Shape:
-    shape = shape | {
-        "experts": config.due(*_EXPERTS),
-        "experts_per_token": config.due("num_experts_per_tok"),
-        "expert_ffn": config.due("moe_intermediate_size"),
-        "moe_every": config.size("decoder_sparse_step"),
-        "first_dense_layers": _leading(config, "mlp_only_layers", config.get("mlp_only_layers", default=[])),
-    }
-    if (shared := config.size("shared_expert_intermediate_size")) is not None:
-        shape |= {"shared_experts": 1, "shared_expert_ffn": shared}
-    return shape
+    return mixtral_experts(config, shape) | _window(config)
 
 
 def _qwen2_moe(config: Config, shape: Shape) -> Shape:
-    return _qwen_experts(config, _qwen2(config, shape))
+    return qwen_experts(config, _qwen2(config, shape))
 
 
 def _qwen3_moe(config: Config, shape: Shape) -> Shape:
-    return _qwen_experts(config, _qwen3(config, shape))
+    return qwen_experts(config, _qwen3(config, shape))
 
 
 def _gpt2(config: Config, shape: Shape) -> Shape:
@@ -123,9 +118,7 @@ def _bloom(config: Config, shape: Shape) -> Shape:
 
 
 def _mpt(config: Config, shape: Shape) -> Shape:
-    attention, ratio = config.get("attn_config", default={}), config.get("expansion_ratio", default=4)
-    if not isinstance(attention, Mapping):
-        raise SpecError(f"{config.place}: {config.within}attn_config is a single value; expected a block of keys")
+    attention, ratio = config.nested("attn_config").said, config.get("expansion_ratio", default=4)
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
         raise SpecError(f"{config.place}: {config.within}expansion_ratio: {ratio!r} is not a number above 0; write one")
     plain = bool(config.get("no_bias", default=True))
@@ -177,28 +170,14 @@ def _deepseek(config: Config, shape: Shape) -> Shape:
         "value_dim": config.due("v_head_dim"),
     }
     shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
-    return shape if config.size(*_EXPERTS) is None else _routed(config, shape)
-
-
-def _routed(config: Config, shape: Shape) -> Shape:
-    """Return *shape* with experts from DeepSeek's keys, which other families also use."""
-    return shape | {
-        "experts": config.due(*_EXPERTS),
-        "experts_per_token": config.due("num_experts_per_tok"),
-        "expert_ffn": config.due("moe_intermediate_size"),
-        "shared_experts": config.size("n_shared_experts", default=0),
-        "first_dense_layers": _dense_layers(config),
-        "moe_every": config.size("moe_layer_freq", default=1),
-    }
+    return shape if config.size(*EXPERTS) is None else deepseek_experts(config, shape)
 
 
 def _gpt_oss(config: Config, shape: Shape) -> Shape:
-    experts = {"experts": config.due(*_EXPERTS), "expert_ffn": shape["ffn"]}
-    experts["experts_per_token"] = config.size("num_experts_per_tok", "experts_per_token", default=4) or 4
     biased = {"bias": "all" if config.get("attention_bias", default=True) else "ffn", "sinks": True, "activation": "swiglu"}
     biased["clamped"] = True  # modeling_gpt_oss.py, GptOssExperts: limit = 7.0
     biased["rope_scaled"] = True  # GptOssRotaryEmbedding: attention_scaling of YaRN, 0.1 ln(factor) + 1
-    return _without_ffn(shape, experts) | biased | _window(config, every=2)
+    return gpt_oss_experts(config, shape) | biased | _window(config, every=2)
 
 
 def _nemotron(config: Config, shape: Shape) -> Shape:
@@ -206,24 +185,8 @@ def _nemotron(config: Config, shape: Shape) -> Shape:
 
 
 def _llama4(config: Config, shape: Shape) -> Shape:
-    shape = shape | {
-        "ffn": config.size("intermediate_size_mlp"),
-        "experts": config.due(*_EXPERTS),
-        "experts_per_token": config.size("num_experts_per_tok"),
-        "expert_ffn": shape["ffn"],
-        "shared_experts": 1,
-        "moe_every": _llama4_step(config, shape["layers"]),
-        "qk_norm": "weightless" if config.get("use_qk_norm", default=True) else "none",
-    }
-    return shape | {"window": config.size("attention_chunk_size"), "global_every": 4}
-
-
-def _llama4_step(config: Config, layers: int) -> int:
-    """Return n if every n-th layer has experts. Raise SpecError if ``moe_layers`` lists other layers."""
-    step = config.size("interleave_moe_layer_step", default=1) or 1
-    if config.get("moe_layers", default=[*range(step - 1, layers, step)]) != [*range(step - 1, layers, step)]:
-        raise SpecError(f"{config.place}: {config.within}moe_layers must be every {step}-th layer, as interleave_moe_layer_step specifies")
-    return step
+    norm = "weightless" if config.get("use_qk_norm", default=True) else "none"
+    return llama4_experts(config, shape) | {"qk_norm": norm, "window": config.size("attention_chunk_size"), "global_every": 4}
 
 
 def _olmo(config: Config, shape: Shape) -> Shape:
@@ -284,24 +247,19 @@ def _glm4(config: Config, shape: Shape) -> Shape:
 
 def _glm4_moe(config: Config, shape: Shape) -> Shape:
     normed = {"qk_norm": "head"} if config.get("use_qk_norm") else {}
-    return _routed(config, shape | {"bias": "qkv" if config.get("attention_bias") else "none"} | normed)
+    return deepseek_experts(config, shape | {"bias": "qkv" if config.get("attention_bias") else "none"} | normed)
 
 
 def _glm4_moe_lite(config: Config, shape: Shape) -> Shape:
-    return _deepseek(config, shape) | {"first_dense_layers": _dense_layers(config, default=1)}
+    return _deepseek(config, shape) | {"first_dense_layers": dense_layers(config, default=1)}
 
 
 def _dots(config: Config, shape: Shape) -> Shape:
-    return _routed(config, _qwen3(config, shape))
+    return deepseek_experts(config, _qwen3(config, shape))
 
 
 def _olmoe(config: Config, shape: Shape) -> Shape:
-    experts = {
-        "experts": config.size(*_EXPERTS),
-        "experts_per_token": config.due("num_experts_per_tok"),
-    }
-    normed = {"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {}
-    return _without_ffn(shape, experts | {"expert_ffn": shape["ffn"]} | normed)
+    return olmoe_experts(config, shape) | ({"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {})
 
 
 def _phimoe(config: Config, shape: Shape) -> Shape:
@@ -314,55 +272,18 @@ def _stablelm(config: Config, shape: Shape) -> Shape:
     return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
 
 
-def _ernie_experts(config: Config, shape: Shape) -> Shape:
-    config.read.add("moe_capacity")  # so large that no token is dropped
-    layers, interval = shape["layers"], config.size("moe_layer_interval", default=1) or 1
-    start, end = config.size("moe_layer_start_index", default=1) or 0, config.size("moe_layer_end_index", default=-1)
-    if end not in (-1, layers - 1):
-        raise SpecError(
-            f"{config.place}: {config.within}moe_layer_end_index: the layers after layer {end} have no experts; only the first layers may "
-            "be without experts"
-        )
-    return _ernie(config, shape) | {
-        "experts": config.due("moe_num_experts", *_EXPERTS),
-        "experts_per_token": config.due("moe_k", "num_experts_per_tok"),
-        "expert_ffn": config.due("moe_intermediate_size"),
-        "shared_experts": config.size("moe_num_shared_experts", default=2),
-        "first_dense_layers": start,
-        "moe_every": interval,
-    }
+def _ernie_moe(config: Config, shape: Shape) -> Shape:
+    return _ernie(config, ernie_experts(config, shape))
 
 
-def _hunyuan_experts(config: Config, shape: Shape) -> Shape:
-    config.read |= {"attention_head_dim", "moe_layer_num_skipped", "num_shared_expert"}
-    inner = _single(config, "moe_intermediate_size", shape["ffn"])
-    experts = {"experts": _single(config, "num_experts", None), "experts_per_token": _single(config, "moe_topk", 1), "expert_ffn": inner}
-    shared = {"shared_experts": 1} if config.get("use_mixed_mlp_moe") else {}
-    return _without_ffn(_qwen3(config, shape), experts | shared)
-
-
-def _single(config: Config, name: str, default: int | None) -> int:
-    """Return the number that *name* gives for every layer, as one number or as a list. Raise SpecError if layers differ."""
-    value = config.get(name, default=default)
-    numbers = value if isinstance(value, list) else [value]
-    if not numbers or any(type(number) is not int or number != numbers[0] for number in numbers):
-        raise SpecError(f"{config.place}: {config.within}{name}: write one whole number, the same for all layers")
-    return int(numbers[0])
+def _hunyuan_moe(config: Config, shape: Shape) -> Shape:
+    return hunyuan_experts(config, _qwen3(config, shape))
 
 
 def _dbrx(config: Config, shape: Shape) -> Shape:
-    blocks = {name: config.get(name, default={}) for name in ("attn_config", "ffn_config")}
-    for name, block in blocks.items():
-        if not isinstance(block, Mapping):
-            raise SpecError(f"{config.place}: {config.within}{name} is a single value; expected a block of keys")
-    attention, experts = (Config(block, config.place, _DBRX, f"{config.within}{name}.") for name, block in blocks.items())
+    attention = config.nested("attn_config", DBRX_BLOCKS)
     shape = shape | {"kv_heads": attention.size("kv_n_heads"), "norm_bias": False, "rope_base": attention.get("rope_theta")}
-    fields = {"experts": "moe_num_experts", "experts_per_token": "moe_top_k", "expert_ffn": "ffn_hidden_size"}
-    return _without_ffn(shape, {field: experts.due(name) for field, name in fields.items()})
-
-
-_DBRX: Final = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
-"""Defaults of the nested classes of configuration_dbrx.py."""
+    return dbrx_experts(config, shape)
 
 
 def _gpt_bigcode(config: Config, shape: Shape) -> Shape:
@@ -449,8 +370,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen3_vl_moe_text": Family(_qwen3_moe),
     "qwen2_vl": Family(_qwen2),
     "qwen2_vl_text": Family(_qwen2),
-    "ernie4_5_moe": Family(_ernie_experts, tied=True),
-    "hunyuan_v1_moe": Family(_hunyuan_experts),
+    "ernie4_5_moe": Family(_ernie_moe, tied=True),
+    "hunyuan_v1_moe": Family(_hunyuan_moe),
     "dbrx": Family(_dbrx, norm="layernorm"),
     "gptj": Family(_gptj, gated=False, norm="layernorm", activation="gelu_new"),
     "gpt_bigcode": Family(_gpt_bigcode, gated=False, norm="layernorm", activation="gelu_pytorch_tanh", tied=True, dropout=0.1),
@@ -499,27 +420,3 @@ def _window(config: Config, every: int | None = None) -> Shape:
 
 def _used_window(config: Config) -> Shape:
     return _window(config) if config.get("use_sliding_window") else {}
-
-
-def _without_ffn(shape: Shape, experts: Shape) -> Shape:
-    """Return *shape* with *experts* in every block instead of plain feed-forward blocks."""
-    return {name: value for name, value in shape.items() if name != "ffn"} | experts
-
-
-def _dense_layers(config: Config, default: int = 0) -> int | None:
-    """Return the number of layers before the first one with experts, from the keys of DeepSeek and similar configurations."""
-    kinds = config.get("mlp_layer_types", default=[])
-    if isinstance(kinds, list) and kinds:
-        return _leading(config, "mlp_layer_types", [layer for layer, kind in enumerate(kinds) if kind == "dense"])
-    return config.size("first_k_dense_replace", default=default)
-
-
-def _leading(config: Config, name: str, layers: Any) -> int:
-    """Return the number of dense *layers*, the value of the key *name*. Raise SpecError if they are not the first layers."""
-    indices = sorted(layers) if isinstance(layers, list) else []
-    if indices != list(range(len(indices))):
-        raise SpecError(
-            f"{config.place}: {config.within}{name}: layers {indices[:4]} without experts are not the first ones; only the first layers "
-            "may be without experts"
-        )
-    return len(indices)

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from sim.spec.yaml import SpecError
 
+Shape = dict[str, Any]
+"""Fields of a Transformer as plain data."""
 _STRUCTURE: Final = re.compile(
     r"expert|moe|ssm|mamba|conv|recurrent|lru|linear_|state_size|lora_rank|hybrid|(block|layer)_types?|layers_block"
 )
@@ -68,6 +70,13 @@ class Config:
         if value is None or (not self.within and not any(name in self.said for name in names)):
             raise SpecError(f"{self.place}: {self.within}{f' or {self.within}'.join(names)} is missing; write it")
         return value
+
+    def nested(self, name: str, defaults: Mapping[str, int] | None = None) -> Config:
+        """Return the block *name*, empty if it is missing, with the *defaults* of its class. Raise SpecError if it is not a block."""
+        block = self.get(name, default={})
+        if not isinstance(block, Mapping):
+            raise SpecError(f"{self.place}: {self.within}{name} is a single value; expected a block of keys")
+        return Config(block, self.place, defaults or {}, f"{self.within}{name}.")
 
     def keys_of(self, meant: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         """Return for each field in *meant* the first of its keys that the file has, or would have."""
