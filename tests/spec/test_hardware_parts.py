@@ -40,6 +40,13 @@ def test_gpu_is_physically_possible(name: str) -> None:
     assert gpu.power is not None and 50 <= gpu.power <= 1400
 
 
+@pytest.mark.parametrize("name", ["mi210", "mi250-gcd", "mi250x-gcd"])
+def test_matrix_cores_of_cdna2_have_neither_tf32_nor_fp8(name: str) -> None:
+    """AMD, CDNA2 instruction set: matrix operations (MFMA) on FP64, FP32, FP16, BF16 and INT8; both came with CDNA3."""
+    gpu: Gpu = part("gpus", name)
+    assert set(gpu.peak) == set(gpu.kernels.product_share if gpu.kernels else ()) | {"fp32"} == {"fp32", "fp16", "bf16"}
+
+
 @for_each(GPUS)
 def test_only_convolutions_beat_the_peak_and_only_in_fp32(name: str) -> None:
     """Winograd saves at most 2.25 of the multiplications of a 3x3 window (Lavin and Gray, CVPR 2016, F(2x2, 3x3))."""
