@@ -112,7 +112,7 @@ def _uneven(gpus: int, available: Sequence[tuple[int, Node]], fewest: int) -> st
 
 
 def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:
-    nodes = [group.node for group in hardware.groups if group.role == "worker" and group.node.gpu_count for _ in range(group.count)]
+    nodes = [group.node for group in hardware.worker_groups for _ in range(group.count)]
     if not nodes:
         raise SpecError(f"{hardware.name}: no group has GPUs and the role 'worker'; a job needs one")
     return list(enumerate(nodes))
