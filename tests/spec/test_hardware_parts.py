@@ -40,11 +40,19 @@ def test_gpu_is_physically_possible(name: str) -> None:
     assert gpu.power is not None and 50 <= gpu.power <= 1400
 
 
-@pytest.mark.parametrize("name", ["mi210", "mi250-gcd", "mi250x-gcd"])
-def test_matrix_cores_of_cdna2_have_neither_tf32_nor_fp8(name: str) -> None:
-    """AMD, CDNA2 instruction set: matrix operations (MFMA) on FP64, FP32, FP16, BF16 and INT8; both came with CDNA3."""
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        *((name, {"fp16", "bf16"}) for name in ("mi210", "mi250-gcd", "mi250x-gcd")),
+        *((name, {"tf32", "fp16", "bf16", "fp8"}) for name in ("mi300x", "mi325x")),
+        *((name, {"fp16", "bf16", "fp8"}) for name in ("mi350x", "mi355x")),
+    ],
+)
+def test_a_generation_does_not_inherit_the_matrix_cores_of_another(name: str, units: set[str]) -> None:
+    """AMD's instruction sets: TF32 exists only in CDNA3, and FP8 since then."""
     gpu: Gpu = part("gpus", name)
-    assert set(gpu.peak) == set(gpu.kernels.product_share if gpu.kernels else ()) | {"fp32"} == {"fp32", "fp16", "bf16"}
+    assert gpu.kernels is not None
+    assert set(gpu.peak) - {"fp32"} == set(gpu.kernels.product_share) == units
 
 
 @for_each(GPUS)
