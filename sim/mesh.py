@@ -137,7 +137,7 @@ class LayoutRun:
 
 def worker_node(hardware: Hardware) -> Node:
     """Return the node of the only group of workers. Raise SpecError if there are several kinds."""
-    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    groups = hardware.worker_groups
     if len({id(group.node) for group in groups}) != 1:
         raise SpecError(
             f"training.parallel: {hardware.name} has {len(groups)} groups of workers; a layout needs a single group of identical nodes"

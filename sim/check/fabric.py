@@ -27,7 +27,7 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
         yield ("fabric", "rank_order"), f"has an effect only with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; add one, or leave it out"
     if fabric.in_network_reduction and (fabric.dragonfly or fabric.torus):
         yield ("fabric", "in_network_reduction"), f"is modeled for trees of switches, not for a {kinds[0]}; write false, or leaf_spine"
-    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    workers = hardware.worker_groups
     nodes = sum(group.count for group in workers)
     nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in workers}
     if fabric.path_efficiency < 1 and not kinds and len(nics) > 1:

@@ -43,7 +43,7 @@ def check_job(
     problems = [*_counts(hardware, nodes, gpus, workload.training.parallel.model_ranks)]
     for_hardware = [*_storage(hardware, workload)]
     for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
-    if len(workload.training.batches) in (0, len(_workers(hardware))):
+    if len(workload.training.batches) in (0, len(hardware.worker_groups)):
         for_workload += _memory(hardware, workload, fit)
     return [*problems, *located_messages(for_hardware, documents[0]), *located_messages(for_workload, documents[1])]
 
@@ -68,13 +68,13 @@ def check_run(
     documents = (hardware.document, workload.document)
     require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
     return job_warnings(
-        machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))), gpus
+        machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in machine.worker_groups))), gpus
     )
 
 
 def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
-    ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
+    ranks = ranks or sum(group.count * group.node.gpu_count for group in hardware.worker_groups)
     slow = [
         *_without_half_units(hardware, workload),
         *recipe_warnings(workload),
@@ -84,7 +84,7 @@ def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | N
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
-        text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
+        text for group in hardware.worker_groups for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
 
 
@@ -108,16 +108,12 @@ def user_part_warnings(workload: Workload) -> Iterator[str]:
         )
 
 
-def _workers(hardware: Hardware) -> list[Group]:
-    return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count and group.count]
-
-
 def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: int = 1) -> Iterator[str]:
     """Find numbers of nodes and GPUs that *hardware* does not have; advice keeps whole replicas of *replica* GPUs."""
     if nodes is not None and nodes < 1:
         yield f"--nodes {nodes}: write 1 or more"
         return
-    workers = _workers(hardware)
+    workers = hardware.worker_groups
     if nodes is not None and len(workers) > 1:
         yield f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; leave --nodes out, or set groups.0.count"
         return
@@ -156,7 +152,7 @@ def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     precision = workload.training.precision
     need = NEEDS.get(precision)
-    for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
+    for gpu in {group.node.gpu.name: group.node.gpu for group in hardware.worker_groups}.values():
         if need is not None and need not in gpu.peak:
             supported = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
             yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(supported)}"
@@ -176,7 +172,7 @@ def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
     training, seen = workload.training, set()
-    for number, group in enumerate(_workers(hardware)):
+    for number, group in enumerate(hardware.worker_groups):
         group_training = training.for_group(number) if number < len(training.batches) else training
         key = "batches" if training.batches else "batch"
         if fit is None or (group.node.gpu.name, group_training.batch) in seen:
@@ -188,7 +184,7 @@ def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> It
 
 def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     """Find batches by group that do not match the groups, or that the model does not support."""
-    batches, groups = workload.training.batches, _workers(hardware)
+    batches, groups = workload.training.batches, hardware.worker_groups
     if not batches:
         return
     if len(batches) != len(groups):
@@ -203,7 +199,7 @@ def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:
     precision = workload.training.precision
-    for name in dict.fromkeys(group.node.gpu.name for group in _workers(hardware) if "fp16" not in group.node.gpu.peak):
+    for name in dict.fromkeys(group.node.gpu.name for group in hardware.worker_groups if "fp16" not in group.node.gpu.peak):
         if PRECISION_TRAITS[precision].units[:1] == ("fp16",):
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 

@@ -62,7 +62,7 @@ def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Prob
 
 
 def _workers(hardware: Hardware, nodes: int | None) -> int:
-    return nodes or sum(group.count for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
+    return nodes or sum(group.count for group in hardware.worker_groups)
 
 
 def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from sim.spec.hardware import Hardware, Nic
 
 def bisection_bandwidth(hardware: Hardware) -> float:
     """Return the bytes/s between two halves of the worker nodes of *hardware*, in each direction; 0 for fewer than two nodes."""
-    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    workers = hardware.worker_groups
     nodes, fabric = sum(group.count for group in workers), hardware.fabric
     if nodes < 2:
         return 0.0

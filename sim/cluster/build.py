@@ -88,21 +88,22 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
         return tuple(Placement(number, tuple(range(node.gpu_count))) for number, node in available)
     if gpus < 1:
         raise SpecError(f"--gpus {gpus}: write 1 or more")
+    fewest = min(node.gpu_count for _, node in available)
     if gpus % len(available):
-        raise SpecError(_uneven(gpus, available))
+        raise SpecError(_uneven(gpus, available, fewest))
     each = gpus // len(available)
-    if short := next((node for _, node in available if each > node.gpu_count), None):
-        most = len(available) * min(node.gpu_count for _, node in available)
+    if each > fewest:
         raise SpecError(
-            f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {short.gpu_count}; write {most} or less"
+            f"--gpus {gpus}: needs {each} GPUs on each of {len(available)} nodes, but one has {fewest}; write {len(available) * fewest} or "
+            "less"
         )
     return tuple(Placement(number, tuple(range(each))) for number, _ in available)
 
 
-def _uneven(gpus: int, available: Sequence[tuple[int, Node]]) -> str:
-    """Return that *gpus* do not divide evenly over the *available* nodes, and what would."""
-    nodes, most = len(available), min(node.gpu_count for _, node in available)
-    near = sorted({nodes * each for each in (gpus // nodes, gpus // nodes + 1) if 1 <= each <= most}) or [nodes * most]
+def _uneven(gpus: int, available: Sequence[tuple[int, Node]], fewest: int) -> str:
+    """Return that *gpus* do not divide evenly over the *available* nodes, of which one has only the *fewest* GPUs, and what would."""
+    nodes = len(available)
+    near = [nodes * each for each in (gpus // nodes, gpus // nodes + 1) if 1 <= each <= fewest] or [nodes * fewest]
     counts = [gpus // nodes + (number < gpus % nodes) for number in range(nodes)]
     by_hand = all(0 < count <= node.gpu_count for count, (_, node) in zip(counts, available, strict=True))
     pattern = "+".join(map(str, counts))
@@ -111,7 +112,7 @@ def _uneven(gpus: int, available: Sequence[tuple[int, Node]]) -> str:
 
 
 def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:
-    nodes = [group.node for group in hardware.groups if group.role == "worker" and group.node.gpu_count for _ in range(group.count)]
+    nodes = [group.node for group in hardware.worker_groups for _ in range(group.count)]
     if not nodes:
         raise SpecError(f"{hardware.name}: no group has GPUs and the role 'worker'; a job needs one")
     return list(enumerate(nodes))

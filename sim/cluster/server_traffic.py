@@ -38,7 +38,7 @@ def hosts_of(hardware: Hardware, placement: Sequence[Placement], serving: Servin
     workers = tuple(part.node for part in placement for _ in part.gpus)
     if serving.colocated:
         return Hosts(workers, tuple(part.node for part in placement[: serving.servers]))
-    first = sum(group.count for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
+    first = sum(group.count for group in hardware.worker_groups)
     return Hosts(workers, tuple(range(first, first + serving.servers)))
 
 

@@ -167,7 +167,7 @@ def _charged(run: Run, number: int) -> list[str]:
             f"jobs share the price and the power of a node in proportion to their GPUs on it: this job has {own_gpus:,} of the {total:,} "
             "GPUs in use"
         )
-    workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
+    workers = sum(group.count for group in run.hardware.worker_groups)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:
         sentences.append(f"{pluralized(idle, 'node')} without a job {'are' if idle > 1 else 'is'} not paid for")

@@ -24,7 +24,7 @@ _MOST = 4
 def fabric_plot(hardware: Hardware) -> Picture | None:
     """Return a picture of the fabric of *hardware*; None if it has no structure to show."""
     fabric = hardware.fabric
-    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    workers = hardware.worker_groups
     nodes, nic = sum(group.count for group in workers), workers[0].node.nic
     if not (fabric.leaf_spine or fabric.dragonfly or fabric.torus):
         return None

@@ -23,7 +23,7 @@ def share_document(answer: SharedMachine) -> dict[str, Any]:
 
 def _assumed(answer: SharedMachine) -> list[str]:
     workloads = {job.workload.name: job.workload for job in answer.jobs}
-    nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
+    nodes = [group.node for group in answer.machine.worker_groups]
     volumes = [text for workload in workloads.values() for text in volume_assumption(answer.machine, nodes, workload)]
     return [
         *(f"{name}: {stack_assumption(workload)}" for name, workload in workloads.items()),

@@ -131,12 +131,12 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/; check the order of the arguments"
-    all_names, listed = list(all_files(folder)), len(catalogue(folder))
+    file_names, listed = list(all_files(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if unowned := advice_on_unused_gpu(gpu):
             return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines with it"
-        return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
+        return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, file_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
     listing = f"'python -m sim list {folder.rpartition('/')[2]}' lists all {listed}"
@@ -146,10 +146,10 @@ def unknown_name_hint(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a layout, not a stack: use {layout} with any stack that uses NCCL"
     if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
         return f"; did you mean {any_of(of_gpu)}?"
-    if near := suggestions(name, list(catalogue(folder))) or suggestions(name, all_names):
+    if near := suggestions(name, list(catalogue(folder))) or suggestions(name, file_names):
         return f"; did you mean {any_of(near)}?"
-    if len(all_names) <= MOST_NAMED:
-        return f"; known: {', '.join(all_names) or 'none'}"
+    if len(file_names) <= MOST_NAMED:
+        return f"; known: {', '.join(file_names) or 'none'}"
     return f"; {listing}"
 
 

@@ -478,6 +478,11 @@ class Hardware(Spec):
     """The network between nodes."""
 
     @property
+    def worker_groups(self) -> tuple[Group, ...]:
+        """The groups of workers with GPUs."""
+        return tuple([group for group in self.groups if group.role == "worker" and group.node.gpu_count])
+
+    @property
     def first_workers(self) -> Group:
         """The first group of workers with GPUs; the first group if there is none."""
-        return next((group for group in self.groups if group.role == "worker" and group.node.gpu_count), self.groups[0])
+        return next(iter(self.worker_groups), self.groups[0])

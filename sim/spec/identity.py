@@ -20,7 +20,7 @@ _OF_HOST: Final = frozenset({"launch_cpu"})
 
 
 class IdentityKey:
-    """A key for `functools.lru_cache`. Two are equal if their *key* is equal, which contains identities of parts of the *held* objects.
+    """A key for `functools.lru_cache`. Two are equal if their *key* is equal: identities of parts of the *held* objects, or their contents.
 
     The cache keeps its keys and therefore the held objects, so their identities cannot be reused while the entry exists.
     """

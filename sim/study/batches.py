@@ -40,9 +40,9 @@ class Batches:
     inputs: dict[str, str]
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> tuple[Group, ...]:
         """Return the groups of workers."""
-        return workers(self.hardware)
+        return self.hardware.worker_groups
 
 
 def since_waits(plan: StepPlan) -> list[float]:
@@ -57,11 +57,6 @@ def since_waits(plan: StepPlan) -> list[float]:
     return ends
 
 
-def workers(hardware: Hardware) -> list[Group]:
-    """Return the groups whose GPUs train."""
-    return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-
-
 def batches(
     scenario: Scenario, total: int | None = None, limit: int = MOST, progress: Callable[[str], None] = lambda text: None
 ) -> Batches:
@@ -71,7 +66,7 @@ def batches(
     batches add up to the total.
     """
     question = prepare(replace(scenario, batch=1, global_batch=None))
-    machine, groups = question.hardware, workers(question.hardware)
+    machine, groups = question.hardware, question.hardware.worker_groups
     if len(question.jobs) != 1:
         raise SpecError("a file of several jobs gives each job one batch; write a single workload")
     if len(groups) < 2:

@@ -109,7 +109,7 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
     chosen = next((name for name in get_args(Precision) if name == precision), None)
     if chosen is None:
         raise SpecError(f"--precision {precision}: write one of {', '.join(get_args(Precision))}")
-    gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    gpus = [group.node.gpu for group in hardware.worker_groups]
     units: tuple[Peak, ...] = (*PRECISION_TRAITS[chosen].units, "fp32")
     return next(peak for peak in units if all(peak in gpu.peak for gpu in gpus))
 

@@ -239,7 +239,7 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     except SpecError as error:
         raise Infeasible(error.problems, nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
-    gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
+    gpus = [group.node.gpu for group in machine.spec.worker_groups]
     if scenario.batch == "max":
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
@@ -266,7 +266,7 @@ def workload_name(scenario: Scenario) -> str:
 
 def job_on(hardware: Hardware, workload: Workload, placement: tuple[Placement, ...]) -> Job:
     """Return the job of *workload* on the nodes of *placement*, with the batches of their groups."""
-    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    workers = hardware.worker_groups
     owners = [number for number, group in enumerate(workers) for _ in range(group.count)]
     return Job(workload, placement, groups=tuple(owners[part.node] for part in placement) if workload.training.batches else ())
 
@@ -415,7 +415,7 @@ def _is_of_workload(text: str) -> bool:
 
 def _largest_batch(hardware: Hardware, job: Job) -> int:
     """Return the largest batch per GPU of *job* that fits all GPUs of *hardware*; 1 if not even that fits."""
-    gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    gpus = [group.node.gpu for group in hardware.worker_groups]
     return largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(hardware, job))
 
 

@@ -40,6 +40,21 @@ def test_gpu_is_physically_possible(name: str) -> None:
     assert gpu.power is not None and 50 <= gpu.power <= 1400
 
 
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        *((name, {"fp16", "bf16"}) for name in ("mi210", "mi250-gcd", "mi250x-gcd")),
+        *((name, {"tf32", "fp16", "bf16", "fp8"}) for name in ("mi300x", "mi325x")),
+        *((name, {"fp16", "bf16", "fp8"}) for name in ("mi350x", "mi355x")),
+    ],
+)
+def test_a_generation_does_not_inherit_the_matrix_cores_of_another(name: str, units: set[str]) -> None:
+    """AMD's instruction sets: TF32 exists only in CDNA3, and FP8 since then."""
+    gpu: Gpu = part("gpus", name)
+    assert gpu.kernels is not None
+    assert set(gpu.peak) - {"fp32"} == set(gpu.kernels.product_share) == units
+
+
 @for_each(GPUS)
 def test_only_convolutions_beat_the_peak_and_only_in_fp32(name: str) -> None:
     """Winograd saves at most 2.25 of the multiplications of a 3x3 window (Lavin and Gray, CVPR 2016, F(2x2, 3x3))."""

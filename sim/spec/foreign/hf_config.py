@@ -129,17 +129,23 @@ def _attends_to_an_encoder(said: Mapping[str, Any]) -> bool:
     return bool(said.get("is_encoder_decoder")) or not {"encoder_layers", "decoder_layers", "cross_attention_layers"}.isdisjoint(said)
 
 
+def _count(said: Mapping[str, Any], name: str, default: int) -> int:
+    """Return the number *name*, or *default* if the file has no such number above 0."""
+    number = said.get(name)
+    return number if type(number) is int and number > 0 else default
+
+
 def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
     """Return the command that traces the class *class_name* with the sizes *said*."""
     side = said.get("image_size")
     if isinstance(side, int) and "vocab_size" not in said:
-        shape = f"pixel_values={said.get('num_channels', 3)}x{side}x{side}"
+        shape = f"pixel_values={_count(said, 'num_channels', 3)}x{side}x{side}"
     else:
-        positions = said.get("max_position_embeddings")
-        shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
+        shape = f"input_ids={min(512, _count(said, 'max_position_embeddings', 512))}:int64"
     if _attends_to_an_encoder(said):
-        frames = f"input_features={said.get('num_mel_bins')}x{2 * said.get('max_source_positions', 1500)}"
-        shape = f"{frames if 'num_mel_bins' in said else shape} --input decoder_input_ids={said.get('max_target_positions', 512)}:int64"
+        if "num_mel_bins" in said:
+            shape = f"input_features={_count(said, 'num_mel_bins', 80)}x{2 * _count(said, 'max_source_positions', 1500)}"
+        shape += f" --input decoder_input_ids={_count(said, 'max_target_positions', 512)}:int64"
     sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
     arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
     return f"python -m sim extract transformers:{class_name} --input {shape}{arguments}"

@@ -188,7 +188,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
 
 def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
     """Raise SpecError, with an alternative, if *hardware* has several groups of workers."""
-    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    groups = hardware.worker_groups
     if len(groups) < 2:
         return
     if all(group.node == groups[0].node for group in groups):

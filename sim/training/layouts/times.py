@@ -242,21 +242,18 @@ class UnitTimes:
 
     def _of_local_experts(self, backward: bool) -> float:
         """Return the host time (s) to start what runs for each local expert of a block separately."""
-        training, transformer = self.workload.training, self.workload.model.transformer
-        if transformer is None or not self.options.expert_launch:
+        training = self.workload.training
+        if not self.options.expert_launch:
             return 0.0
         recipe = training.effective_recipe or usual_recipe(self.gpu)
         operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), backward)
-        return self.options.expert_launch * operations * transformer.experts / self.prices.mesh.parallel.expert
+        return self.options.expert_launch * operations * self._local_experts
 
     def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
         """Return the GPU time (s) to sort and pad the token copies that are dispatched, or to undo this before they are combined."""
-        training, transformer = self.workload.training, self.workload.model.transformer
-        if transformer is None or not any(message.op == "all_to_all" for message in messages):
-            return 0.0
-        experts = transformer.experts / self.prices.mesh.parallel.expert
+        training = self.workload.training
         nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
-        moved = sorted_bytes(nbytes, experts, self.options.one_copy)
+        moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
             moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
@@ -289,6 +286,12 @@ class UnitTimes:
         volume = price.volume * seconds / price.uncontended_time if price.uncontended_time else 0.0
         load = tuple(each._replace(amount=each.amount * volume) for each in links)
         return ExposedWait(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.uncontended_time, volume, load)
+
+    @cached_property
+    def _local_experts(self) -> float:
+        """Return the experts of one block that a rank holds; 0 for a model without."""
+        transformer = self.workload.model.transformer
+        return transformer.experts / self.prices.mesh.parallel.expert if transformer else 0.0
 
     @cached_property
     def _between_nodes(self) -> float:

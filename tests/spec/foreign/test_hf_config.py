@@ -298,6 +298,10 @@ def test_an_encoder_with_a_decoder_is_not_taken_for_a_decoder() -> None:
     """Oracle: inputs that forward of both classes requires (modeling_t5.py, modeling_whisper.py)."""
     text = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True, "d_model": 512}
     sound = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "encoder_layers": 4, "num_mel_bins": 80}
-    for config, inputs in ((text, "input_ids=512:int64"), (sound | {"max_target_positions": 448}, "input_features=80x3000")):
+    broken = sound | {"num_mel_bins": None, "max_source_positions": None, "max_target_positions": "many"}
+    for config, inputs in (
+        (text, "input_ids=512:int64"), (sound | {"max_target_positions": 448}, "input_features=80x3000"),
+        (broken, "input_features=80x3000"), (text | {"max_source_positions": None}, "input_ids=512:int64"),
+    ):  # fmt: skip
         with pytest.raises(SpecError, match=f"{config['architectures'][0]} is not a decoder.* --input {inputs} --input decoder_input_ids="):
             decoder_of(config, "config.json")
