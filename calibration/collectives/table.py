@@ -159,7 +159,7 @@ def nccl_rules(text: str) -> str:
         return _NEWEST
     if text in VERSIONS:
         return text
-    dotted = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d+)(?:\.\d+)*(?:-\d+)?", text.strip().lower())
+    dotted = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d\d?)(?:\.\d+)*(?:-\d+)?", text.strip().lower())
     packed = re.fullmatch(r"(?:nccl\s*)?2(\d\d)\d\d", text.strip().lower())
     minor = dotted or packed
     return next(rules for newest, rules in _RULES if int(minor.group(1)) <= newest) if minor else text
