@@ -33,7 +33,7 @@ _UNITS_OF_TIME: Final[Mapping[str, float]] = {
 }  # fmt: skip
 _NETWORK_WORDS: Final[Mapping[str, str]] = {
     r"nv(link|switch).*|nvl\d+": "nvlink", r"xgmi|infinity ?fabric.*": "xgmi", r"pcie.*|pci express.*": "pcie",
-    r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa", 
+    r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa",
     r"(cray |hpe )?slingshot.*": "slingshot", r"tcp.*|ethernet.*|sockets?": "tcp",
 }  # fmt: skip
 _NEWEST: Final = "2.30"

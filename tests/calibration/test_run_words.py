@@ -33,9 +33,9 @@ def test_precisions(text: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"), 
+        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
         ("torch 1.13", "torch-1.13-ddp"),
-        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"), 
+        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"),
         ("PyTorch XLA", "PyTorch XLA"),
         ("torch-1.13-ddp", "torch-1.13-ddp"), ("torch-2.11-ddp", "torch-2.11-ddp"), ("torch-1.6-ddp", "torch-1.6-ddp"),
         ("torch-2.x-ddp", "torch-2.x-ddp"),
