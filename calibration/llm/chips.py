@@ -15,10 +15,13 @@ from typing import Final, Literal, NamedTuple
 
 from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 
 ProductPrecision = Literal["16bit", "fp8", "fp4"]
+PRECISIONS: Final[Mapping[ProductPrecision, Precision]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
+"""The precision of a workload with these products."""
 PCIE: Final = 32e9
 """Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
 PCIE_NODE: Final = 8
