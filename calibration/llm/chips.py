@@ -28,6 +28,10 @@ PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
 """Bytes/s of the network per GPU of such a node: estimate."""
+RACK: Final = 72
+"""Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
+TRAY: Final = 4
+"""GPUs of one node of such a rack (NVL72: 18 trays)."""
 _PARTS: Final = "hardware/parts/gpus"
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
 """The number of GPUs, before or after their name."""
@@ -73,6 +77,11 @@ class Chip:
     """Numbers of GPUs that the fabric joins in other nodes with this GPU."""
     dies: int = 1
     """GPUs, as software counts them, on one card."""
+
+    @property
+    def usual_gpus(self) -> int:
+        """How many GPUs a node usually has."""
+        return TRAY if self.domain >= RACK else min(self.domain, 8)
 
 
 class NamedChip(NamedTuple):

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import RACK, SHARDED_FAMILIES, Case
-from calibration.llm.chips import PRECISIONS
+from calibration.llm.case import SHARDED_FAMILIES, Case
+from calibration.llm.chips import PRECISIONS, RACK
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
 from calibration.llm.words import is_float16
