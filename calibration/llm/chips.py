@@ -172,7 +172,7 @@ def _fits(part: _Words, words: _Words) -> bool:
 def _index() -> list[tuple[str, _Words]]:
     """Return the names of all GPUs, and their parts; those of the table of GPUs with their memory."""
     chips = {chip.name: chip for chip in _chips().values()}
-    listed = {normalize_name(name) for chip in chips.values() for name in (chip.name, chip.part)}
+    listed = {normalize_name(chip.name) for chip in chips.values()}
     words = [(chip.name, _split(_plain(chip.name))._replace(memory=round(chip.memory / 2.0**30))) for chip in chips.values()]
     return words + [(name, _split(_plain(name))) for key, name in _parts().items() if key not in listed]
 
