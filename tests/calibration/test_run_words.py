@@ -52,6 +52,10 @@ def test_numbers() -> None:
     ]  # fmt: skip
 
 
+def test_every_column_of_seconds_is_read_in_its_unit() -> None:
+    assert [number_meant(column, "20 ms") for column in ("step_time_s", "exposed_sync_s")] == ["0.02", "0.02"]
+
+
 def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text('hardware,workload,precision,step_time_s,role\np3.16xlarge,vgg16,AMP,"1,290 ms",prediction\n')
