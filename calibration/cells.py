@@ -67,7 +67,7 @@ def _in_unit(column: str, number: float, unit: str, sequence: float) -> float | 
     """Return *number* of *unit* in the unit of *column*; None if the unit does not belong there."""
     if not unit or unit in _OWN_UNITS.get(column, ()):
         return number
-    if column == "step_time_s":
+    if column in ("step_time_s", "exposed_sync_s"):
         return number * _SECONDS[unit] if unit in _SECONDS else None
     if column == "params":
         return number * _THOUSANDS[unit] if unit in _THOUSANDS else None

@@ -1,4 +1,6 @@
-"""Which column names of other tables correspond to ours, and in which unit? Only unambiguous names are read, and a note reports each.
+"""Which columns and words of other tables correspond to ours, and in which unit? Only what is unambiguous is read, and a note reports it.
+
+Numbers with a unit or grouped digits are read without a note.
 
 Ambiguous names are not read: a batch (per GPU or global), a time without a unit, a number of GPUs (per node or in total).
 """

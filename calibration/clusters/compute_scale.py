@@ -26,6 +26,8 @@ from calibration.run_records import RunRecord
 LEAST_SCALE: Final = 0.05
 MOST_SCALE: Final = 20.0
 """Limits of the factor; a row beyond them contradicts its own description."""
+LARGEST_MISS: Final = 0.05
+"""Log of simulated over measured time from which no factor reproduces a row: estimate."""
 TOLERANCE: Final = 1e-3
 MOST_TRIALS: Final = 6
 
@@ -171,7 +173,7 @@ def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | No
         if not open_rows:
             break
     best = [min(trials, key=lambda trial: abs(trial[1])) for trials in reached]
-    return [scale if abs(miss) < 0.05 and LEAST_SCALE < scale < MOST_SCALE else None for scale, miss in best]
+    return [scale if abs(miss) < LARGEST_MISS and LEAST_SCALE < scale < MOST_SCALE else None for scale, miss in best]
 
 
 def _times(row: RunQuestion, step: float, compute: float) -> tuple[float, float]:

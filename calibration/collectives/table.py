@@ -33,7 +33,7 @@ _UNITS_OF_TIME: Final[Mapping[str, float]] = {
 }  # fmt: skip
 _NETWORK_WORDS: Final[Mapping[str, str]] = {
     r"nv(link|switch).*|nvl\d+": "nvlink", r"xgmi|infinity ?fabric.*": "xgmi", r"pcie.*|pci express.*": "pcie",
-    r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa", 
+    r"(ib|infiniband)\b.*|([nhexf]dr)\d*.*": "infiniband", r"roce.*": "roce", r"(aws )?efa.*": "efa",
     r"(cray |hpe )?slingshot.*": "slingshot", r"tcp.*|ethernet.*|sockets?": "tcp",
 }  # fmt: skip
 _NEWEST: Final = "2.30"
@@ -159,7 +159,7 @@ def nccl_rules(text: str) -> str:
         return _NEWEST
     if text in VERSIONS:
         return text
-    dotted = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d+)(?:\.\d+)*(?:-\d+)?", text.strip().lower())
+    dotted = re.fullmatch(r"(?:nccl\s*)?v?2\.(\d\d?)(?:\.\d+)*(?:-\d+)?", text.strip().lower())
     packed = re.fullmatch(r"(?:nccl\s*)?2(\d\d)\d\d", text.strip().lower())
     minor = dotted or packed
     return next(rules for newest, rules in _RULES if int(minor.group(1)) <= newest) if minor else text

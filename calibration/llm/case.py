@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from calibration.llm.chips import Chip, ProductPrecision, chip_named, similar_chips
+from calibration.llm.chips import RACK, Chip, ProductPrecision, chip_named, similar_chips
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import CannotDescribe, axis, count, records_yaml, shape_of
@@ -37,8 +37,6 @@ MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_pro
 
 MOST_MICRO_BATCHES: Final = 100_000
 """Micro-batches of a rank's step beyond which a batch is a mistake, such as one in tokens: estimate."""
-RACK: Final = 72
-"""Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED_FAMILIES: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters by default (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
@@ -287,16 +285,14 @@ def _gpus(row: LlmRow, chip: Chip, assumed: list[str]) -> int:
     nodes = count(row, "nodes")
     if not nodes:
         raise CannotDescribe("neither gpus nor nodes is a number; add gpus")
-    assumed.append(f"{nodes * min(chip.domain, 8)} GPUs, {min(chip.domain, 8)} on each node")
-    return nodes * min(chip.domain, 8)
+    assumed.append(f"{nodes * chip.usual_gpus} GPUs, {chip.usual_gpus} on each node")
+    return nodes * chip.usual_gpus
 
 
 def _gpus_of_node(row: LlmRow, chip: Chip, gpus: int) -> int:
-    """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else what is usual; four in trays of a rack."""
-    if chip.domain >= RACK:
-        return 4
+    """Return how many GPUs the run uses on each node: what its nodes and GPUs say, or else, and in a rack, what is usual."""
     nodes = count(row, "nodes")
-    return gpus // nodes if nodes > 1 and gpus % nodes == 0 else min(chip.domain, 8)
+    return gpus // nodes if chip.domain < RACK and nodes > 1 and gpus % nodes == 0 else chip.usual_gpus
 
 
 def _domain(row: LlmRow, chip: Chip, gpus: int, of_node: int) -> int:

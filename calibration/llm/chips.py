@@ -15,16 +15,23 @@ from typing import Final, Literal, NamedTuple
 
 from calibration.llm.shapes import LLM_RECORDS
 from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 
 ProductPrecision = Literal["16bit", "fp8", "fp4"]
+PRECISIONS: Final[Mapping[ProductPrecision, Precision]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
+"""The precision of a workload with these products."""
 PCIE: Final = 32e9
 """Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s per lane)."""
 PCIE_NODE: Final = 8
 """GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
 PCIE_NIC: Final = 100e9 / 8
 """Bytes/s of the network per GPU of such a node: estimate."""
+RACK: Final = 72
+"""Smallest number of GPUs that the fabric joins across nodes (NVL72)."""
+TRAY: Final = 4
+"""GPUs of one node of such a rack (NVL72: 18 trays)."""
 _PARTS: Final = "hardware/parts/gpus"
 _COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
 """The number of GPUs, before or after their name."""
@@ -70,6 +77,11 @@ class Chip:
     """Numbers of GPUs that the fabric joins in other nodes with this GPU."""
     dies: int = 1
     """GPUs, as software counts them, on one card."""
+
+    @property
+    def usual_gpus(self) -> int:
+        """How many GPUs a node usually has."""
+        return TRAY if self.domain >= RACK else min(self.domain, 8)
 
 
 class NamedChip(NamedTuple):
@@ -160,7 +172,7 @@ def _fits(part: _Words, words: _Words) -> bool:
 def _index() -> list[tuple[str, _Words]]:
     """Return the names of all GPUs, and their parts; those of the table of GPUs with their memory."""
     chips = {chip.name: chip for chip in _chips().values()}
-    listed = {normalize_name(name) for chip in chips.values() for name in (chip.name, chip.part)}
+    listed = {normalize_name(chip.name) for chip in chips.values()}
     words = [(chip.name, _split(_plain(chip.name))._replace(memory=round(chip.memory / 2.0**30))) for chip in chips.values()]
     return words + [(name, _split(_plain(name))) for key, name in _parts().items() if key not in listed]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from calibration.llm.case import Case
+from calibration.llm.chips import PRECISIONS
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
@@ -19,7 +20,6 @@ from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, cast_launches, expert_host_time, expert_operations
-from sim.spec.fields import Precision
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
@@ -43,8 +43,6 @@ TENSORS_OF_BLOCK: Final = 6
 UNPAIRED_SEND_FAMILIES: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls per micro-batch, with compute waiting for each (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and similar ones); Megatron-LM joins a send with the receive after it."""
-
-_PRECISIONS: Final[Mapping[str, Precision]] = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 
 
 def predict(case: Case, constants: Constants) -> LlmPrediction:
@@ -200,7 +198,7 @@ def _of_local_experts(case: Case, backward: bool) -> float:
     mesh = case.stack_file.mesh
     if not case.shape.experts or mesh is None or not mesh.expert_launch:
         return 0.0
-    casts = cast_launches(_PRECISIONS[case.precision], case.recipe, case.gpu)
+    casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
     return float(mesh.expert_launch) * expert_operations(casts, backward) * case.shape.experts / case.expert
 
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import RACK, SHARDED_FAMILIES, Case
+from calibration.llm.case import SHARDED_FAMILIES, Case
+from calibration.llm.chips import PRECISIONS, RACK
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EAGER_FAMILIES, EXPOSED_EXPERTS, Constants, defaults
 from calibration.llm.words import is_float16
@@ -39,7 +40,6 @@ _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that do not overlap tensor-parallel messages by default."""
 SCORE_PASSES: Final = 16
 """Memory passes of attention scores in a step if attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
-_PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 
 
 def workload_document(case: Case) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def workload_document(case: Case) -> dict[str, Any]:
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
-    precision = _PRECISION[case.precision]
+    precision = PRECISIONS[case.precision]
     if case.chip.generation == "volta" or is_float16(case.row.text["precision"]):
         precision = "fp16"
     return {

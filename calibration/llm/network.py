@@ -23,8 +23,7 @@ def nic_of(text: str, chip: Chip, stated: float | None, gpus_per_node: int = 8) 
     if stated is not None:
         return stated * 1e9 / 8, True
     words = text.split("in node")[0]
-    usually = gpus_per_node if chip.domain > 16 else max(gpus_per_node, min(chip.domain, 8))
-    rate, usual = _in_words(words, gpus_per_node), _in_words(words, usually)
+    rate, usual = _in_words(words, gpus_per_node), _in_words(words, max(gpus_per_node, chip.usual_gpus))
     if rate is None or usual is None:
         return chip.nic, False
     return min(rate * 1e9 / 8, max(usual * 1e9 / 8, chip.nic)), True

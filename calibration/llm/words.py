@@ -26,13 +26,13 @@ _FULL: Final = re.compile(
     r"(gradient[ _])?checkpoint(ing|ed)?|recompute|remat|activation checkpointing)\b"
 )
 _SHARES: Final[Mapping[str, Callable[[re.Match[str]], float]]] = {
-    r"(0?\.\d+)": lambda found: float(found.group(1)),
-    r"(\d+(?:\.\d+)?)\s*%": lambda found: float(found.group(1)) / 100,
-    r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda found: float(found.group(1)) / max(1.0, float(found.group(2))),
-    r".*\bevery (\d+)(?: layers| blocks)?": lambda found: 1.0 / max(1.0, float(found.group(1))),
-    r".*\bevery (?:2nd|second|other)\b.*": lambda found: 1 / 2,
-    r".*\bevery (?:3rd|third)\b.*": lambda found: 1 / 3,
-    r".*\bevery (?:4th|fourth)\b.*": lambda found: 1 / 4,
+    r"(0?\.\d+)": lambda match: float(match.group(1)),
+    r"(\d+(?:\.\d+)?)\s*%": lambda match: float(match.group(1)) / 100,
+    r"(\d+)\s*(?:/|of|in)\s*(\d+)": lambda match: float(match.group(1)) / max(1.0, float(match.group(2))),
+    r".*\bevery (\d+)(?: layers| blocks)?": lambda match: 1.0 / max(1.0, float(match.group(1))),
+    r".*\bevery (?:2nd|second|other)\b.*": lambda match: 1 / 2,
+    r".*\bevery (?:3rd|third)\b.*": lambda match: 1 / 3,
+    r".*\bevery (?:4th|fourth)\b.*": lambda match: 1 / 4,
 }
 """The share of blocks that is recomputed, by the pattern that a text matches (the selective mode of torchtitan and of IBM's fms-fsdp)."""
 _BLOCKS: Final = re.compile(r"acl=(\d+)|\bblock\b\D{0,3}(\d+)")

@@ -7,32 +7,30 @@ described one, and all rows of the job with a blank cell are predicted without r
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from calibration.clusters.compute_scale import LEAST_SCALE
+from calibration.clusters.compute_scale import LARGEST_MISS, LEAST_SCALE
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.questions import Folders, RunQuestion, question
 
-MARGIN: Final = 0.95
-"""Measured over least simulated step below which the input is not the described one: the accuracy of `compute_scale.solve_factors`."""
+MARGIN: Final = 1.0 - LARGEST_MISS
+"""Measured over least simulated step below which the input is not the described one: no factor reproduces such a row."""
 
 
 def without_contradicted_input(questions: Sequence[RunQuestion], folders: Folders, processes: int) -> tuple[list[RunQuestion], list[str]]:
     """Return *questions*, those of contradicted inputs with synthetic data if their cell is blank, and a note on each such job."""
     calibrating = [one for one in questions if one.record.role != "prediction" and one.workload.input.loader != "synthetic"]
     least = Evaluator(folders, processes).predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in calibrating])
-    contradicting: dict[tuple[str, str], list[tuple[RunQuestion, float]]] = defaultdict(list)
+    notes: dict[tuple[str, str], str] = {}
     for one, prediction in zip(calibrating, least, strict=True):
         if one.step_time < MARGIN * prediction.step and one.record.exposed_sync is None:
-            contradicting[_job(one)].append((one, prediction.step))
+            notes.setdefault(_job(one), _note(one, prediction.step))
     changed = [
-        question(replace(one.record, input="synthetic"), folders) if _job(one) in contradicting and _is_blank(one) else one
-        for one in questions
+        question(replace(one.record, input="synthetic"), folders) if _job(one) in notes and _is_blank(one) else one for one in questions
     ]
-    return changed, [_note(rows[0][0], rows[0][1]) for rows in contradicting.values()]
+    return changed, list(notes.values())
 
 
 def _job(one: RunQuestion) -> tuple[str, str]:

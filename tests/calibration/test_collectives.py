@@ -277,7 +277,7 @@ def test_a_strangers_table_is_read_and_what_is_wrong_in_it_is_listed(tmp_path: P
     [
         ("", "2.30"), ("2.18.5", "2.30"), ("NCCL 22902", "2.30"), ("2.12.12-1", "2.10"), ("2.4.8", "2.4"), ("2.10", "2.10"),
         ("RCCL 2.20", "2.30"),
-        ("nightly", "nightly"),
+        ("nightly", "nightly"), ("2.100", "2.100"), ("2.100.1", "2.100.1"),
     ],
 )  # fmt: skip
 def test_releases_of_nccl_follow_the_rules_that_the_committed_records_use(text: str, rules: str):

@@ -33,9 +33,9 @@ def test_precisions(text: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"), 
+        ("PyTorch", "torch-2.x-ddp"), ("pytorch ddp", "torch-2.x-ddp"), ("PyTorch 2.1.0", "torch-2.x-ddp"),
         ("torch 1.13", "torch-1.13-ddp"),
-        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"), 
+        ("PyTorch 1.6 DDP", "torch-1.6-ddp"), ("DDP", "torch-2.x-ddp"), ("Horovod", "horovod-0.21"), ("MXNet", "MXNet"),
         ("PyTorch XLA", "PyTorch XLA"),
         ("torch-1.13-ddp", "torch-1.13-ddp"), ("torch-2.11-ddp", "torch-2.11-ddp"), ("torch-1.6-ddp", "torch-1.6-ddp"),
         ("torch-2.x-ddp", "torch-2.x-ddp"),
@@ -50,6 +50,10 @@ def test_numbers() -> None:
     assert [number_meant("step_time_s", text) for text in ("1,290", "290 ms", "0.29", "0.2900", "two", "-3")] == [
         "1290", "0.29", "0.29", "0.2900", "two", "-3",
     ]  # fmt: skip
+
+
+def test_every_column_of_seconds_is_read_in_its_unit() -> None:
+    assert [number_meant(column, "20 ms") for column in ("step_time_s", "exposed_sync_s")] == ["0.02", "0.02"]
 
 
 def test_a_foreign_table_is_read_with_a_note_on_every_word_and_records_are_not(tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ def test_gpus_that_are_blank_are_those_of_the_axes(tmp_path: Path) -> None:
     assert case.gpus == 16 and "16 GPUs, as the axes multiply out" in case.assumptions
     case = one(tmp_path, gpus="", nodes="4", dp="", tp="2", global_batch="64")
     assert case.gpus == 32 and "32 GPUs, 8 on each node" in case.assumptions
+    trays = one(tmp_path, gpu="GB200", gpus="", nodes="4", dp="", tp="2", global_batch="64", node_type="")
+    assert (trays.gpus, trays.gpus_per_node) == (16, 4) and "16 GPUs, 4 on each node" in trays.assumptions  # NVL72: 18 trays of four
 
 
 def test_a_card_of_two_dies_counts_as_two_gpus_if_the_axes_say_so(tmp_path: Path) -> None:

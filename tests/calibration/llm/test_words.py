@@ -9,7 +9,7 @@ import pytest
 from calibration.cells import read_cell
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case, describe
-from calibration.llm.chips import chip_named
+from calibration.llm.chips import _chips, _multiprocessors, chip_named
 from calibration.llm.engine import workload_document
 from calibration.llm.network import nic_of
 from calibration.llm.priors import defaults
@@ -17,6 +17,8 @@ from calibration.llm.shapes import CannotDescribe
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
 from calibration.llm.words import SAVED_LAYERS, Shards, is_float16, means_yes, precision_of, recompute_of, shards_of, zero_of
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -245,6 +247,7 @@ def test_gpus_as_torch_names_them(name: str, chip: str | None) -> None:
 
 def test_memory_and_form_without_a_maker_s_order() -> None:
     meant = {"A100-40G": "A100-SXM4-40GB", "A100 SXM 40 GB": "A100-SXM4-40GB", "40GB A100 PCIe": "A100-PCIe-40GB", "2080 Ti": "RTX2080Ti"}
+    meant |= {"16GB V100 PCIe": "V100-PCIe-16GB", "V100 PCIe 32 GB": "V100-PCIe-32GB"}
     assert {name: named_chip.chip.name for name in meant if (named_chip := chip_named(name))} == meant
 
 
@@ -376,3 +379,23 @@ def test_an_unknown_framework_is_noted(tmp_path: Path) -> None:
 
 def test_a_negative_size_is_a_number_but_not_above_0(tmp_path: Path) -> None:
     assert describe(read_table(table(tmp_path, [{"seq_len": "-4096"}]))[0]) == "seq_len is '-4096', not a whole number above 0"
+
+
+def test_gpus_of_the_table_have_the_figures_of_their_parts() -> None:
+    """The catalogue's figures have sources of their own. A board of 500 W keeps clocks that its part's peak does not show."""
+    chips = {chip.name: chip for chip in _chips().values() if chip.part}
+    parts = {name: load_part(Gpu, chip.part, "hardware/parts/gpus") for name, chip in chips.items()}
+    assert len(chips) > 10
+    for name, part in parts.items():
+        chip = chips[name]
+        assert chip.generation == part.architecture
+        assert chip.memory_bandwidth == pytest.approx(part.memory_bandwidth, rel=0.005)
+        assert part.kernels is None or chip.multiprocessors == part.kernels.sm_count
+        if name != "H100-SXM5-96GB-HBM2e":
+            assert chip.peak["16bit"] == pytest.approx(part.dense_16bit, rel=0.002)
+        if name != "V100-PCIe-32GB":  # the catalogue has the board of 16 GB
+            assert chip.memory == pytest.approx(part.memory, rel=0.01)
+
+
+def test_multiprocessors_are_listed_only_where_the_catalogue_has_none() -> None:
+    assert all(load_part(Gpu, name, "hardware/parts/gpus").kernels is None for name in _multiprocessors())
