@@ -29,6 +29,7 @@ INPUT = ("fetch", "prep")
 WORLD = "WORLD"
 """The region used in place of an unknown one."""
 _CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)
+"""Limits that a table of power caps shows, relative to the power without a limit of a GPU that computes."""
 KWH = 3.6e6
 """J in a kWh."""
 
@@ -149,15 +150,19 @@ def gpus_of_share(gpu_count: int, used: int, others: int) -> float:
     return used + used / (used + others) * (gpu_count - used - others)
 
 
+def computing_power(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> float:
+    """Return the power (W) that *gpu* draws without a limit while it computes kernels of *mix*. Raise ValueError if its TDP is unknown."""
+    if gpu.power is None:
+        raise ValueError(f"the power of {gpu.name} is unknown")
+    return gpu.power * gpu_power(gpu, model, mix).compute
+
+
 def limited_speed(node: Node, model: PowerModel, cap: float, mix: KernelMix | None = None) -> float:
     """Return the speed of a GPU of *node* while it computes with a limit of *cap* (W), relative to its speed without the limit.
 
     Raise ValueError if the GPU's TDP is unknown.
     """
-    if node.gpu.power is None:
-        raise ValueError(f"the power of {node.gpu.name} is unknown")
-    full = node.gpu.power * gpu_power(node.gpu, model, mix).compute
-    return curve_value(model.cap, min(1.0, cap / full))
+    return curve_value(model.cap, min(1.0, cap / computing_power(node.gpu, model, mix)))
 
 
 def with_slower_compute(stalls: Mapping[str, float], speed: float, ahead: bool = True) -> dict[str, float]:
@@ -230,14 +235,14 @@ def energy_figures(
 def power_caps(kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, ahead: bool = True) -> list[dict[str, float]]:
     """Return step time and energy per sample with GPUs capped at several shares of the power that they draw while they compute.
 
-    All *kinds* have the same node. The steps are estimated (`with_slower_compute`).
+    All *kinds* have the same node, whose GPU has a TDP. The steps are estimated (`with_slower_compute`).
     """
     model, nodes, (node, mix) = power_model(), sum(kind.nodes for kind in kinds), (kinds[0].node, kinds[0].mix)
-    full, caps = (node.gpu.power or 0.0) * gpu_power(node.gpu, model, mix).compute, []
+    full, caps = computing_power(node.gpu, model, mix), []
     for cap in (share * full for share in _CAPS):
         slower = with_slower_compute(stalls, limited_speed(node, model, cap, mix), ahead)
         power, step = mean_power(kinds, shares_of(slower), model, cap=cap), sum(slower.values())
-        if power is not None:
-            joules = nodes * power.total * model.pue * step / per_step
-            caps.append({"gpu_cap_w": cap, "step_time_s": step, "energy_per_sample_j": joules})
+        assert power is not None  # the TDP is known
+        joules = nodes * power.total * model.pue * step / per_step
+        caps.append({"gpu_cap_w": cap, "step_time_s": step, "energy_per_sample_j": joules})
     return caps

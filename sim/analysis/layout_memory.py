@@ -122,10 +122,9 @@ def memory_timeline(layout: Layout, workload: Workload, gpu: Gpu, stage: int) ->
 
 def _at_full_length(layout: Layout, workload: Workload) -> Layout:
     """Return *layout* with unpadded sequences of a decoder at their full length: they occur now and then, and memory must hold them."""
-    model = workload.model
-    if model.padding != "unpadded" or model.lengths is None:
+    mean = workload.model.computed_share
+    if mean is None:
         return layout
-    mean = model.lengths.mean
 
     def longer(unit: Unit) -> Unit:
         layers = at_full_length(tuple(piece.layer for piece in unit.pieces), mean)

@@ -24,10 +24,11 @@ from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import IdentityKey, field_identities
 from sim.spec.layer import Layer
+from sim.spec.lengths import at_full_length
 from sim.spec.model import Model
 from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.segments import segments
-from sim.spec.workload import Workload, for_peak_memory
+from sim.spec.workload import Workload
 
 _MIB = 2.0**20
 
@@ -109,7 +110,7 @@ def gpu_memory(
 @lru_cache(maxsize=256)
 def _needed(inputs: IdentityKey, batch: int, distributed: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return the result of `gpu_memory`, memoized: a check, a report and the points of a sweep request the same values repeatedly."""
-    workload, gpu = for_peak_memory(inputs.held[0]), inputs.held[1]
+    workload, gpu = _at_full_length(inputs.held[0]), inputs.held[1]
     model, training = workload.model, workload.training
     widths = PRECISION_TRAITS[training.precision]
     peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (distributed and gradient_as_bucket_view))
@@ -390,3 +391,12 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
     if stack.backend == "gloo":  # its buffers are in host memory
         return copies
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS
+
+
+def _at_full_length(workload: Workload) -> Workload:
+    """Return *workload* with unpadded sequences of a decoder at their full length: they occur now and then, and memory must hold them."""
+    model = workload.model
+    if model.computed_share is None:
+        return workload
+    layers = at_full_length(model.layers, model.computed_share)
+    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})

@@ -126,13 +126,19 @@ def _rates(hardware: Hardware) -> Iterator[Problem]:
             )
 
 
-def _dates(hardware: Hardware) -> Iterator[Problem]:
+def dates_of_prices(hardware: Hardware) -> Iterator[tuple[Key, str]]:
+    """Yield each date of a price of *hardware*, with its key."""
     for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
-        for name in ("date", "spot_date"):
-            try:
-                first_day(getattr(price, name) or "2026")
-            except SpecError:
-                yield ("groups", index, "price", name), f"'{getattr(price, name)}' is not a date; write for example 2026-07-20 or 2026-07"
+        dates = {"date": price.date, "spot_date": price.spot_date}
+        yield from ((("groups", index, "price", name), written) for name, written in dates.items() if written)
+
+
+def _dates(hardware: Hardware) -> Iterator[Problem]:
+    for key, written in dates_of_prices(hardware):
+        try:
+            first_day(written)
+        except SpecError:
+            yield key, f"'{written}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
 def _narrow_type(model: Model) -> str:

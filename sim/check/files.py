@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, located_messages
+from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, dates_of_prices, located_messages
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.prices import copied_prices
 from sim.check.topology import Problem
@@ -126,12 +126,10 @@ def _check_spec(spec: Spec, document: Document) -> list[str]:
 
 def _early_prices(hardware: Hardware) -> Iterator[Problem]:
     """Find prices with a date after today: only here, so that a wrong clock stops no run."""
-    for index, price in ((index, group.price) for index, group in enumerate(hardware.groups) if group.price):
-        for name in ("date", "spot_date"):
-            written = getattr(price, name) or ""
-            with suppress(SpecError):  # `check_hardware` reports what is not a date
-                if is_future(written):
-                    yield ("groups", index, "price", name), f"{written} is after today ({today()}); write the day of the price"
+    for key, written in dates_of_prices(hardware):
+        with suppress(SpecError):  # `check_hardware` reports what is not a date
+            if is_future(written):
+                yield key, f"{written} is after today ({today()}); write the day of the price"
 
 
 def _kind_by_folder(path: Path) -> type[Any] | None:

@@ -73,14 +73,16 @@ def _day(option: str, text: str) -> date:
 
 def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     """Show the prices that *folder* would change; if *day* is given, write them as prices of that day."""
-    from sim.spec.days import today
+    from sim.spec.days import is_future
     from sim.spec.price_refresh import HOUR, price_changes, rewrite
 
     def shown(price: float | None) -> str:
         return "-" if price is None else f"{price:.6g}"
 
-    if day and (_day("--date", day) - today()).days > 1:
-        raise SpecError(f"--date {day}: is in the future; write the day of the checkout")
+    if day:
+        _day("--date", day)
+        if is_future(day):
+            raise SpecError(f"--date {day}: is in the future; write the day of the checkout")
     changed = price_changes(folder)
     texts = [(change.path, rewrite(change, day)) for change in changed] if day else []
     for path, text in texts:

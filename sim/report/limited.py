@@ -39,7 +39,7 @@ def under_power_cap(
 ) -> dict[str, Any]:  # fmt: skip
     """Return a run's *document* with GPUs limited to *cap*; *plan* is its whole job. Raise SpecError if the effect is unknown.
 
-    *slower* simulates the run with slower GPUs; without it, all epochs become longer in proportion to a warm step.
+    *slower* simulates the run with slower GPUs; without it, all epochs become longer by the same time.
     """
     limit = limit_steps(steps_to_limit(document, machine, workload, slower), cap)
     again = None if slower is None or limit.speed == 1.0 else slower(limit.speed)

@@ -84,6 +84,11 @@ class Model(Spec):
         return derived | data | {"layers": layers}
 
     @property
+    def computed_share(self) -> float | None:
+        """Return the mean share of ``sequence`` that samples without padding compute; None if all of it is computed."""
+        return self.lengths.mean if self.padding == "unpadded" and self.lengths is not None else None
+
+    @property
     def trained_parameters(self) -> int:
         """Return the number of parameters that are not frozen."""
         return self.parameters - sum(sum(layer.frozen) for layer in self.layers)

@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from sim.spec.fields import Counts, Duration, Factor, Numbers, Spec, Whole
 from sim.spec.input import Dataset, Input
-from sim.spec.lengths import at_full_length
 from sim.spec.model import Model
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
@@ -46,9 +45,9 @@ class Workload(Spec):
     @property
     def tokens_per_sample(self) -> float | None:
         """Return the mean number of tokens that a sample trains: those of ``sequence``, or without padding only its own."""
-        unpadded = self.model.lengths if self.model.padding == "unpadded" else None
-        lengths = self.dataset.lengths if self.training.stack.unpadded else unpadded
-        return self.sequence if self.sequence is None or lengths is None else self.sequence * lengths.mean
+        lengths = self.dataset.lengths
+        share = (lengths.mean if lengths else None) if self.training.stack.unpadded else self.model.computed_share
+        return self.sequence if self.sequence is None or share is None else self.sequence * share
 
     @model_validator(mode="after")
     def _cut(self) -> Self:
@@ -108,12 +107,3 @@ class Jobs(Spec):
     """The jobs that share the cluster."""
     coordinated_prep: bool = False
     """Whether jobs with the same data set on the same nodes read and prepare each batch only once for all of them (CoorDL)."""
-
-
-def for_peak_memory(workload: Workload) -> Workload:
-    """Return *workload* for the peak of GPU memory: with the unpadded sequences of a decoder at full length."""
-    model = workload.model
-    if model.padding != "unpadded" or model.lengths is None:
-        return workload
-    layers = at_full_length(model.layers, model.lengths.mean)
-    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})

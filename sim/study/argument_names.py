@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, ParamSpec, TypeVar
 
 from sim.spec.yaml import SpecError
+from sim.study.arguments import OWN_PARTS
 from sim.study.options import options_of
 
 P = ParamSpec("P")
@@ -23,10 +24,8 @@ _MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
 """Arguments that are mappings; their options are written as KEY=VALUE."""
 _AXES: Final = ("tp", "pp", "cp", "ep", "replicate", "shard", "wrap", "schedule")
 """Options that are keys of ``parallel``."""
-_OWN_PARTS: Final = MappingProxyType(
-    {"input.own_loader": "loader", "training.stack.nccl_algo": "collective", "training.stack.own_exchange": "exchange"}
-)
-"""Overrides that have arguments of their own (`sim.study.arguments.own_parts`)."""
+_OWN_PARTS: Final = MappingProxyType({field: name for name, field in OWN_PARTS.items()})
+"""Arguments for the user's own parts, by the fields that they override."""
 _COMMAND: Final = r"python -m (?:sim|calibration)\b[^';`]*"
 _OPTION: Final = re.compile(
     rf"(?P<command>{_COMMAND})|(?<![\w-])--(?P<no>no-)?(?P<name>[a-z][a-z0-9-]*[a-z0-9])"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, Final
 
 from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, register
@@ -48,12 +49,18 @@ def price_source(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else register(PRICE_SOURCES, value)
 
 
+OWN_PARTS: Final = MappingProxyType(
+    {"loader": "input.own_loader", "collective": "training.stack.nccl_algo", "exchange": "training.stack.own_exchange"}
+)
+"""Fields for the user's own parts, by the arguments that set them."""
+
+
 def own_parts(loader: object, collective: object, exchange: object) -> dict[str, str]:
     """Return the fields for the user's own parts, each an object or a name; None leaves one out. Raise SpecError for anything else."""
     given = (
-        ("input.own_loader", loader, LOADERS, ()),
-        ("training.stack.nccl_algo", collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
-        ("training.stack.own_exchange", exchange, EXCHANGES, ()),
+        (OWN_PARTS["loader"], loader, LOADERS, ()),
+        (OWN_PARTS["collective"], collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
+        (OWN_PARTS["exchange"], exchange, EXCHANGES, ()),
     )
     return {
         key: value if isinstance(value, str) else register(kind, value, taken) for key, value, kind, taken in given if value is not None

@@ -10,10 +10,11 @@ from sim.spec.yaml import SpecError
 LARGEST: Final = {"--epochs": 1e6, "--hours": 24 * 36_500.0, "--days": 36_500.0, "--steps": 1e12}
 """Upper limits of the options for a job's length: a hundred years, or as many epochs or steps as no job trains."""
 MOST_TOKENS: Final = 1e18
+"""Upper limit of ``--tokens``."""
 
 
 def require_length(option: str, value: float | None) -> None:
-    """Raise SpecError unless *value* of *option* is None, or a number above 0 and below the limit in `LARGEST` (by default: finite)."""
+    """Raise SpecError unless *value* of *option* is None, or a finite number above 0 and at most the limit in `LARGEST`, if any."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):

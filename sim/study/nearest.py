@@ -18,7 +18,7 @@ from sim.spec.yaml import SpecError
 from sim.study.layout import checked_hardware
 from sim.study.memory_fit import is_shortage
 from sim.study.power_cap import require_measured
-from sim.study.scenario import Scenario, has_layout, prepare
+from sim.study.scenario import Scenario, has_layout, prepare, sorted_overrides
 from sim.units import show
 
 
@@ -38,7 +38,8 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
                 moved = replace(scenario, hardware=name)
                 machine = checked_hardware(moved) if with_layout else prepare(moved).hardware
                 if scenario.power_cap is not None:
-                    require_measured(machine.groups[0].node, load_workload(scenario.workload).spec, scenario.power_cap)
+                    workload = load_workload(scenario.workload, sorted_overrides(moved)[1]).spec
+                    require_measured(machine.first_workers.node, workload, scenario.power_cap)
             except SpecError as error:
                 problem = error.problems[0]
                 continue

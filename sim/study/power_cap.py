@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from sim.analysis.energy import NodePower, gpu_power, limited_speed, node_power, power_model, shares_of, with_slower_compute
+from sim.analysis.energy import NodePower, computing_power, limited_speed, node_power, power_model, shares_of, with_slower_compute
 from sim.mesh import LayoutRun
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
@@ -70,7 +70,7 @@ def least_share(node: Node, workload: Workload, limit: str) -> float:
     gpu = node.gpu
     if gpu.power is None:
         return 1.0
-    return min(1.0, power_cap_of(limit) / (gpu.power * gpu_power(gpu, power_model(), mix_of(workload, gpu)).compute))
+    return min(1.0, power_cap_of(limit) / computing_power(gpu, power_model(), mix_of(workload, gpu)))
 
 
 def require_measured(node: Node, workload: Workload, limit: str) -> None:
@@ -80,7 +80,7 @@ def require_measured(node: Node, workload: Workload, limit: str) -> None:
         raise SpecError(
             f"--power-cap {limit}: the power of {gpu.name} is not specified; leave the limit out, or write --set node.gpu.power='700 W'"
         )
-    least = model.cap[0][0] * gpu.power * gpu_power(gpu, model, mix_of(workload, gpu)).compute
+    least = model.cap[0][0] * computing_power(gpu, model, mix_of(workload, gpu))
     if power_cap_of(limit) < least:
         raise SpecError(
             f"--power-cap {limit}: no measurements cover limits so far below a GPU's draw; write {show_least(least, 'power')} or more"

@@ -231,15 +231,17 @@ def prepare(scenario: Scenario) -> CheckedScenario:
     _refuse_two_batches(loaded.spec, scenario)
     requested_gpus = _requested_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
+    gpus = [group.node.gpu for group in machine.spec.worker_groups]
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
         placement = place(machine.spec, scenario.gpus, scenario.placement)
         job = Job(loaded.spec, placement)
-        loaded = _sized(loaded, scenario, job.ranks, lambda: _largest_batch(machine.spec, job))
+        loaded = _sized(
+            loaded, scenario, job.ranks, lambda: largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(machine.spec, job))
+        )
     except SpecError as error:
         raise Infeasible(error.problems, nodes, requested_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
-    gpus = [group.node.gpu for group in machine.spec.worker_groups]
     if scenario.batch == "max":
         loaded = _with_batch(loaded, largest_fitting_batch(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = job_on(machine.spec, loaded.spec, placement)
@@ -411,12 +413,6 @@ def _is_of_workload(text: str) -> bool:
         hint = f"did you mean '{near[0]}'?" if near else f"keys start with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return first in _WORKLOAD_KEYS
-
-
-def _largest_batch(hardware: Hardware, job: Job) -> int:
-    """Return the largest batch per GPU of *job* that fits all GPUs of *hardware*; 1 if not even that fits."""
-    gpus = [group.node.gpu for group in hardware.worker_groups]
-    return largest_fitting_batch(gpus, job.workload, job.ranks, ring_channels_of(hardware, job))
 
 
 def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int, largest: Callable[[], int]) -> Loaded[Workload]:

@@ -114,4 +114,5 @@ def test_a_wrong_power_limit_is_bad_input_and_no_result(capsys: pytest.CaptureFi
 
 def test_no_machine_is_nearest_whose_gpus_cannot_have_the_power_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "vgg16", "p3.8xlarge", "--power-cap", "1W"]) == 1
-    assert "earest that can" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "earest that can" not in said and "The catalog machine with the largest GPUs cannot either: --power-cap 1W" in said
