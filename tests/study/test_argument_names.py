@@ -29,6 +29,9 @@ CALLS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], s
         {"power_cap": "1 W"},
         "power_cap=1 W: no m",
     ),
+    "price": (stallsim.run, ("p3.16xlarge", "vgg16"), {"prices": {"p3.16xlarge": "x"}}, "prices['p3.16xlarge']: 'x' is not a price"),
+    "list": (stallsim.run, DECODER, {"parallel": {"order": "x"}}, "parallel['order']: is a list; write overrides={"),
+    "own loader": (stallsim.run, ("p3.16xlarge", "vgg16"), {"loader": "x"}, "loader=x: found 'x'"),
     "layout": (stallsim.run, DECODER, {"parallel": {"foo": 3}}, "parallel['foo']=3: unknown key"),
     "several GPUs": (stallsim.run, ("p3.16xlarge", "vgg16"), {"gpus": 9}, "write at most 8, or nodes=3"),
     "objective": (stallsim.plan, DECODER, {"objective": "x"}, "objective=x: write time, cost or energy"),
@@ -66,6 +69,7 @@ def test_problems_in_tables_name_arguments() -> None:
         ("m: add one, for example --set price.spot='1.50 USD/h'", "m: add one, for example overrides={'price.spot': '1.50 USD/h'}"),
         ("--tp 3: 3 ranks; use --tp 2", "parallel['tp']=3: 3 ranks; use parallel['tp']=2"),
         ("x: 'python -m sim run HW WL --json' writes one", "x: 'python -m sim run HW WL --json' writes one"),
+        ("--price m=x: 'x' is not a price; write --price m=3", "prices['m']=x: 'x' is not a price; write prices={'m': 3}"),
         ("--jobs 0: write 1 or more processes", "processes=0: write 1 or more processes"),
     ],
 )
