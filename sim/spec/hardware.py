@@ -479,8 +479,8 @@ class Hardware(Spec):
 
     @property
     def worker_groups(self) -> tuple[Group, ...]:
-        """The groups of workers with GPUs."""
-        return tuple([group for group in self.groups if group.role == "worker" and group.node.gpu_count])
+        """The groups of workers with GPUs; in the part of a cluster that a job has, groups without nodes are none of them."""
+        return tuple([group for group in self.groups if group.role == "worker" and group.node.gpu_count and group.count])
 
     @property
     def first_workers(self) -> Group:

@@ -56,7 +56,8 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
         name, (key, equals, value) = argument(match["name"]), match["value"].partition("=")
         if key in _OWN_PARTS and name == "overrides":
             return f"{_OWN_PARTS[key]}={value}: "
-        return f"{name}[{key!r}]{equals}{value}: " if name in _MAPPINGS else f"{name}={match['value']}: "
+        of_mapping = name in _MAPPINGS and match["name"] != "prices"  # the source of all prices; --price is that of one machine
+        return f"{name}[{key!r}]{equals}{value}: " if of_mapping else f"{name}={match['value']}: "
 
     return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))
 
