@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import TITAN, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.megatron import megatron_step
+from calibration.blind.questions import MEGATRON, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
 from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
 from calibration.measure.machine_record import AnswerRow
@@ -105,7 +106,8 @@ class QuestionRunner:
                     note += f"; kernels not profiled: {_first_line(error)}"
 
             try:
-                measured["step"] = _median_step(run, record_memory_and_kernels)
+                measured["step"], processor = _median_step(run, record_memory_and_kernels)
+                note += f"; processor {processor:.4g} s a step"
             except Exception as error:  # a failed training run does not stop the others
                 note = f"failed: {_first_line(error)}"
         if "step" in measured and (watts := power.median_power()) is not None:
@@ -119,21 +121,22 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], None]) -> float:
-    """Return the median step time (s) of *run*; then call *afterwards* with a function that runs one more step."""
+def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], None]) -> tuple[float, float]:
+    """Return the median step time of *run* and the processor time of a step (s); *afterwards* gets a function that runs one more step."""
     import torch
 
-    if run.model.startswith(TITAN):
+    if run.model.startswith((TITAN, MEGATRON)):
         request = StepRequest(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
-        step = titan_step(run)
-        times, _ = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
+        step = titan_step(run) if run.model.startswith(TITAN) else megatron_step(run)
+        times, processor = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
         afterwards(step)
-        return statistics.median(times)
+        return statistics.median(times), processor
     assert run.precision != "fp8"
     request = StepRequest(
         run.model, run.inputs, run.batch, 8, 3, False, run.precision, run.arguments, seconds=STEP_SECONDS, optimizer=run.optimizer
     )
-    return run_rank(request, afterwards=afterwards).median
+    measured = run_rank(request, afterwards=afterwards)
+    return measured.median, measured.cpu_time
 
 
 def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTime]:
@@ -141,13 +144,14 @@ def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTi
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    steps = 1 if run.model.startswith(MEGATRON) else _PROFILED  # of several micro-batches
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(_PROFILED):
+        for _ in range(steps):
             step()
         torch.cuda.synchronize()
     kernels: list[Any] = sorted(profiler.key_averages(), key=lambda kernel: -kernel.device_time_total)
     return [
-        KernelTime(run.name, run.precision, run.batch, kernel.key, kernel.count / _PROFILED, kernel.device_time_total / 1e6 / _PROFILED)
+        KernelTime(run.name, run.precision, run.batch, kernel.key, kernel.count / steps, kernel.device_time_total / 1e6 / steps)
         for kernel in kernels
         if kernel.device_time_total > 0
     ]

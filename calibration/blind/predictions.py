@@ -8,7 +8,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import DECODER, GPT2, LLAMA, LORA_DECODER, TITAN, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.questions import (
+    DECODER,
+    GPT2,
+    LLAMA,
+    LORA_DECODER,
+    MEGATRON,
+    MICRO_BATCHES,
+    TITAN,
+    BlindQuestion,
+    BlindTraining,
+    QuestionKind,
+    megatron_overrides,
+)
 from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
@@ -23,6 +35,8 @@ DECODER_STACK: Final = "hf-transformers"
 """Stacks of the measured machines: PyTorch 2.11, and transformers 5 on top of it."""
 TITAN_STACK: Final = "torchtitan-0.2"
 """Stack of torchtitan's decoders."""
+MEGATRON_STACK: Final = "megatron-core"
+"""Stack of Megatron-Core's decoders."""
 TRACED_MODELS: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """The model to trace in place of one that is built on the GPU."""
 
@@ -57,6 +71,8 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
 
     if run.model.startswith(TITAN):
         return _titan_document(run, machine)
+    if run.model.startswith(MEGATRON):
+        return _megatron_document(run, machine)
     stack = DECODER_STACK if run.model in (DECODER, GPT2, LORA_DECODER) else STACK
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
@@ -89,6 +105,19 @@ def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
         overrides["training.fp8_recipe"] = settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
     document: dict[str, Any] = simulate(machine, run.workload, overrides=overrides, **options).document
+    return document
+
+
+def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
+    """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
+    from stallsim import run as simulate
+
+    settings = dict(argument.split("=", 1) for argument in run.arguments)
+    overrides = {"input.loader": "synthetic"} | megatron_overrides(run)
+    if settings["recipe"]:
+        overrides["training.fp8_recipe"] = settings["recipe"]
+    options: dict[str, Any] = {"batch": run.batch, "micro_batches": MICRO_BATCHES, "precision": run.precision, "stack": MEGATRON_STACK}
+    document: dict[str, Any] = simulate(machine, run.workload, overrides=overrides, parallel={"shard": "optimizer"}, **options).document
     return document
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
@@ -27,6 +27,10 @@ LORA_DECODER: Final = "calibration.blind.models:adapted_decoder_on_gpu"
 """Models that are built on the GPU."""
 TITAN: Final = "torchtitan:"
 """Prefix of a model that torchtitan builds, compiles and trains; torchtitan's family and size follow."""
+MEGATRON: Final = "megatron:"
+"""Prefix of a model that Megatron-Core builds and trains with Transformer Engine; the catalogue's name follows."""
+MICRO_BATCHES: Final = 4
+"""Micro-batches of a step under Megatron-Core."""
 ATTENTION_SHAPES: Final = (
     *((32, 8, tokens, 128, True) for tokens in (1024, 4096, 8192, 16384, 32768, 65536)), (32, 32, 4096, 128, True), (8, 1, 8192, 128, True),
     (64, 8, 4096, 64, True), (64, 8, 16384, 64, True), (16, 16, 4096, 64, False), (16, 16, 2048, 192, True), (16, 16, 8192, 192, True),
@@ -98,7 +102,7 @@ def trainings() -> list[BlindTraining]:
         BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
         for name, length, batch in (("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
     ]
-    return [*pictures, *bert, *blocks, gpt2, *decoders, *_unseen_models(), *_lora_runs(), *_titan_runs()]
+    return [*pictures, *bert, *blocks, gpt2, *decoders, *_unseen_models(), *_lora_runs(), *_titan_runs(), *_megatron_runs()]
 
 
 def _unseen_models() -> list[BlindTraining]:
@@ -151,6 +155,33 @@ def _titan_runs() -> Iterator[BlindTraining]:
         name = f"titan-{workload}-{layers}-layers-seq{length}{'-recomputed' if recompute == full else ''}{'-' * bool(recipe)}{recipe}"
         arguments = (f"layers={layers}", recompute, f"recipe={recipe}")
         yield BlindTraining(name, TITAN + size, (), batch, "fp8" if recipe else "bf16", arguments, "adamw", workload, length)
+
+
+def _megatron_runs() -> Iterator[BlindTraining]:
+    """Yield runs of decoders with few layers under Megatron-Core, with several numbers of experts; short sequences show the host's time."""
+    for workload, layers, experts, length, recipes in (
+        ("llama-3.1-8b", 8, 0, 8192, ("", "tensorwise", "delayed", "blockwise")), ("llama-3.1-70b", 3, 0, 8192, ("", "tensorwise")),
+        ("qwen3-30b-a3b", 6, 128, 4096, ("", "tensorwise", "blockwise")), ("qwen3-30b-a3b", 12, 16, 4096, ("", "tensorwise")),
+        ("deepseek-v2-lite", 6, 64, 4096, ("", "tensorwise")), ("deepseek-v3", 2, 32, 4096, ("", "blockwise")),
+        ("gpt-oss-20b", 4, 32, 4096, ("",)), ("mixtral-8x7b", 2, 8, 4096, ("", "delayed")),
+        ("llama-3.1-8b", 8, 0, 256, ("", "tensorwise", "delayed")),
+        ("qwen3-30b-a3b", 6, 128, 256, ("", "tensorwise", "delayed", "blockwise")),
+        ("qwen3-30b-a3b", 6, 16, 256, ("", "tensorwise")), ("deepseek-v2-lite", 6, 64, 256, ("",)), ("gpt-oss-20b", 4, 32, 256, ("",)),
+    ):  # fmt: skip
+        for recipe in recipes:
+            numbers = f"{layers}-layers{f'-{experts}-experts' if experts else ''}-seq{length}"
+            name = f"megatron-{workload}-{numbers}{'-' * bool(recipe)}{recipe}"
+            arguments = (f"layers={layers}", f"experts={experts}", f"recipe={recipe}")
+            yield BlindTraining(name, MEGATRON + workload, (), 1, "fp8" if recipe else "bf16", arguments, "adamw", workload, length)
+
+
+def megatron_overrides(run: BlindTraining) -> dict[str, Any]:
+    """Return what *run* changes in the catalogue's workload."""
+    settings = dict(argument.split("=", 1) for argument in run.arguments)
+    changes: dict[str, Any] = {"model.sequence": run.sequence, "model.transformer.layers": int(settings["layers"])}
+    if experts := int(settings["experts"]):
+        changes |= {"model.transformer.experts": experts, "model.transformer.first_dense_layers": 0}
+    return changes
 
 
 def _precisions(*names: StepPrecision) -> tuple[StepPrecision, ...]:
