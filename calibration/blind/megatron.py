@@ -110,7 +110,8 @@ def _config(shape: Transformer, recipe: str) -> Any:
     if shape.experts:
         given |= {
             "num_moe_experts": shape.experts, "moe_router_topk": shape.experts_per_token,
-            "moe_ffn_hidden_size": shape.expert_ffn or shape.ffn, "moe_grouped_gemm": True, "moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True, "moe_router_fusion": True,
+            "moe_ffn_hidden_size": shape.expert_ffn or shape.ffn, "moe_grouped_gemm": True,
+            "moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True, "moe_router_fusion": True,
             "moe_router_dtype": "fp32", "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-3,
             "moe_router_force_load_balancing": True,
         }  # fmt: skip
