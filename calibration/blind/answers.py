@@ -6,10 +6,11 @@ import gc
 import statistics
 import threading
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.megatron import megatron_step
+from calibration.blind.megatron import MegatronSteps
 from calibration.blind.questions import MEGATRON, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
 from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
@@ -126,10 +127,10 @@ def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], 
     import torch
 
     if run.model.startswith((TITAN, MEGATRON)):
-        request = StepRequest(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
-        step = titan_step(run) if run.model.startswith(TITAN) else megatron_step(run)
-        times, processor = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
-        afterwards(step)
+        request = StepRequest(run.model, run.inputs, run.batch, 6, 5, False, "bf16", seconds=STEP_SECONDS)
+        with nullcontext(titan_step(run)) if run.model.startswith(TITAN) else closing(MegatronSteps(run)) as step:
+            times, processor = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
+            afterwards(step)
         return statistics.median(times), processor
     assert run.precision != "fp8"
     request = StepRequest(
