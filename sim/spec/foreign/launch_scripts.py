@@ -1,8 +1,9 @@
-"""What does a launch script contain in addition to Megatron-LM's arguments? The number of GPUs, and the settings of a Trainer.
+"""What does a launch script contain in addition to Megatron-LM's arguments? The number of GPUs, the settings of a Trainer, and adapters.
 
-This reads Slurm's ``#SBATCH`` lines, the options of torchrun, ``accelerate launch`` and ``deepspeed``, and those of transformers' Trainer
-(src/transformers/training_args.py). Limits: a number that only the cluster knows is left out; if a script has several numbers of GPUs, the
-launcher's applies.
+This reads Slurm's ``#SBATCH`` lines, the options of torchrun, ``accelerate launch`` and ``deepspeed``, those of transformers' Trainer
+(src/transformers/training_args.py), and those for low-rank adapters of TRL (trl/trainer/model_config.py) and LLaMA-Factory
+(src/llamafactory/hparams/finetuning_args.py). Limits: a number that only the cluster knows is left out; if a script has several numbers
+of GPUs, the launcher's applies.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def launch_script(text: str, place: str) -> LaunchSettings:
     nodes = _first_number(options, _NODES) or nodes
     each = _first_number(options, _EACH) or each
     told = _trainer(options)
+    _add_adapters(options, told)
     told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
@@ -118,3 +120,38 @@ def _precision(said: Mapping[str, Any]) -> str | None:
 def _is_set(said: Mapping[str, Any], option: str) -> bool:
     """Return whether a flag is set, with or without a value other than false, no or 0."""
     return option in said and str(said[option]).lower() not in ("false", "no", "0")
+
+
+# --- low-rank adapters -------------------------------------------------------------------------------------------------------
+
+_RANKS: Final = ("lora-r", "lora-rank")
+_USUAL_RANK: Final = {"use-peft": 16, "use-lora": 16, "finetuning-type": 8}
+"""Options that turn adapters on, and their rank if the script does not set it: the defaults of TRL and LLaMA-Factory."""
+_TARGETS: Final = ("lora-target-modules", "lora-target")
+_QUANTIZED: Final = {"load-in-4bit": "NF4 takes 0.52", "load-in-8bit": "8 bits take 1", "quantization-bit": "NF4 takes 0.52 and 8 bits 1"}
+
+
+def _add_adapters(options: Arguments, told: LaunchSettings) -> None:
+    """Set the rank of the adapters in *told*, with notes on their products and on quantized weights; nothing if all weights are trained."""
+    said = options.values
+    switch = next((name for name in _USUAL_RANK if name in said), None)
+    option = next((name for name in _RANKS if name in said), None)
+    if not (_is_on(said, switch) if switch else option):
+        return
+    rank = options.number(option) if option else _USUAL_RANK[switch or ""]
+    if not rank:
+        raise SpecError(f"{options.place}: --{option} {said[option or ''][:40]}: write a rank of 1 or more")
+    told.lora_rank = rank
+    for name in _TARGETS:
+        if said.get(name, "all") not in ("all", "all-linear"):
+            told.notes.append(f"--{name} is not read: all products of a block have adapters; model.lora.targets lists others")
+    for name, bytes_each in _QUANTIZED.items():
+        if name in said and _is_set(said, name):
+            told.notes.append(
+                f"--{name} is not modeled: frozen weights take 2 bytes each in GPU memory, where {bytes_each}, and the time of unpacking "
+                "is missing"
+            )
+
+
+def _is_on(said: Mapping[str, str], switch: str) -> bool:
+    return said[switch] == "lora" if switch == "finetuning-type" else _is_set(said, switch)

@@ -24,6 +24,8 @@ class LaunchSettings:
     global_batch: int | None = None
     gpus: int | None = None
     """Total number over all nodes."""
+    lora_rank: int | None = None
+    """Rank of low-rank adapters next to frozen weights; None if all weights are trained."""
     notes: list[str] = field(default_factory=list)
     """Notes on settings that the description cannot represent, written as comments into it."""
     keys: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -39,6 +41,7 @@ class LaunchSettings:
             {**self.parallel, **other.parallel},
             other.global_batch or self.global_batch,
             other.gpus or self.gpus,
+            other.lora_rank or self.lora_rank,
             self.notes + other.notes,
             {**self.keys, **other.keys},
         )

@@ -338,6 +338,7 @@ def _text(told: LaunchSettings, name: str, command: str, shape: Transformer, tok
     else:
         lines += [f"  name: {name}", "  transformer:", *_fields(shape)]
     lines += [f"  sequence: {tokens}  # tokens per sample; --sequence N"]
+    lines += [f"  lora: {{rank: {told.lora_rank}}}  # adapters train, nothing else"] if told.lora_rank else []
     if not told.model:
         lines += [f"  source: {json.dumps(plain_comment(origin))}"]
     stream = (

@@ -730,3 +730,35 @@ def capture(words: list[str]) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main([*words, "--json", "--fast"]) == 0
     return json.loads(printed.getvalue())  # type: ignore[no-any-return]
+
+
+PEFT = "accelerate launch --num_processes 2 sft.py --per_device_train_batch_size 4 {more}"
+
+
+@pytest.mark.parametrize(
+    ("more", "rank"),
+    [
+        ("--use_peft --lora_r 64", 64), ("--use_peft True", 16), ("--use_peft False --lora_r 64", None), ("--lora_r=32", 32), ("", None),
+        ("--finetuning_type lora", 8), ("--finetuning_type lora --lora_rank 4", 4), ("--finetuning_type full --lora_rank 4", None),
+    ],
+)  # fmt: skip
+def test_adapters_of_a_trainer_are_taken_over(more: str, rank: int | None, tmp_path: Path) -> None:
+    """Oracle: options and defaults of TRL (trainer/model_config.py), LLaMA-Factory (hparams/finetuning_args.py) and scripts for PEFT."""
+    made = new_workload(["qwen2.5-0.5b", PEFT.format(more=more)], tmp_path / "mine.yaml")
+    model = load_workload(str(made.path)).spec.model
+    assert (model.lora.rank if model.lora else None) == rank
+    trained = sum(sum(layer.gradients) for layer in model.layers)
+    assert (trained < 0.1 * 494e6) == (rank is not None)
+
+
+def test_quantized_weights_and_single_targets_of_adapters_are_named(tmp_path: Path) -> None:
+    line = PEFT.format(more="--use_peft --lora_target_modules q_proj v_proj {bits}")
+    notes = new_workload(["qwen2.5-0.5b", line.format(bits="--load_in_4bit True")], tmp_path / "a.yaml").left_out
+    assert any("--load-in-4bit is not modeled: frozen weights take 2 bytes each in GPU memory" in note for note in notes)
+    assert any("--lora-target-modules is not read: all products of a block have adapters" in note for note in notes)
+    assert "# --load-in-4bit is not modeled" in (tmp_path / "a.yaml").read_text()
+    plain_line = PEFT.format(more="--use_peft --lora_target_modules all-linear --load_in_8bit 0")
+    plain = new_workload(["qwen2.5-0.5b", plain_line], tmp_path / "b.yaml")
+    assert not any("--l" in note for note in plain.left_out)
+    with pytest.raises(SpecError, match="--lora-r 0: write a rank of 1 or more"):
+        new_workload(["qwen2.5-0.5b", PEFT.format(more="--use_peft --lora_r 0")], tmp_path / "c.yaml")
