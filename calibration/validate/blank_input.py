@@ -2,7 +2,8 @@
 
 A blank cell ``input`` means the workload's own input, such as JPEG files decoded by CPU workers. Measurements of a GPU's speed seldom read
 them. If a calibrating row takes less time than its input needs with GPUs that compute next to nothing, the input of its job is not the
-described one, and all rows of the job with a blank cell are predicted without reading data. Rows that are only scored decide nothing.
+described one, and all rows of the job with a blank cell are predicted without reading data. Rows that are only scored decide
+nothing; a note names those that are faster than their input.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from calibration.clusters.compute_scale import LARGEST_MISS, LEAST_SCALE
 from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.questions import Folders, RunQuestion, question
+from calibration.validate.scores import ScoredRow
 
 MARGIN: Final = 1.0 - LARGEST_MISS
 """Measured over least simulated step below which the input is not the described one: no factor reproduces such a row."""
@@ -33,6 +35,22 @@ def without_contradicted_input(questions: Sequence[RunQuestion], folders: Folder
     return changed, list(notes.values())
 
 
+def contradicted_predictions(rows: Sequence[ScoredRow], folders: Folders, processes: int) -> list[str]:
+    """Return a note for each job with a blank input of which a scored row is faster than the described input allows."""
+    slow = [
+        row.question
+        for row in rows
+        if _is_blank(row.question) and row.question.step_time < MARGIN * min(row.predictions["as_described"], row.predictions["calibrated"])
+    ]
+    least = Evaluator(folders, processes).predict_all([SimulatedCase(one.record, LEAST_SCALE, ()) for one in slow])
+    notes: dict[tuple[str, str], str] = {}
+    for one, prediction in zip(slow, least, strict=True):
+        if one.step_time < MARGIN * prediction.step:
+            advice = "if it read no data, write synthetic in a column input"
+            notes.setdefault(_job(one), f"{_faster(one, prediction.step)}; {advice}")
+    return list(notes.values())
+
+
 def _job(one: RunQuestion) -> tuple[str, str]:
     return one.record.hardware, one.record.workload
 
@@ -43,13 +61,17 @@ def _is_blank(one: RunQuestion) -> bool:
 
 def _note(one: RunQuestion, least: float) -> str:
     """Return a note that *one* is faster than the *least* seconds that its input needs."""
-    faster = (
-        f"{one.record.where}: {one.step_time * 1e3:.4g} ms are less than the {least * 1e3:.4g} ms in which the described input delivers "
-        "the samples of a step"
-    )
+    faster = _faster(one, least)
     if _is_blank(one):
         return (
             f"{faster}, so rows of {one.record.workload} on {one.record.hardware} with a blank input are predicted without reading data "
             "(input synthetic); write real to keep it"
         )
     return f"{faster}, so it calibrates nothing; correct the input, for example with set input.loader=dali_gpu"
+
+
+def _faster(one: RunQuestion, least: float) -> str:
+    return (
+        f"{one.record.where}: {one.step_time * 1e3:.4g} ms are less than the {least * 1e3:.4g} ms in which the described input delivers "
+        "the samples of a step"
+    )

@@ -20,7 +20,7 @@ from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.questions import Folders, RunQuestion, describe_runs, with_catalog_names
 from calibration.run_records import SkippedRun, read_table, row_name
 from calibration.validate.baselines import RunCompute, closed_form, copy_row, fit_closed_form, free_communication
-from calibration.validate.blank_input import without_contradicted_input
+from calibration.validate.blank_input import contradicted_predictions, without_contradicted_input
 from calibration.validate.groups import novelty
 from calibration.validate.scores import ScoredRow
 from calibration.validate.splits import DISAGREEMENT, contradicting_repeats
@@ -105,6 +105,7 @@ def validate(
         *(note for table in tables for note in table.notes),
         *renamed,
         *unread,
+        *contradicted_predictions([row for cluster in clusters for row in cluster.scored_rows], folders, processes),
         *contradictions,
         *_likely_mistakes(questions),
         *_other_unit(clusters),
