@@ -123,6 +123,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: those of the process) and return the exit code; errors are one sentence on stderr."""
     words, flags = split_global_options(sys.argv[1:] if arguments is None else arguments)
     messages.quiet, messages.said = "quiet" in flags, time.monotonic()
+    _open_closed_streams()
     token = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
@@ -144,6 +145,12 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     finally:
         MADE_BY.reset(token)
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Discard what is written to stdout or stderr if the caller closed it; Python then has None in its place."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)

@@ -48,6 +48,17 @@ def test_how_it_ends(problem: BaseException | None, code: int, said: str, capsys
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_closed_streams_change_no_exit_code(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python sets sys.stdout or sys.stderr to None where the shell closed it (>&-), as a service without a terminal may."""
+    shown = typer.Typer(pretty_exceptions_enable=False)
+    shown.command()(lambda: show_text("text"))
+    for program, code in ((app(None), 0), (app(SpecError("x: wrong")), 2), (app(KeyboardInterrupt()), 130), (shown, 0)):
+        monkeypatch.setattr(sys, stream, None)
+        assert exit_code(program, []) == code
+        getattr(sys, stream).close()
+
+
 def test_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="oops"):
         exit_code(app(ValueError("oops")), ["--debug"])
