@@ -171,3 +171,22 @@ def test_progress_is_for_terminals(capsys: Capture, monkeypatch: pytest.MonkeyPa
     assert said.endswith("\r\x1b[K")
     assert main([*table, "-q"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_table_of_layouts_shows_the_whole_job(capsys: Capture) -> None:
+    """Oracle: tokens over tokens per second, and the price of each row's nodes; without a price, a dash."""
+    layout = ["llama-3.2-1b", "--shard", "parameters", "--nodes", "1..2", "--tokens", "10B"]
+    assert main(["run", "p5.48xlarge", *layout, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert main(["run", "p5.48xlarge", *layout]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[-5:] == ["whole", "job", "USD", "largest", "wait"]
+    for row, run in zip(rows, runs, strict=True):
+        hours = 10e9 / run["tokens_per_s"] / 3600
+        cells = row.split()
+        assert cells[-4] == "h" and float(cells[-5]) == pytest.approx(hours, rel=0.02)
+        assert float(cells[-3].replace(",", "")) == pytest.approx(hours * run["price"]["usd_per_h"], rel=0.02)
+    assert main(["run", "hgx-h100", *layout]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-3] == "-"
+    assert main(["run", "hgx-h100", *layout[:-2]]) == 0
+    assert "whole job" not in capsys.readouterr().out

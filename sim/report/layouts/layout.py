@@ -23,7 +23,7 @@ from sim.report.saving import saved_text
 from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernel_assumptions, price_notes
-from sim.report.whole_job import job_of_run, whole_job_text
+from sim.report.whole_job import job_of_run, job_time, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
 from sim.spec.parallel import SLOTTED
@@ -365,7 +365,9 @@ def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
 
 def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table of runs with different numbers of nodes; a row that cannot run contains the reason."""
-    lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}  largest wait"]
+    with_job = any(row.get("whole_job") for row in rows)
+    head = f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}"
+    lines = [head + (f" {'whole job':>10} {'USD':>13}" if with_job else "") + "  largest wait"]
     for row in rows:
         if "infeasible" in row:
             lines.append(f"{row['nodes']:>6,} {row['gpus']:>6,}  {row['infeasible_briefly']}")
@@ -373,11 +375,18 @@ def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
         wait = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
         total = row["tokens_per_s"] or row["throughput_samples_per_s"]
         used = row["model_flops_utilization"]
+        job = _job_cells(row) if with_job else ""
         lines.append(
             f"{row['nodes']:>6,} {row['gpus']:>6,} {show(row['step_time_s'], 'time'):>10} {total:>14,.0f} {total / row['gpus']:>10,.0f} "
-            f"{'-' if used is None else f'{100 * used:.1f}%':>7}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
+            f"{'-' if used is None else f'{100 * used:.1f}%':>7}{job}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
         )
     return "\n".join(lines)
+
+
+def _job_cells(row: Mapping[str, Any]) -> str:
+    job = row["whole_job"]
+    cost = "-" if job["cost_usd"] is None else f"{job['cost_usd']:,.2f}"
+    return f" {job_time(job['time_s']):>10} {cost:>13}"
 
 
 def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
