@@ -149,8 +149,9 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
 
 def _open_closed_streams() -> None:
     """Discard what is written to stdout or stderr if the caller closed it; Python then has None in its place."""
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)

@@ -32,19 +32,22 @@ EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--pipeline-parallel", "--pipeline-parallel-size", "--pipeline-model-parallel-size", "--pp-size"), "--pp N"),
     **dict.fromkeys(("--context-parallel", "--context-parallel-size", "--cp-size"), "--cp N"),
     **dict.fromkeys(("--expert-parallel", "--expert-parallel-size", "--expert-model-parallel-size", "--ep-size"), "--ep N"),
-    "--lora": "--set model.lora.rank=N",
+    **dict.fromkeys(("--lora", "--lora-rank", "--lora-r"), "--set model.lora.rank=N"),
     "--optimizer": "--set training.optimizer.name=NAME",
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",
 }
 """Options of other programs, and how to write the same here."""
 
+_PRICE: Final = {"--price": "--set price.on_demand='10 USD/h'"}
 _AXES_OF_PLAN: Final = ("tp", "pp", "cp", "ep", "shard", "schedule", "replicate", "batch")
 HERE: Final[Mapping[str, Mapping[str, str]]] = {
     "spot": {"--nodes": "--workers N, the number of spot machines", "--hours": "--epochs N or --steps N"},
-    "goodput": {"--hours": "--days N", "--workers": "--nodes N"},
-    "run": {"--days": "--hours N", "--workers": "--nodes N"},
+    "goodput": {**_PRICE, "--hours": "--days N", "--workers": "--nodes N"},
+    "run": {**_PRICE, "--days": "--hours N", "--workers": "--nodes N"},
+    "whatif": _PRICE,
     "plan": {
+        **_PRICE,
         **{f"--{axis}": f"--fix {axis}={'NAME' if axis in ('shard', 'schedule') else 'N'}" for axis in _AXES_OF_PLAN},
         "--micro-batches": "--fix micro_batches=N",
     },

@@ -129,6 +129,11 @@ def load_target(target: str) -> Callable[..., Any]:
             has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
             raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
         value = getattr(value, part)
+    if hasattr(value, "forward") and not isinstance(value, type):
+        kind = type(value).__name__
+        raise SpecError(
+            f"{target}: is a model, not what builds it; name its class, such as {module_name}:{kind}, or a function that returns it"
+        )
     if not callable(value):
         raise SpecError(f"{target}: expected a function or class that returns the model, not {type(value).__name__}")
     result: Callable[..., Any] = value

@@ -8,7 +8,7 @@ import re
 import shlex
 from functools import lru_cache
 from itertools import islice, permutations
-from os.path import exists, isfile
+from os.path import exists, isfile, islink
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -264,6 +264,8 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a name from the catalog")
     if exists(path):
         raise UnknownName(f"{_shown(name)} is not a regular file; write the path of a YAML file")
+    if islink(path):
+        raise UnknownName(f"{_shown(name)}: this link leads to no file; write the path of a YAML file")
     neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""

@@ -18,6 +18,7 @@ from sim.spec.fields import Key
 from sim.spec.hardware import Node
 from sim.spec.parallel import NOT_SIMULATED, Parallel
 from sim.spec.references import UNRESOLVED
+from sim.spec.training import Training
 from sim.spec.yaml import Document, SpecError
 from sim.units import any_of, shorten
 
@@ -231,6 +232,12 @@ _OF_NODES: Final = {
     **dict.fromkeys(("disk", "volume", "ssd"), "storage.volume"),
 }
 """Keys that new users write in a node, and the correct key for each."""
+_OF_TRAINING: Final = {
+    **dict.fromkeys(("batch_size", "micro_batch_size", "micro_batch", "per_device_train_batch_size"), "batch"),
+    **dict.fromkeys(("dtype", "mixed_precision"), "precision"),
+    **dict.fromkeys(("gradient_checkpointing", "recompute"), "activation_checkpointing"),
+}
+"""Keys that new users write in the block training, and the correct key for each."""
 
 
 def _unknown(kind: type[BaseModel], key: Key) -> str:
@@ -243,7 +250,8 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
     if block is Parallel and (hint := NOT_SIMULATED.get(str(key[-1]).lower())):
         return hint
     near = suggestions(str(key[-1]), keys, most=1)
-    if block is Node and (correct_key := _OF_NODES.get(str(key[-1]))):
+    of_others = _OF_NODES if block is Node else _OF_TRAINING if block is Training else {}
+    if correct_key := of_others.get(str(key[-1])):
         return f"unknown key; did you mean '{correct_key}'?"
     if block is not None and (place := schema.home_key(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"

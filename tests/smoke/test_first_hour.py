@@ -185,6 +185,12 @@ WRONG = {
     "run p3.2xlarge nameless.yaml": "nameless.yaml:1:23: model.transformer.layers: 'two' is not a whole number",
     "run p3.2xlarge word.yaml": "training.optimizer: found 'adam'; write a block, such as {name: adam}",
     "recommend vgg16 p3.2xlarge --budget-hours inf": "--budget-hours inf: write a finite number",
+    "run p3.2xlarge size.yaml": "size.yaml:2:12: training.batch_size: unknown key; did you mean 'batch'?",
+    "run p3.2xlarge loop.yaml": "loop.yaml: this link leads to no file",
+    "extract built.py:net --input 3x64x64": "built.py:net: is a model, not what builds it; name its class, such as built.py:UNet",
+    "goodput hgx-h100 gpt2-xl --days 9 --price 16": "here, use --set price.on_demand='10 USD/h'",
+    "run hgx-h100 llama-3.1-8b --lora-rank 16": "here, use --set model.lora.rank=N",
+    "new workload axolotl.yaml": "YAML files of other programs are not read, but their command lines are",
     "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; for several values, write --vary batch=16,32",
 }
 """What newcomers typed, and what the answer says."""
@@ -201,11 +207,15 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         "table.yaml": "name: x\nparameters: 1\nlayers: []\n",
         "typo.yaml": "name: x\nmodel: tble.yaml\ntraining: {batch: 1}\n",
         "nameless.yaml": "model: {transformer: {layers: two, hidden: 64, heads: 2, ffn: 128, vocab: 256}, sequence: 8}\n",
+        "size.yaml": "extends: vgg16\ntraining: {batch_size: 8}\n",
+        "axolotl.yaml": "base_model: Qwen/Qwen2.5-7B\nadapter: qlora\nlora_r: 16\n",
+        "built.py": f"{UNET}\n\nnet = UNet()\n",
         "word.yaml": "extends: vgg16\ntraining: {optimizer: adam}\n",
     }
     for name, text in files.items():
         (desk / name).write_text(text)
     (desk / "folder").mkdir()
+    (desk / "loop.yaml").symlink_to("loop.yaml")
     wrong = []
     for command, answer in WRONG.items():
         code = main(command.split())
@@ -213,7 +223,11 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         if code != 2 or shown.out or answer not in shown.err or "Traceback" in shown.err or "internal error" in shown.err:
             wrong.append(f"{command}: {code}: {shown.out[:100]}{shown.err[:300]}")
     assert not wrong, "\n".join(wrong)
-    assert {path.name for path in desk.iterdir()} - {"__pycache__"} == {*files, "folder"}  # which Python leaves beside an imported file
+    assert {path.name for path in desk.iterdir()} - {"__pycache__"} == {
+        *files,
+        "folder",
+        "loop.yaml",
+    }  # which Python leaves beside an imported file
 
 
 def test_a_python_without_the_packages_gets_a_sentence() -> None:

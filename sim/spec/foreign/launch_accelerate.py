@@ -71,7 +71,10 @@ def accelerate(config: Mapping[str, Any], place: str) -> LaunchSettings:
     processes = _number(config, "num_processes", place)
     told.gpus = processes if processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in config:
-        raise SpecError(f"{place}: is not a configuration of Accelerate: distributed_type is missing")
+        raise SpecError(
+            f"{place}: is not a configuration of Accelerate: distributed_type is missing; YAML files of other programs are not read, but "
+            "their command lines are, such as 'torchrun --nproc-per-node=2 train.py --per_device_train_batch_size 4 --lora_r 16'"
+        )
     return told
 
 
