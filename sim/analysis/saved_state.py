@@ -2,7 +2,8 @@
 
 Weights and optimizer states are written once, in the types in which they are kept: fp32 under autocast (12 bytes per parameter with Adam),
 or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes). Frozen weights have neither master weights nor
-optimizer states. Gradients and activations are not saved.
+optimizer states. Low-rank adapters are saved without the frozen weights next to them, as by PEFT
+(docs/source/developer_guides/checkpoint.md); a restart reads both. Gradients and activations are not saved.
 
 Sharded states (ZeRO, FSDP) are written by every rank of one replica, tensor and pipeline parts by their ranks, a replicated model by
 one rank (`sim.parallel.holders`). Each node reads everything that its GPUs need, each part once.
@@ -31,6 +32,10 @@ class SavedState(NamedTuple):
     replicated: float
     """Bytes that are not sharded, so every replica has them."""
     holders: Holders
+    base: float = 0.0
+    """Bytes of the frozen weights next to adapters, which are read but not written."""
+    replicated_base: float = 0.0
+    """Of these, bytes that every replica has."""
 
     @property
     def writers(self) -> int:
@@ -40,14 +45,20 @@ class SavedState(NamedTuple):
     @property
     def bytes_per_gpu(self) -> float:
         """Return the bytes that one GPU holds."""
-        return self.replicated / self.holders.weights + (self.nbytes - self.replicated) / self.writers
+        replicated, sharded = self._read
+        return replicated / self.holders.weights + sharded / self.writers
 
     @property
     def bytes_per_node(self) -> float:
         """Return the bytes that the GPUs of one node hold; parts that several of them share count once."""
-        held = self.holders
-        sharded = (self.nbytes - self.replicated) / held.writers
-        return held.weights_on_node * self.replicated / held.weights + held.shards_on_node * sharded
+        held, (replicated, sharded) = self.holders, self._read
+        return held.weights_on_node * replicated / held.weights + held.shards_on_node * sharded / held.writers
+
+    @property
+    def _read(self) -> tuple[float, float]:
+        """Return the replicated and the sharded bytes that a restart reads."""
+        replicated = self.replicated + self.replicated_base
+        return replicated, self.nbytes + self.base - replicated
 
 
 def saved_parts_of(workload: Workload) -> dict[str, float]:
@@ -59,8 +70,9 @@ def saved_parts_of(workload: Workload) -> dict[str, float]:
         master = 4.0 if options.master and weights < 4 else 0.0
     else:
         weights, of_state, master = (2.0 if training.precision in ("fp16", "bf16") else 4.0), 4.0, 0.0
+    saved = trained if workload.model.lora else workload.model.parameters
     return {
-        "weights": weights * workload.model.parameters,
+        "weights": weights * saved,
         "master_weights": master * trained,
         "optimizer_state": training.optimizer.state_width(of_state) * trained,
     }
@@ -71,7 +83,10 @@ def saved_state(workload: Workload, gpus: int, nodes: int) -> SavedState:
     parallel, parts = workload.training.parallel, saved_parts_of(workload)
     shard, nbytes = parallel.shard, sum(parts.values())
     replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
-    return SavedState(nbytes, parts, replicated, UNSHARDED if parallel.is_trivial else _holders(workload, gpus, nodes))
+    model = workload.model
+    base = parts["weights"] * (model.parameters / model.trained_parameters - 1) if model.lora else 0.0
+    held = UNSHARDED if parallel.is_trivial else _holders(workload, gpus, nodes)
+    return SavedState(nbytes, parts, replicated, held, base, 0.0 if shard == "parameters" else base)
 
 
 def _holders(workload: Workload, gpus: int, nodes: int) -> Holders:

@@ -25,8 +25,12 @@ def test_bytes_of_a_parameter_and_writers() -> None:
         assert sum(state.parts.values()) == state.nbytes
 
 
-def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
-    """Oracle: two factors of rank 8 next to a square product in each of 16 blocks are trained, counted by hand."""
+def test_adapters_are_saved_alone_and_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
+    """Oracle: two factors of rank 8 next to a square product in each of 16 blocks are trained, counted by hand.
+
+    PEFT's save_pretrained writes only adapters (docs/source/developer_guides/checkpoint.md); a restart reads the base model as well.
+    Other frozen weights are part of the model's state and saved with it.
+    """
     path = tmp_path / "adapted.yaml"
     path.write_text(
         "name: adapted\nmodel: {extends: llama-3.2-1b, lora: {rank: 8, targets: [attention.output]}}\n"
@@ -36,12 +40,14 @@ def test_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
     workload = load_workload(str(path), ["training.stack=megatron-core", "training.parallel.tensor=8"]).spec
     full = load_workload("llama-3.2-1b").spec.model.parameters
     trained = 16 * 8 * (2048 + 2048)
-    assert saved_state(workload, 8, 1).parts == {
-        "weights": 2 * (full + trained),
-        "master_weights": 4 * trained,
-        "optimizer_state": 8 * trained,
-    }
-    assert checkpoint_bytes(workload) == 2 * (full + trained) + 12 * trained
+    state = saved_state(workload, 8, 1)
+    assert state.parts == {"weights": 2 * trained, "master_weights": 4 * trained, "optimizer_state": 8 * trained}
+    assert checkpoint_bytes(workload) == state.nbytes == 14 * trained
+    assert state.bytes_per_node == pytest.approx(2 * full + 14 * trained) and state.bytes_per_gpu == pytest.approx(state.bytes_per_node / 8)
+    sharded = load_workload(str(path), ["training.stack=torchtitan-2.x", "training.parallel.shard=parameters"]).spec
+    assert saved_state(sharded, 8, 1).bytes_per_gpu == pytest.approx((4 * full + 12 * trained) / 8)
+    frozen = load_workload("llama-3.2-1b", ["model.frozen=[tokens]", "training.optimizer.name=adam", "training.precision=fp32"]).spec
+    assert checkpoint_bytes(frozen) == 4 * full + 8 * (full - 128256 * 2048)
 
 
 def test_sharded_states_are_written_by_all_ranks_of_a_replica() -> None:
