@@ -19,6 +19,7 @@ from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.stack import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
+from sim.units import pluralized
 
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
@@ -126,7 +127,7 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None, replica: in
         hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if more_nodes else ""
         most = f"at most {total}" if replica == 1 else str(total - total % replica) if total >= replica else ""
         advice = f"{most}{hint}" if most else hint.removeprefix(", or ") or f"a multiple of {replica}, and more --nodes"
-        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {total} GPUs; write {advice}"
+        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {pluralized(total, 'GPU')}; write {advice}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 

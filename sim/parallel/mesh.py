@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
 from sim.spec.yaml import SpecError
+from sim.units import pluralized
 
 GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pool", "pipeline", "ends", "everyone"]
 """shard: ranks that hold the shards of one model copy; reshard: smaller groups of them over which weights stay sharded after forward;
@@ -214,7 +215,7 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
         near = f"{below} or {below + parallel.model_ranks}" if below else f"{parallel.model_ranks}"
         able = ", ".join(str(ranks) for ranks in range(1, gpus + 1) if gpus % ranks == 0)
         raise SpecError(
-            f"training.parallel: {axes} = {parallel.model_ranks} ranks do not divide {gpus} GPUs; use {near} GPUs, "
+            f"training.parallel: {axes} = {parallel.model_ranks} ranks do not divide {pluralized(gpus, 'GPU')}; use {near} GPUs, "
             f"or axes with a product among {able}"
         )
     pool = gpus // (parallel.tensor * parallel.pipeline)

@@ -369,7 +369,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     """Return *document* as text for a terminal, with at most *shown* layouts."""
     gpus, nodes = (any_of([f"{count:,}" for count in document[key]]) for key in ("gpus", "nodes"))
     lines = [
-        f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
+        f"{document['workload']} on {document['hardware']}: {gpus} GPU{'s' * (gpus != '1')}, {nodes} node{'s' * (nodes != '1')}, "
         f"global batch {document['global_batch']:,}",
         f"  {document['verdict']}",
         "",
