@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_an_option_of_another_command_is_answered_with_what_this_one_has(name: s
 def test_the_answer_can_be_typed(name: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     values = {"--shard": "optimizer", "--schedule": "1f1b", "--global-batch": "16", "--gpus": "8", "--sequence": "1024"}
     value = values.get(word, "1")
-    typed = HERE[name][word].replace("NAME", value).replace("=N", f"={value}").split()
+    typed = shlex.split(HERE[name][word].replace("NAME", value).replace("=N", f"={value}"))
     rest = ["--vary", "batch=1", "-o", str(tmp_path / "table.csv")] if name == "sweep" and "--vary" not in typed else []
     rest = rest or (["-o", str(tmp_path / "table.csv")] if name == "sweep" else ["--simulate", "1", "--global-batch", "8"])
     assert main([name, "hgx-h100", "llama-3.2-1b", *typed, *rest]) == 0, capsys.readouterr().err
