@@ -17,6 +17,12 @@ _PAIR: Final = re.compile(r"(0|[1-9]\d{0,3})-(0|[1-9]\d{0,3})")
 _TAKEN: Final = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net")
 """Names that the link graph itself uses."""
 
+_FEWER: Final = {
+    "gpus": "to use fewer GPUs of a node keep gpu_count and run with --gpus N",
+    "nics": "for a slower network keep the NICs and lower nic.bandwidth",
+}
+"""What to do instead of a lower count of devices in a node whose topology holds more."""
+
 
 def check_topology(node: Node) -> Iterator[Problem]:
     """Yield what is wrong with the link graph of *node*, by keys below ``topology``."""
@@ -83,10 +89,12 @@ def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Prob
     word = devices[:-1].upper() if devices == "gpus" else "NIC"
     seen: dict[int, str] = {}
     beyond = sorted({number for _, _, numbers in _holders(node, devices) for number in numbers if number >= count})
-    if devices == "nics" and len(beyond) > 1:
+    if len(beyond) > 1:
         first = next(key for key, _, numbers in _holders(node, devices) if beyond[0] in numbers)
-        hint = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
-        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{hint}"
+        yield (
+            first,
+            f"places {word}s up to {beyond[-1]}, but {counted} is {count}; {_FEWER[devices]}, or write a topology with fewer {word}s",
+        )
         return
     for key, place, numbers in _holders(node, devices):
         for number in numbers:

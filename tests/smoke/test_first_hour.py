@@ -193,6 +193,7 @@ WRONG = {
     "new workload axolotl.yaml": "YAML files of other programs are not read, but their command lines are",
     "run p3.2xlarge vgg16 --gpus 2": "1 x p3.2xlarge has 1 GPU; write at most 1, or --nodes 2",
     "run gpu_1x_h100_sxm5 llama-3.1-8b --tp 2": "= 2 ranks do not divide 1 GPU; use 2 GPUs",
+    "run fewer.yaml vgg16": "places GPUs up to 7, but gpu_count is 4; to use fewer GPUs of a node keep gpu_count and run with --gpus N",
     "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; for several values, write --vary batch=16,32",
 }
 """What newcomers typed, and what the answer says."""
@@ -209,6 +210,7 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         "table.yaml": "name: x\nparameters: 1\nlayers: []\n",
         "typo.yaml": "name: x\nmodel: tble.yaml\ntraining: {batch: 1}\n",
         "nameless.yaml": "model: {transformer: {layers: two, hidden: 64, heads: 2, ffn: 128, vocab: 256}, sequence: 8}\n",
+        "fewer.yaml": "extends: hgx-h100\nname: fewer\nnode: {gpu_count: 4}\n",
         "size.yaml": "extends: vgg16\ntraining: {batch_size: 8}\n",
         "axolotl.yaml": "base_model: Qwen/Qwen2.5-7B\nadapter: qlora\nlora_r: 16\n",
         "built.py": f"{UNET}\n\nnet = UNet()\n",
