@@ -54,27 +54,32 @@ _CHANGES: Final = (_Change(), _Change(overrides=(_BLOCKS,)), _Change(_SHARDED), 
 def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
     """Return a command for the workload in the file *path*, which it names *shown*; a search if no usual layout fits.
 
-    *gpus* is the minimum number of GPUs.
+    *gpus* is the minimum number of GPUs; fewer than a node's are used alone if the step fits on them.
     """
     workload = load_workload(path).spec
     may_grow = workload.training.has_layout or global_batch is not None
     least_nodes = -(-(gpus or 1) // NODE)
-    for change, nodes in _candidates(workload, may_grow, least_nodes):
+    candidates: list[tuple[_Change, int, int | None]] = [
+        (change, nodes, None) for change, nodes in _candidates(workload, may_grow, least_nodes)
+    ]
+    if gpus and gpus < NODE:
+        candidates = [*((change, 1, gpus) for change in _CHANGES), *candidates]
+    for change, nodes, part in candidates:
         scenario = Scenario(
-            MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
+            MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, gpus=part, layout=change.layout, global_batch=global_batch
         )
-        if steps := _accumulated(workload, global_batch, nodes, scenario):
+        if steps := _accumulated(workload, global_batch, part or NODE * nodes, scenario):
             change = replace(change, layout=(*change.layout, ("--micro-batches", "gradient_accumulation_steps", steps)))
             scenario = replace(scenario, layout=change.layout)
         if _fits(scenario):
-            more = f" --nodes {nodes}" if nodes > 1 else ""
+            more = f" --nodes {nodes}" if nodes > 1 else f" --gpus {part}" if part else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
     nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
 
 
-def _accumulated(workload: Workload, global_batch: int | None, nodes: int, scenario: Scenario) -> int:
+def _accumulated(workload: Workload, global_batch: int | None, gpus: int, scenario: Scenario) -> int:
     """Return over how many batches of the workload *scenario* accumulates gradients; 0 if it need not say so, as in layouts.
 
     Without them, data parallelism divides *global_batch* over the GPUs alone, whatever the workload's batch.
@@ -82,7 +87,7 @@ def _accumulated(workload: Workload, global_batch: int | None, nodes: int, scena
     batch = workload.training.batch
     if global_batch is None or batch == 1 or has_layout(scenario):
         return 0
-    steps, rest = divmod(global_batch, batch * NODE * nodes)
+    steps, rest = divmod(global_batch, batch * gpus)
     return 0 if rest or steps == workload.training.gradient_accumulation_steps else steps
 
 
@@ -104,10 +109,10 @@ def _fits(scenario: Scenario) -> bool:
             prepare(scenario)
             return True
         machine, loaded = loaded_hardware(scenario), load_workload(scenario.workload, sorted_overrides(scenario)[1])
-        check_run(machine, loaded)
-        gpus = sum(group.count * group.node.gpu_count for group in machine.spec.groups)
+        check_run(machine, loaded, gpus=scenario.gpus)
+        gpus = scenario.gpus or sum(group.count * group.node.gpu_count for group in machine.spec.groups)
         workload = with_micro_batches(loaded.spec, scenario, gpus)
-        stages = memory_by_stage(laid_out(machine.spec, workload), workload, worker_node(machine.spec).gpu)
+        stages = memory_by_stage(laid_out(machine.spec, workload, scenario.gpus), workload, worker_node(machine.spec).gpu)
     except SpecError:
         return False
     return all(stage.verdict(worker_node(machine.spec).gpu) == "fits" for stage in stages)

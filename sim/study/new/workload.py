@@ -127,15 +127,15 @@ def write(
             f"{shape.max_seq}"
         )
     _whole_steps(told, origin)
-    if told.gpus and told.gpus % NODE:
-        of_nodes = pluralized(-(-told.gpus // NODE), "node")
-        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
 
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
     workload = written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus)
+    if told.gpus and told.gpus % NODE and f" --gpus {told.gpus}" not in command:
+        of_nodes = pluralized(-(-told.gpus // NODE), "node")
+        told.notes.append(f"the launch files request {pluralized(told.gpus, 'GPU')}; the command below uses {of_nodes} of {NODE}")
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{workload.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:

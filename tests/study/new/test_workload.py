@@ -349,7 +349,12 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
     assert "--nodes 16" in new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").command
     (tmp_path / "four.sh").write_text("torchrun --nproc-per-node 4 train.py\n")
     four = new_workload([str(tmp_path / "config.json"), str(tmp_path / "four.sh")], tmp_path / "b.yaml")
-    assert "the launch files request 4 GPUs; the command below uses 1 node of 8" in four.left_out
+    assert " --gpus 4" in four.command and not four.left_out
+    (tmp_path / "one.sh").write_text("torchrun --nproc-per-node 1 train.py --per_device_train_batch_size 32\n")  # more than a GPU holds
+    one = new_workload([str(tmp_path / "config.json"), str(tmp_path / "one.sh")], tmp_path / "d.yaml")
+    assert "--gpus" not in one.command
+    assert "the launch files request 1 GPU; the command below uses 1 node of 8" in one.left_out
+    assert "# the launch files request 1 GPU" in (tmp_path / "d.yaml").read_text()
     (tmp_path / "silent.sh").write_text("torchrun train.py\n")
     with pytest.raises(SpecError, match="specifies no number of GPUs, model size or layout"):
         new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
