@@ -1,9 +1,9 @@
 """What does a checkpoint contain, and which ranks write it? Bytes from the data types and the sharding in the description of a job.
 
 Weights and optimizer states are written once, in the types in which they are kept: fp32 under autocast (12 bytes per parameter with Adam),
-or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes). Frozen weights have neither master weights nor
-optimizer states. Low-rank adapters are saved without the frozen weights next to them, as by PEFT
-(docs/source/developer_guides/checkpoint.md); a restart reads both. Gradients and activations are not saved.
+16 bits in a model of 16 bits (6 bytes), or a 16-bit working copy plus fp32 master weights in mixed-precision frameworks (14 bytes).
+Frozen weights have neither master weights nor optimizer states. Low-rank adapters are saved without the frozen weights next to them, as
+by PEFT (docs/source/developer_guides/checkpoint.md); a restart reads both. Gradients and activations are not saved.
 
 Sharded states (ZeRO, FSDP) are written by every rank of one replica, tensor and pipeline parts by their ranks, a replicated model by
 one rank (`sim.parallel.holders`). Each node reads everything that its GPUs need, each part once.
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from sim.parallel.holders import UNSHARDED, Holders, holders
 from sim.parallel.mesh import mesh_of
 from sim.spec.parallel import MEGATRON_ORDER
+from sim.spec.precision import PRECISION_TRAITS
 from sim.spec.workload import Workload
 
 _WIDTH = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
@@ -69,7 +70,8 @@ def saved_parts_of(workload: Workload) -> dict[str, float]:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0
     else:
-        weights, of_state, master = (2.0 if training.precision in ("fp16", "bf16") else 4.0), 4.0, 0.0
+        traits = PRECISION_TRAITS[training.precision]
+        weights, of_state, master = traits.weight, traits.state, 0.0
     saved = trained if workload.model.lora else workload.model.parameters
     return {
         "weights": weights * saved,

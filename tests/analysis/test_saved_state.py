@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sim.analysis.memory import gpu_memory
 from sim.analysis.saved_state import saved_state
-from sim.spec.library import load_workload
+from sim.spec.library import load_hardware, load_workload
 from sim.study.whole_job import checkpoint_bytes
 
 
@@ -17,12 +18,20 @@ def test_bytes_of_a_parameter_and_writers() -> None:
     cases = [
         ([], 64, 12, 1),  # fp32 weights and two moments, by one rank
         (["training.optimizer.name=sgd"], 64, 4, 1),  # without momentum
-        (["training.precision=bf16"], 8, 10, 1),  # weights of two bytes; states stay in fp32
+        (["training.precision=bf16"], 8, 6, 1),  # weights of two bytes; torch.optim keeps states in the type of their parameter
     ]
     for sets, gpus, each, writers in cases:
         state = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus, gpus // 8)
         assert (state.nbytes, state.writers) == (each * parameters, writers), sets
         assert sum(state.parts.values()) == state.nbytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16", "fp16"])
+def test_states_are_saved_as_wide_as_they_are_held(precision: str) -> None:
+    """Oracle: the optimizer state in GPU memory, which nothing shards (torch's Adam makes it with zeros_like of the parameter)."""
+    workload = load_workload("gpt2-xl", ["training.optimizer.name=adam", f"training.precision={precision}"]).spec
+    held = gpu_memory(workload, load_hardware("hgx-h100").spec.first_workers.node.gpu)
+    assert saved_state(workload, 8, 1).parts["optimizer_state"] == pytest.approx(held.optimizer_state)
 
 
 def test_adapters_are_saved_alone_and_frozen_weights_have_no_optimizer_state(tmp_path: Path) -> None:
