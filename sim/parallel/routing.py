@@ -31,6 +31,14 @@ ROTATION_PASSES: Final = (10.0, 12.0)
 CLAMP_PASSES: Final = (4.0, 7.5)
 """Reads and writes of the input of the experts' activation, in forward (clamp, concatenate) and backward (compare, mask, concatenate;
 fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
+TITAN_DISPATCH_PASSES: Final = ((4.0, 0.0), (4.0, 2.0))
+"""Reads and writes, in forward and backward, of the dispatched copies and of the tokens in torchtitan's dispatch beyond those of the layer
+table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows (models/moe/utils.py,
+``_permute``). Backward: fill with zeros, and add to rows, twice."""
+TITAN_COMBINE_PASSES: Final = ((9.0, 4.0), (13.0, 6.0))
+"""The same in torchtitan's combine. Forward: write rows in the order before padding (``_unpermute``), zeros, and rows in the order of
+tokens; cast to 32 bits; product with the scores; cast back (models/moe/moe.py, ``MoE.forward`` without ``score_before_experts``). Backward:
+each of these."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.5
@@ -85,6 +93,17 @@ def unfused_elements(layer: Layer, shape: Transformer, backward: bool, one_copy:
     if layer.name.endswith("attention.rope") and shape.rope_scaled:
         return ROTATION_PASSES[backward] * layer.read / 4.0
     return 0.0
+
+
+def permuted_elements(layer: Layer, backward: bool) -> float:
+    """Return the elements of 16 bits per sample that torchtitan moves around experts beyond the layer table's passes in *layer*."""
+    if layer.name.endswith("experts.dispatch"):
+        (copies, tokens), moved = TITAN_DISPATCH_PASSES[backward], (layer.write, layer.read)
+    elif layer.name.endswith("experts.combine"):
+        (copies, tokens), moved = TITAN_COMBINE_PASSES[backward], (layer.read, layer.write)
+    else:
+        return 0.0
+    return (copies * moved[0] + tokens * moved[1]) / 4.0
 
 
 def expert_host_time(seconds: float, graphs: bool) -> float:
