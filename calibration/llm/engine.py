@@ -95,9 +95,10 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
-    overrides[f"{stack}.mesh.block_host"] = (
-        f"{constants['host.eager'] * 1e3:g} ms" if case.family in EAGER_FAMILIES and not case.is_compiled else "0 s"
-    )
+    host = constants["host"] if case.family == "megatron" else 0.0
+    if case.family in EAGER_FAMILIES and not case.is_compiled:
+        host = constants["host.eager"]
+    overrides[f"{stack}.mesh.block_host"] = f"{host * 1e3:g} ms"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are

@@ -25,6 +25,11 @@ gradients of biases and probabilities, and two for the parts (transformer/moe/ex
 BIAS_PASSES_FP32: Final = (14.0, 20.0)
 """The same, in elements of 16 bits, if the probabilities have 32 bits, as for DeepEP and HybridEP (transformer/moe/token_dispatcher.py:
 ``token_probs.float()``): sums are in 32 bits until they have been joined."""
+BIAS_OPERATIONS: Final = (2, 6)
+"""Operators that `_apply_bias` starts for each expert (forward: product, sum; backward: two products and two sums), and the additions to
+the gradients of its two biases (Megatron-LM distributed/distributed_data_parallel.py: ``param.main_grad.add_``)."""
+BIAS_OPERATIONS_FP32: Final = (2, 8)
+"""The same if the probabilities have 32 bits: backward casts the gradients of tokens and bias."""
 ROTATION_PASSES: Final = (10.0, 12.0)
 """Reads and writes of queries and keys beyond the one of each that a fused rotation takes (models/common/embeddings/rope_utils.py,
 ``apply_rotary_pos_emb``: if ``mscale`` is not 1, ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
@@ -129,6 +134,11 @@ def expert_operations(casts: int, backward: bool) -> int:
     ``_make_backward_post_hook``). Forward casts the module's input, backward the gradient of its output.
     """
     return GROUPED_PRODUCTS * (casts + (4 if backward else 1))
+
+
+def bias_operations(shape: Transformer, backward: bool, one_copy: bool) -> int:
+    """Return the operations that the host starts for the biases of each local expert; 0 without biases."""
+    return (BIAS_OPERATIONS_FP32 if one_copy else BIAS_OPERATIONS)[backward] if shape.bias in ("all", "ffn") else 0
 
 
 class ExpertLoad(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from sim.analysis.kept_activations import saved_bytes
 from sim.events import Cause
 from sim.mesh import run_layout
-from sim.parallel.routing import permuted_elements, unfused_elements
+from sim.parallel.routing import bias_operations, permuted_elements, unfused_elements
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_workload
 
@@ -37,6 +37,22 @@ def moved(work: Callable[[], Any]) -> tuple[float, Any]:
     with Counted() as counted:
         made = work()
     return counted.nbytes / 2, made
+
+
+def launched(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Return how many operators of *work* launch a kernel, and what it returns."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        operators = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.operators += not func.is_view and "empty" not in str(func)
+            return func(*args, **(kwargs or {}))
+
+    with Counted() as counted:
+        made = work()
+    return counted.operators, made
 
 
 def both(work: Callable[[], Any], inputs: Sequence[Any]) -> tuple[float, float]:
@@ -68,6 +84,28 @@ def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
     for backward in (False, True):
         assert unfused_elements(down, PLAIN, backward, one_copy) == pytest.approx(counted[backward], rel=0.02)
     assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False) == 0.0
+
+
+@pytest.mark.parametrize("one_copy", [False, True])
+def test_the_host_starts_operators_for_the_biases_of_each_expert(one_copy: bool) -> None:
+    """One more expert in what `_apply_bias` does; its two biases are also added to their 32-bit gradients."""
+
+    def operators(experts: int) -> tuple[int, int]:
+        tokens = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True) * 1.0
+        probabilities = torch.randn(ROWS, 1, dtype=torch.float32 if one_copy else torch.bfloat16, requires_grad=True)
+        biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(experts)]
+
+        def apply() -> Any:
+            parts = zip(torch.split(tokens, ROWS // experts), biases, torch.split(probabilities, ROWS // experts), strict=True)
+            return torch.cat([part + bias * share for part, bias, share in parts]).to(torch.bfloat16)
+
+        forward, out = launched(apply)
+        return forward, launched(lambda: torch.autograd.grad(out, [tokens, *biases, probabilities], torch.ones_like(out)))[0]
+
+    (few, few_back), (more, more_back) = operators(2), operators(4)
+    assert bias_operations(SHAPE, False, one_copy) == (more - few) / 2
+    assert bias_operations(SHAPE, True, one_copy) == (more_back - few_back) / 2 + 2
+    assert bias_operations(SHAPE.model_copy(update={"bias": "none"}), True, one_copy) == 0
 
 
 def test_queries_are_rotated_operator_by_operator_if_multiplied_by_a_factor() -> None:

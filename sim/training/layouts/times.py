@@ -23,6 +23,7 @@ from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
+    bias_operations,
     cast_launches,
     copies_between,
     expert_host_time,
@@ -243,11 +244,12 @@ class UnitTimes:
 
     def _of_local_experts(self, backward: bool) -> float:
         """Return the host time (s) to start what runs for each local expert of a block separately."""
-        training = self.workload.training
-        if not self.options.expert_launch:
+        training, shape = self.workload.training, self.workload.model.transformer
+        if not self.options.expert_launch or shape is None:
             return 0.0
         recipe = training.effective_recipe or usual_recipe(self.gpu)
         operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), backward)
+        operations += bias_operations(shape, backward, self.options.one_copy)
         return self.options.expert_launch * operations * self._local_experts
 
     def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
