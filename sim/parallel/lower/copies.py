@@ -6,11 +6,8 @@ buffer that is reduced (``chunk_cat``), which also casts them. FSDP1 (fsdp/_flat
 the gathered buffer, so autograd concatenates their gradients (backward of ``torch.split``). Another stream casts them and divides
 them before they are reduced. Nothing is copied if the compiler lays out the communicated buffers (``copies: false``, XLA).
 
-In a group of one rank, FSDP2 gathers and reduces nothing, but its compute stream casts and copies each parameter
-(_fsdp_param_group.py, ``wait_for_unshard``). Gradients go into the same buffer, and from it into the shards (``foreach_reduce``); before
-that, a factor given by ``set_gradient_divide_factor`` divides them in a pass that the collectives of larger groups save. Expert parallelism
-over all data ranks leaves such groups for the experts. The copies into the shards run on another stream at the bandwidth of the memory,
-which leaves nothing for compute, so they count as compute.
+A group of one rank sends nothing under FSDP2, but copies (_fsdp_param_group.py, ``wait_for_unshard``; ``foreach_reduce``), on the compute
+stream or, out of the buffer for gradients, with all of the memory's bandwidth, so that all of it counts as compute.
 
 Limits: casting and adding the shards after a reduction is not counted (one part in as many as there are ranks); nor is DeepSpeed's ZeRO-3.
 """
@@ -46,7 +43,10 @@ def lone_weight_bytes(layout: Layout) -> float:
 
 
 def lone_gradient_bytes(layout: Layout) -> float:
-    """Return the bytes that a group of one rank copies per gradient element instead of a reduction, after `gradient_copy_bytes`."""
+    """Return the bytes that a group of one rank copies per gradient element instead of a reduction, after `gradient_copy_bytes`.
+
+    A factor given by ``set_gradient_divide_factor`` divides gradients in a pass that the collectives of larger groups save.
+    """
     return 2.0 * layout.reduced_width * (1 + layout.options.divides_gradients) if layout.copies_alone else 0.0
 
 
