@@ -46,7 +46,7 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
     Return an empty tuple without ramps. Raise SpecError if *tokens* are too few for the parts, or if a part cannot run.
     """
     ramps = run.workload.pretraining
-    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    sequence, each = run.workload.sequence, run.workload.tokens_per_sample
     if ramps is None or sequence is None or each is None:
         return ()
     left = round(tokens - ramps.least_tokens)
@@ -91,7 +91,7 @@ def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Sce
         run = simulate(changed)
     except SpecError as error:
         raise SpecError([f"pretraining.{name}: {problem}" for problem in error.problems]) from None
-    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    sequence, each = run.workload.sequence, run.workload.tokens_per_sample
     assert sequence is not None and each is not None
     one = run.global_batch * each
     if regime.tokens < one:

@@ -72,12 +72,12 @@ class LayoutPlan:
     @property
     def sequence(self) -> int | None:
         """Return the tokens of a sample of full length."""
-        return self.layouts[0][0].workload.model.sequence
+        return self.layouts[0][0].workload.sequence
 
     @property
     def tokens_per_sample(self) -> float | None:
         """Return the mean tokens of a sample; None if samples are not sequences."""
-        return None if self.sequence is None else self.layouts[0][0].workload.tokens_per_sample
+        return self.layouts[0][0].workload.tokens_per_sample
 
     @property
     def steps(self) -> float | None:
@@ -177,7 +177,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:
         sample = loaded[0].spec.tokens_per_sample
-        if sample is None or loaded[0].spec.model.sequence is None:
+        if sample is None:
             raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
         if tokens < batch * sample:
             step = f"{batch * sample:,.0f} ({batch} samples of {sample:,.0f})"
