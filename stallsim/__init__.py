@@ -103,10 +103,11 @@ def run(
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, in addition to the workload's own layout. *batch* is in
     samples per GPU, and *gpus* is the total number of GPUs. *overrides* are fields by dotted key, as after ``--set``. *prices* is a price
     source of your own (a name or an object).
+    A stack for layouts, such as ``megatron-core``, runs as one without *parallel* too.
     With a layout, ``placement``, ``thorough``, ``loader`` and ``exchange`` are not available.
     """
-    given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "prices": prices}
-    laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
+    given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "micro_batches": micro_batches, "prices": prices}
+    laid_out = bool(parallel) or _has_layout(hardware, workload, overrides, options.get("stack"))
     allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
@@ -115,20 +116,20 @@ def run(
     if laid_out:
         from sim.layout_result import simulate_layout
 
-        return simulate_layout(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
+        return simulate_layout(hardware, workload, parallel or {}, overrides=overrides, **given, **options)
     from sim.api import simulate
 
-    if micro_batches is not None:
-        overrides = {**(overrides or {}), "training.gradient_accumulation_steps": micro_batches}
     return simulate(hardware, workload, overrides=overrides, **given, **options)
 
 
-def _has_layout(hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None) -> bool:
-    """Return whether the workload's own description, with *overrides*, has a layout."""
+def _has_layout(
+    hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None, stack: str | None
+) -> bool:
+    """Return whether the workload's own description, with *overrides* and *stack*, runs as a layout."""
     from sim.study.arguments import scenario_of
     from sim.study.scenario import has_layout
 
-    return has_layout(scenario_of(hardware, workload, overrides))
+    return has_layout(scenario_of(hardware, workload, overrides, stack=stack))
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:

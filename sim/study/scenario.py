@@ -150,13 +150,22 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
 
 
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore."""
+    """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore.
+
+    A single workload may not have a stack for layouts either; of several, `place_jobs` warns about those that have one.
+    """
     for number, workload in enumerate(workloads):
-        if not workload.training.parallel.is_trivial:
+        training = workload.training
+        if not training.parallel.is_trivial:
             place = f"jobs.{number}: " if len(workloads) > 1 else ""
             raise SpecError(
                 f"{place}training.parallel: {workload.name} has a layout, but this runs plain data parallelism only; run a layout with "
                 "'python -m sim run HW WL' or stallsim.run, or leave it out with --set training.parallel={}"
+            )
+        if training.has_layout and len(workloads) == 1:
+            raise SpecError(
+                f"training.stack: {training.stack.name} is for layouts, but this runs plain data parallelism only; run it with "
+                "'python -m sim run HW WL' or stallsim.run, or use --stack torch-2.x-ddp"
             )
 
 

@@ -26,11 +26,13 @@ from sim.parallel.schedule import Action
 from sim.report.layouts.layout import layout_document
 from sim.report.page.layout import layout_page
 from sim.report.trace.layout_trace import write_layout_trace
+from sim.simulate import simulate
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import _too_many, layout_answer
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Infeasible, Scenario, answer, has_layout
+from sim.study.scenario import Infeasible, Scenario, has_layout
+from sim.study.scenario import prepare as checked
 from tests.training.layouts.toys import blocks, free, split_block, workload
 
 LAYOUT_NAMES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
@@ -259,7 +261,8 @@ def test_plain_data_parallelism_takes_what_simulate_says(ahead: bool, within: fl
     for name, nodes, batch in cases:
         alike = ("training.noise.compute_cv=0", "training.noise.persistent_cv=0", f"training.stack.cuda_graphs={str(ahead).lower()}")
         given = Scenario("hgx-h100", name, alike, nodes=nodes, stack=TITAN, precision="bf16", batch=batch)
-        plain = answer(given).run
+        question = checked(given)
+        plain = simulate(question.hardware, question.jobs)
         settings = [
             f"training.stack={TITAN}",
             *alike,
