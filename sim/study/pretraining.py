@@ -14,7 +14,7 @@ from sim.mesh import LayoutRun
 from sim.spec.pretraining import Pretraining, Regime
 from sim.spec.yaml import SpecError
 from sim.study.one_batch import without_micro_batches
-from sim.study.scenario import Scenario
+from sim.study.scenario import Scenario, with_overrides, without_keys
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,8 @@ def _named(pretraining: Pretraining, global_batch: int) -> list[tuple[str, Regim
 
 def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> PretrainingPart:
     """Return the part *regime* of *scenario*. Raise SpecError with its *name* if it cannot run."""
-    changed = replace(
-        scenario,
-        overrides=(*scenario.overrides, *regime.set),
-        global_batch=regime.global_batch or scenario.global_batch,
-        sequence=regime.sequence or scenario.sequence,
-    )
+    bare = scenario if regime.sequence is None else replace(without_keys(scenario, ["model.sequence"]), sequence=regime.sequence)
+    changed = replace(with_overrides(bare, regime.set), global_batch=regime.global_batch or scenario.global_batch)
     try:
         run = simulate(changed)
     except SpecError as error:

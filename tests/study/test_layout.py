@@ -411,10 +411,10 @@ def test_both_names_of_micro_batches_agree_or_are_refused() -> None:
     """Equal values run; unequal ones, whichever two ways they are written, are one sentence."""
     both = Scenario("hgx-h100", LLAMA, ("training.gradient_accumulation_steps=8",), stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"]))
     assert refused(both) == (
-        "--parallel micro_batches=4 and --set training.gradient_accumulation_steps=8: write one of the two, or the same number"
+        "--set training.gradient_accumulation_steps=8 and --parallel micro_batches=4: write one of the two, or the same value"
     )
     twice = Scenario("hgx-h100", LLAMA, stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"], micro_batches=8))
-    assert refused(twice) == "--parallel micro_batches=4 and --micro-batches 8: write one of the two, or the same number"
+    assert refused(twice) == "--parallel micro_batches=4 and --micro-batches 8: write one of the two, or the same value"
     equal = replace(both, overrides=("training.gradient_accumulation_steps=4",))
     assert layout_answer(equal).run.layout.micro_batches == 4
 
