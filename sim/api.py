@@ -26,7 +26,7 @@ from sim.spec.catalogue import likely_or_all
 from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.argument_names import arguments_in, names_arguments
-from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
+from sim.study.arguments import Name, counts, price_source, require_whole, scenario_of, size_of, text_list, with_own_parts
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
@@ -89,11 +89,9 @@ def simulate(
     price source. *loader*, *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or
     an object (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
     """
-    user_parts = own_parts(loader, collective, exchange)
-    if user_parts and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
-        hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
+        hardware, workload, with_own_parts(overrides, loader, collective, exchange), options["market"],
+        nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
         plan=plan_of(**select_options(options, WholeJobOptions)), layout=layout_of([], micro_batches=micro_batches),
         prices=price_source(prices), **select_options(options, SimulationOptions),
     )  # fmt: skip
@@ -147,7 +145,7 @@ def plan(
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    memory = size_of(options["max_memory"], "max_memory")
+    memory = size_of(options["max_memory"], "--max-memory")
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
     question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:

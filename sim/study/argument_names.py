@@ -62,6 +62,13 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
     return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))
 
 
+def _of_own_part(problem: str, given: Mapping[str, object]) -> str:
+    """Return *problem* of the field of one of the user's own parts with the argument that set it, if it is *given*."""
+    field, _, rest = problem.partition(": ")
+    argument = _OWN_PARTS.get(field, "")
+    return f"{argument}: {rest}" if given.get(argument) is not None else problem
+
+
 def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: each SpecError of the function names arguments. The options of *groups* may have other flags than names."""
     renamed = dict(_RENAMED)
@@ -75,7 +82,7 @@ def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]
             try:
                 return function(*args, **given)
             except SpecError as error:
-                problems = [arguments_in(problem, renamed) for problem in error.problems]
+                problems = [arguments_in(_of_own_part(problem, given), renamed) for problem in error.problems]
                 if problems == error.problems:
                     raise
                 raise SpecError(problems) from error.__cause__
