@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
 from sim.spec.catalogue import likely_or_all
 from sim.spec.yaml import SpecError
+from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ __all__ = [
 ]  # fmt: skip
 
 _OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
-
-
-_AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "wrap", "replicate", "schedule", "virtual_stages"})
-"""Keys of a layout, which `run` takes in ``parallel``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -111,7 +108,7 @@ def run(
     allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
-            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
+            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in LAYOUT_KEYS else ""
             raise SpecError(f"{name}: unknown option; {layout or likely_or_all(name, ['parallel', *allowed])}")
     if laid_out:
         from sim.layout_result import simulate_layout

@@ -10,7 +10,7 @@ from sim.events import STALLS, Cause
 from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
-from sim.report.document import burst_credits_end, credits_end
+from sim.report.document import burst_credits_end, run_credits_end
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
@@ -60,7 +60,7 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
         "cost_per_epoch_usd": dict(profile.costs),
         "prices": price_rows(profile.real.hardware),
         "burst_credits_end": burst_credits_end(profile.real),
-        **run_basis(profile.real, profile.inputs, credits_end(profile.real)),
+        **run_basis(profile.real, profile.inputs, run_credits_end(profile.real)),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from sim.spec.yaml import SpecError
 from sim.study.arguments import OWN_PARTS
+from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import options_of
 
 P = ParamSpec("P")
@@ -22,8 +23,6 @@ _RENAMED: Final = MappingProxyType({"set": "overrides", "price": "prices", "jobs
 """Arguments whose options have other names, in all functions."""
 _MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
 """Arguments that are mappings; their options are written as KEY=VALUE."""
-_AXES: Final = ("tp", "pp", "cp", "ep", "replicate", "shard", "wrap", "schedule")
-"""Options that are keys of ``parallel``."""
 _OWN_PARTS: Final = MappingProxyType({field: name for name, field in OWN_PARTS.items()})
 """Arguments for the user's own parts, by the fields that they override."""
 _COMMAND: Final = r"python -m (?:sim|calibration)\b[^';`]*"
@@ -39,7 +38,7 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
 
     def argument(option: str) -> str:
         name = renamed.get(option, option.replace("-", "_"))
-        return f"parallel[{name!r}]" if name in _AXES else name
+        return f"parallel[{name!r}]" if name in LAYOUT_KEYS else name
 
     def replaced(match: re.Match[str]) -> str:
         if match["command"]:
