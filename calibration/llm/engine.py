@@ -130,7 +130,7 @@ def hardware_of(case: Case) -> Hardware:
     """Return the machine of *case*, with its NICs. Raise SpecError if none is described."""
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
-    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
+    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.domain, case.chip.machine)
     joined = load_hardware(machine).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
@@ -150,13 +150,13 @@ def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardwar
 
 
 @lru_cache(maxsize=256)
-def _machine(named: str, gpu: str, usual: str) -> str:
-    """Return the catalogue name of a machine: *named*, with which ``node_type`` begins, if it has this GPU; else the GPU's usual one."""
+def _machine(named: str, gpu: str, domain: int, usual: str) -> str:
+    """Return the catalogue name of a machine: *named*, with which ``node_type`` begins, if it joins *domain* of this GPU; else the usual."""
     try:
-        same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == gpu
+        node = load_hardware(named).spec.groups[0].node if named else None
     except SpecError:
-        same = False
-    return named if same else usual
+        node = None
+    return named if node and node.gpu.name == gpu and node.gpu_count >= domain else usual
 
 
 def simulate_case(case: Case, constants: Constants) -> LayoutRun:
