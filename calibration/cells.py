@@ -1,7 +1,7 @@
 """Which number does a cell with a unit, a remark or a deviation hold? That of `read_cell`, with words on how it was read.
 
-Only what has one meaning is read: ``4k`` tokens of a sequence are 4,096, ``2900 ms`` are 2.9 s, and tokens of a global batch are sequences
-if they are a whole number of them. The rest stays text.
+Only what has one meaning is read: ``4k`` tokens of a sequence are 4,096, ``2900 ms`` are 2.9 s, ``61 GB`` are 56.8 GiB, and tokens of a
+global batch are sequences if they are a whole number of them. The rest stays text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
 }
 _THOUSANDS: Final[Mapping[str, float]] = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "t": 1e12}
+_GIB: Final[Mapping[str, float]] = {"gib": 1.0, "mib": 2.0**-10, "gb": 1e9 / 2**30, "mb": 1e6 / 2**30}
 _TOKEN_RATE: Final = re.compile(r"(k?)\s*(?:tok(?:en)?s?/s(?:ec|econd)?(?:/(?:gpu|device|chip))?)?")
 _OWN_UNITS: Final[Mapping[str, tuple[str, ...]]] = {
     "gpus": ("gpu", "gpus"),
     "nodes": ("node", "nodes"),
-    "memory_peak_GiB_reported": ("gib", "gb"),
     "seq_len": ("tokens",),
     "global_batch": ("seq", "seqs", "sequences", "samples"),
 }
@@ -71,6 +71,8 @@ def _in_unit(column: str, number: float, unit: str, sequence: float) -> float | 
         return number * _SECONDS[unit] if unit in _SECONDS else None
     if column == "params":
         return number * _THOUSANDS[unit] if unit in _THOUSANDS else None
+    if column == "memory_peak_GiB_reported":
+        return number * _GIB[unit] if unit in _GIB else None
     if column == "seq_len":
         return number * 1024 if re.fullmatch(r"k(\s*tokens)?", unit) else None
     if column == "tokens_per_s_per_gpu":

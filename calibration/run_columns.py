@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from calibration.run_words import NAMES_OF_COLUMNS
 from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -39,12 +40,13 @@ _SPEEDS: Final = ("step_time_s", "throughput_samples_per_s")
 _SEPARATORS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _SYNONYMS: Final[Mapping[str, str]] = {
-    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "cluster": "hardware",
-    "comment": "note", "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "hosts": "nodes",
-    "images_per_s": "throughput_samples_per_s", "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s",
-    "instance": "hardware", "instance_type": "hardware", "machine": "hardware", "model": "workload", "network": "workload",
-    "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
-    "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
+    **NAMES_OF_COLUMNS,
+    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "dtype": "precision",
+    "framework": "stack", "gpus": "gpus_per_node", "images_per_s": "throughput_samples_per_s",
+    "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s", "model": "workload",
+    "network": "workload", "overrides": "set", "samples_per_s": "throughput_samples_per_s",
+    "samples_per_second": "throughput_samples_per_s", "speed": "throughput_samples_per_s", "system": "hardware",
+    "throughput": "throughput_samples_per_s", "time": "step_time_s",
 }  # fmt: skip
 """Names of columns in other tables."""
 _UNITS: Final[Mapping[str, str]] = {

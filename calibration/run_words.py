@@ -7,12 +7,19 @@ A table says ``AMP``, ``bf16-mixed`` or ``float32``, and ``1,290`` or ``290 ms``
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, get_args
 
 from calibration.cells import read_cell
 from sim.spec.catalogue import STACKS_FOLDER, all_files
 from sim.spec.fields import Precision
 
+NAMES_OF_COLUMNS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("cluster", "instance", "instance_type", "machine"), "hardware"),
+    **dict.fromkeys(("comment", "notes"), "note"),
+    **dict.fromkeys(("hosts", "num_nodes"), "nodes"),
+}
+"""Names in all kinds of tables for columns that records have in all tables."""
 _MIXED: Final = r"amp|auto(matic )?mixed|mixed|autocast|o1"
 _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     (rf"(?=.*\b(bf16|bfloat16)\b)(?=.*\b({_MIXED})\b).*", "amp_bf16"),

@@ -26,7 +26,7 @@ from sim.spec.catalogue import likely_or_all
 from sim.spec.extensions import FAILURE_LAWS, register
 from sim.spec.yaml import SpecError
 from sim.study.argument_names import arguments_in, names_arguments
-from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, size_of, text_list
+from sim.study.arguments import Name, counts, price_source, require_whole, scenario_of, size_of, text_list, with_own_parts
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.options import (
@@ -71,6 +71,7 @@ def simulate(
     nodes: int | None = None,
     gpus: int | None = None,
     batch: int | Literal["max"] | None = None,
+    micro_batches: int | None = None,
     thorough: bool = False,
     prices: object = None,
     loader: object = None,
@@ -80,20 +81,19 @@ def simulate(
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
-    *overrides* maps dotted field names to values, as after ``--set``. *batch* is the number of samples per GPU and *gpus* the total
-    number of GPUs. *thorough* also simulates what freeing each resource would save, and which estimates decide the result. *market* is
-    ``on-demand`` or ``spot``. *epochs*, *hours* or *tokens* (``"300B"``) add time and cost of the whole job; *with_failures* adds
-    failures to it, at a level of *reliability* (``"high"``, or a file) and with the given number of *spares*. *store* adds a checkpoint
-    written to that store, *power_cap* (``"500 W"``) a limit on the power of each GPU. *prices* is a price source. *loader*,
-    *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or an object
-    (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
+    *overrides* maps dotted field names to values, as after ``--set``. *batch* is the number of samples per GPU in each of a step's
+    *micro_batches*, and *gpus* the total number of GPUs. *thorough* also simulates what freeing each resource would save, and which
+    estimates decide the result. *market* is ``on-demand`` or ``spot``. *epochs*, *hours* or *tokens* (``"300B"``) add time and cost of
+    the whole job; *with_failures* adds failures to it, at a level of *reliability* (``"high"``, or a file) and with the given number of
+    *spares*. *store* adds a checkpoint written to that store, *power_cap* (``"500 W"``) a limit on the power of each GPU. *prices* is a
+    price source. *loader*, *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or
+    an object (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
     """
-    user_parts = own_parts(loader, collective, exchange)
-    if user_parts and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
-        hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
-        plan=plan_of(**select_options(options, WholeJobOptions)), prices=price_source(prices), **select_options(options, SimulationOptions),
+        hardware, workload, with_own_parts(overrides, loader, collective, exchange), options["market"],
+        nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
+        plan=plan_of(**select_options(options, WholeJobOptions)), layout=layout_of([], micro_batches=micro_batches),
+        prices=price_source(prices), **select_options(options, SimulationOptions),
     )  # fmt: skip
     extras = RunExtras(**select_options(options, ExtrasOptions))
     extras.check(scenario.plan)
@@ -145,7 +145,7 @@ def plan(
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    memory = size_of(options["max_memory"], "max_memory")
+    memory = size_of(options["max_memory"], "--max-memory")
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
     question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:

@@ -14,7 +14,7 @@ from sim.report.layouts.layout import layout_document, layout_text, waits
 from sim.report.trace.layout_trace import write_layout_trace
 from sim.spec.whole_file import write_file
 from sim.study.argument_names import names_arguments
-from sim.study.arguments import Name, own_parts, price_source, scenario_of
+from sim.study.arguments import Name, price_source, scenario_of, with_own_parts
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
 from sim.study.options import ExtrasOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, select_options
@@ -50,10 +50,8 @@ def simulate_layout(
     spread unevenly over switches.
     Raise `SpecError` with what is wrong, including insufficient GPU memory.
     """
-    if (user_parts := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
-        hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, batch=batch,
+        hardware, workload, with_own_parts(overrides, collective=collective), options["market"], nodes=nodes, gpus=gpus, batch=batch,
         plan=plan_of(**select_options(options, WholeJobOptions)),
         layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices),
         **select_options(options, SimulationOptions),

@@ -197,6 +197,13 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
 energy."""
 
 
+def dollars(usd: float) -> str:
+    """Return an amount of *usd* as text: with cents, and below ten cents with two significant digits (``0.0003``)."""
+    if usd == 0 or abs(usd) >= 0.095:
+        return f"{usd:,.2f}"
+    return f"{usd:.{1 - math.floor(math.log10(abs(usd)))}f}".rstrip("0")
+
+
 def pluralized(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2,048 GPUs."""
     return f"{count:,} {what}{'s' * (count != 1)}"

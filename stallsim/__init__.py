@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
 from sim.spec.catalogue import likely_or_all
 from sim.spec.yaml import SpecError
+from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, documents_options
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ __all__ = [
 ]  # fmt: skip
 
 _OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
-
-
-_AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "wrap", "replicate", "schedule", "virtual_stages"})
-"""Keys of a layout, which `run` takes in ``parallel``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -103,32 +100,33 @@ def run(
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, in addition to the workload's own layout. *batch* is in
     samples per GPU, and *gpus* is the total number of GPUs. *overrides* are fields by dotted key, as after ``--set``. *prices* is a price
     source of your own (a name or an object).
+    A stack for layouts, such as ``megatron-core``, runs as one without *parallel* too.
     With a layout, ``placement``, ``thorough``, ``loader`` and ``exchange`` are not available.
     """
-    given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "prices": prices}
-    laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
+    given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "micro_batches": micro_batches, "prices": prices}
+    laid_out = bool(parallel) or _has_layout(hardware, workload, overrides, options.get("stack"))
     allowed = (_Laid if laid_out else _PlainOptions).__annotations__
     for name in options:
         if name not in allowed:
-            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
+            layout = f"write parallel={{{name!r}: {options[name]!r}}}" if name in LAYOUT_KEYS else ""
             raise SpecError(f"{name}: unknown option; {layout or likely_or_all(name, ['parallel', *allowed])}")
     if laid_out:
         from sim.layout_result import simulate_layout
 
-        return simulate_layout(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
+        return simulate_layout(hardware, workload, parallel or {}, overrides=overrides, **given, **options)
     from sim.api import simulate
 
-    if micro_batches is not None:
-        overrides = {**(overrides or {}), "training.gradient_accumulation_steps": micro_batches}
     return simulate(hardware, workload, overrides=overrides, **given, **options)
 
 
-def _has_layout(hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None) -> bool:
-    """Return whether the workload's own description, with *overrides*, has a layout."""
+def _has_layout(
+    hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None, stack: str | None
+) -> bool:
+    """Return whether the workload's own description, with *overrides* and *stack*, runs as a layout."""
     from sim.study.arguments import scenario_of
     from sim.study.scenario import has_layout
 
-    return has_layout(scenario_of(hardware, workload, overrides))
+    return has_layout(scenario_of(hardware, workload, overrides, stack=stack))
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:

@@ -172,14 +172,30 @@ def test_a_layout_of_the_workloads_own_is_run(tmp_path: Path, capsys: pytest.Cap
     assert frame.to_dict("records") == document["resources"] and frame.attrs["links"] == document["links"]
 
 
+@pytest.mark.parametrize("parallel", [None, {}])
+def test_a_stack_for_layouts_runs_as_a_layout(parallel: dict[str, object] | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command, with micro-batches and the data types of the framework."""
+    command = ["run", "gpu-h200-sxm_1gpu-16vcpu-200gb", "gpt2", "--stack", "megatron-core", "--batch", "4", "--micro-batches", "4"]
+    assert main([*command, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    result = stallsim.run(command[1], "gpt2", stack="megatron-core", batch=4, micro_batches=4, parallel=parallel)  # type: ignore[call-overload]
+    assert json.loads(json.dumps(result.document)) == printed and printed["micro_batches"] == 4
+
+
 def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
     (tmp_path / "laid-out.yaml").write_text(LAID_OUT)
     with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but this runs plain data parallelism only"):
         simulate("hgx-h100", tmp_path / "laid-out.yaml")
+    with pytest.raises(stallsim.SpecError, match=r"training\.stack: megatron-core is for layouts, but this runs plain data"):
+        simulate("hgx-h100", "gpt2", stack="megatron-core")
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text('jobs:\n  - {workload: resnet18, placement: "4"}\n  - {workload: laid-out.yaml, placement: "4"}\n')
     with pytest.raises(stallsim.SpecError, match=r"jobs\.1: training\.parallel: laid-out has a layout"):
         stallsim.run("hgx-h100", jobs)
+    alike = "{extends: gpt2, training: {stack: torchtitan-2.x, batch: 4}}"
+    jobs.write_text(f'jobs:\n  - {{workload: resnet18, placement: "4"}}\n  - {{workload: {alike}, placement: "4"}}\n')
+    warned = stallsim.run("hgx-h100", jobs).document["jobs"][0]["warnings"]
+    assert any(text.startswith("jobs.1: training.stack: torchtitan-2.x is for layouts") for text in warned)
 
 
 def test_load_tells_hardware_from_workloads() -> None:

@@ -166,3 +166,17 @@ def test_an_axis_of_times_has_the_unit_that_half_of_them_reach(seconds: list[flo
 
 def test_choices_are_said_as_one_reads_them() -> None:
     assert [units.any_of(numbers) for numbers in ((1,), (1, 2), (1, 2, 4))] == ["1", "1 or 2", "1, 2 or 4"]
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(1234.5, "1,234.50"), (0.1, "0.10"), (0.0999, "0.10"), (0.05, "0.05"), (0.0123, "0.012"), (0.0003, "0.0003"), (3.14e-7, "0.00000031"),
+     (0.0, "0.00"), (-0.0003, "-0.0003")],
+)  # fmt: skip
+def test_costs_below_a_cent_keep_their_digits(usd: float, text: str) -> None:
+    assert units.dollars(usd) == text
+
+
+@given(st.floats(1e-12, 1e12))
+def test_amounts_read_back_to_two_digits(usd: float) -> None:
+    assert float(units.dollars(usd).replace(",", "")) == pytest.approx(usd, rel=0.055)

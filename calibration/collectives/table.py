@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, get_args
 
 from calibration.collectives.records import COLUMNS, NETWORKS, OPTIONAL_COLUMNS, CollectiveRecord, plan_of, record_of
-from calibration.run_words import plain_name
+from calibration.run_words import NAMES_OF_COLUMNS, plain_name
 from sim.spec.catalogue import all_names
 from sim.spec.strict import csv_lines, csv_rows
 from sim.spec.yaml import SpecError
@@ -22,9 +22,9 @@ from sim.units import UnitError, parse
 
 _TOTAL: Final = "gpus"
 _OTHER_NAMES: Final[Mapping[str, str]] = {
-    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "machine": "hardware",
-    "cluster": "hardware", "instance": "hardware", "instance_type": "hardware", "notes": "note", "comment": "note", "num_nodes": "nodes",
-    "n_gpus": _TOTAL, "num_gpus": _TOTAL, "world_size": _TOTAL, "ranks": _TOTAL, "nccl_version": "nccl", "transport": "network",
+    **NAMES_OF_COLUMNS,
+    "operation": "op", "collective": "op", "size": "bytes", "size_bytes": "bytes", "message_bytes": "bytes", "n_gpus": _TOTAL,
+    "num_gpus": _TOTAL, "world_size": _TOTAL, "ranks": _TOTAL, "nccl_version": "nccl", "transport": "network",
     "interconnect": "network", "algo": "algorithm", "proto": "protocol",
 }  # fmt: skip
 _UNITS_OF_TIME: Final[Mapping[str, float]] = {

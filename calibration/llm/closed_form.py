@@ -19,7 +19,7 @@ from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
-from sim.parallel.routing import BACKWARD_LAUNCHES, cast_launches, expert_host_time, expert_operations
+from sim.parallel.routing import BACKWARD_LAUNCHES, bias_operations, cast_launches, expert_host_time, expert_operations
 
 FORWARD_COLLECTIVES: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
@@ -199,7 +199,8 @@ def _of_local_experts(case: Case, backward: bool) -> float:
     if not case.shape.experts or mesh is None or not mesh.expert_launch:
         return 0.0
     casts = cast_launches(PRECISIONS[case.precision], case.recipe, case.gpu)
-    return float(mesh.expert_launch) * expert_operations(casts, backward) * case.shape.experts / case.expert
+    operations = expert_operations(casts, backward) + bias_operations(case.shape, backward, case.one_copy)
+    return float(mesh.expert_launch) * operations * case.shape.experts / case.expert
 
 
 def _check(case: Case, constants: Constants, ranks: int) -> float:

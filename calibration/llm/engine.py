@@ -95,9 +95,10 @@ def practice_overrides(case: Case, constants: Constants) -> list[str]:
     overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
-    overrides[f"{stack}.mesh.block_host"] = (
-        f"{constants['host.eager'] * 1e3:g} ms" if case.family in EAGER_FAMILIES and not case.is_compiled else "0 s"
-    )
+    host = constants["host"] if case.family == "megatron" else 0.0
+    if case.family in EAGER_FAMILIES and not case.is_compiled:
+        host = constants["host.eager"]
+    overrides[f"{stack}.mesh.block_host"] = f"{host * 1e3:g} ms"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{constants['host.experts'] * 1e3:g} ms"
     if case.optimizer_states:  # Megatron's precision-aware optimizer, which takes gradients as they are
@@ -129,7 +130,7 @@ def hardware_of(case: Case) -> Hardware:
     """Return the machine of *case*, with its NICs. Raise SpecError if none is described."""
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine in the catalog has it")
-    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
+    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.domain, case.chip.machine)
     joined = load_hardware(machine).spec.groups[0].node.gpu_count
     if case.domain > joined:
         raise SpecError(f"{machine}: has {joined} of the {case.domain} GPUs of a node")
@@ -149,13 +150,13 @@ def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardwar
 
 
 @lru_cache(maxsize=256)
-def _machine(named: str, gpu: str, usual: str) -> str:
-    """Return the catalogue name of a machine: *named*, with which ``node_type`` begins, if it has this GPU; else the GPU's usual one."""
+def _machine(named: str, gpu: str, domain: int, usual: str) -> str:
+    """Return the catalogue name of a machine: *named*, from ``node_type``, if it joins *domain* of this GPU; else the GPU's usual one."""
     try:
-        same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == gpu
+        node = load_hardware(named).spec.groups[0].node if named else None
     except SpecError:
-        same = False
-    return named if same else usual
+        node = None
+    return named if node and node.gpu.name == gpu and node.gpu_count >= domain else usual
 
 
 def simulate_case(case: Case, constants: Constants) -> LayoutRun:

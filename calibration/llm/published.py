@@ -184,7 +184,7 @@ def _with_one_row(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
 def factor_table(runs: Sequence[SimulatedRun]) -> str:
     """Return, by source and generation, the factor on simulated compute that dense models require, and the one they are scored with."""
     required, others = required_factors(runs), factors_of_others(runs)
-    lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
+    lines = [f"{'compute of dense models':34} {'rows':>6} {'needed':>6} {'others':>6}"]
     for (source, generation), factors in sorted(required.items()):
         if generation:
             name = f"{source.split('/')[-1][: 33 - len(generation)]} {generation}"

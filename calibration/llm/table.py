@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.cells import read_cell
+from calibration.run_words import NAMES_OF_COLUMNS
 from sim.spec.yaml import SpecError, read_error_text
 
 NUMBER_COLUMNS: Final = (
@@ -39,7 +40,7 @@ DISTINCTIVE_COLUMNS: Final = frozenset(
 """Most of these columns are in every table of transformer runs, and none are in other records."""
 
 
-MACHINE_COLUMNS: Final = frozenset({"hardware", "cluster", "instance", "instance_type", "machine", "system"})
+MACHINE_COLUMNS: Final = frozenset({"hardware", "system", *(name for name, column in NAMES_OF_COLUMNS.items() if column == "hardware")})
 """Columns that name a machine in tables of data-parallel runs; tables of transformer runs name its ``gpu``."""
 
 

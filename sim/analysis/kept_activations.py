@@ -45,7 +45,10 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
         factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
         factor += 1.0  # clamping also keeps its input (fusions/fused_bias_geglu.py)
-    return activation_bytes(layer, layer.saved, workload) * factor
+    saved = activation_bytes(layer, layer.saved, workload) * factor
+    if mesh is not None and mesh.permutes_tokens and layer.name.endswith("experts.combine"):
+        saved += 2.0 * activation_bytes(layer, layer.read, workload)  # in 32 bits, for the gradient of the scores
+    return saved
 
 
 def kept_width(training: Training) -> float:

@@ -4,6 +4,7 @@ A rank keeps weights, gradients and optimizer states from step to step (`held_me
 (`kept_activations`) until the backward pass of the same chunk and micro-batch, so the first stage of a pipeline holds as many micro-batches
 as its schedule has in flight. A checkpointed block keeps its input and the outputs that are saved by name. FSDP gathers weights into a
 buffer, copies them out of it, and reduce-scatters gradients out of another buffer. One of each is in flight along with the computing unit.
+A group of one rank needs no buffer for weights, but copies gradients through the same one as other groups.
 
 The allocator's blocks belong to a stream. Other streams cannot reuse what a side stream frees, so each stream counts with its own peak.
 Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
@@ -21,11 +22,11 @@ from sim.analysis.held_memory import HeldMemory, held_memory
 from sim.analysis.kept_activations import activation_bytes, checkpointed_bytes, loss_bytes, recomputed_bytes, saved_bytes
 from sim.analysis.memory import THRASHING
 from sim.parallel.checkpointing import checkpointed_share
-from sim.parallel.lower.copies import unreduced_width
+from sim.parallel.lower.copies import lone_gradient_bytes, unreduced_width
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.lower.wrapped import Wrap, WrapSequence
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Work
+from sim.parallel.program import Copy, Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS, Layer
@@ -200,6 +201,8 @@ class _Replay:
         """Gradients of each unit before they are reduce-scattered."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
+        self.lone_buffers: list[Tag] = []
+        """Those among them of groups of one rank, which the next reduction frees."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.backward: tuple[str, int] | None = None
         """The backward pass (part and micro-batch) whose gradients are kept until it ends."""
@@ -240,10 +243,16 @@ class _Replay:
                 self._scatter(instruction)
             case Wait(tag=tag):
                 self._arrived(tag)
+            case Copy(what="weights", tag=tag) if tag is not None:
+                self.gathers[tag] = 0.0
+                self._arrived(tag)
+            case Copy(what="gradients", tag=tag) if tag is not None:
+                self._reduce_alone(tag, instruction.nbytes / lone_gradient_bytes(self.layout))
             case Free(units=units):
                 for unit in units:
                     self._free(unit)
             case Update():
+                self._free_lone_buffers()
                 self._update_peak(self.casts)
             case Work():
                 numbers = range(instruction.first, instruction.last + 1)
@@ -418,6 +427,7 @@ class _Replay:
     def _scatter(self, start: Start) -> None:
         if self.layout.options.framework == "fsdp1":
             self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
+        self._free_lone_buffers()
         self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
         self._update_peak()
@@ -427,6 +437,25 @@ class _Replay:
         if self.grows:
             self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced_width
             self._update_peak(made=kept)
+
+    def _reduce_alone(self, tag: Tag, elements: float) -> None:
+        """Copy the gradients of *elements* into a buffer and from there into the shards, through a quotient if they are divided."""
+        layout = self.layout
+        self._free_lone_buffers()
+        self.lone_buffers.append(tag)
+        buffer = self.scatters[tag] = elements * layout.reduced_width
+        self._update_peak()
+        for number in self._wrap(tag[1]):
+            self.unreduced.pop(number, None)
+        if self.grows:
+            self.gradients += elements * WIDTHS[layout.options.gradients]
+        self.scatters[tag] = buffer * (1 + layout.options.divides_gradients)
+        self._update_peak()
+        self.scatters[tag] = buffer
+
+    def _free_lone_buffers(self) -> None:
+        while self.lone_buffers:
+            self.scatters.pop(self.lone_buffers.pop(), None)
 
     def _last_gradient(self, wrap: Wrap) -> float:
         """Return the bytes of a wrap's last gradient, which a loop variable in torch's ``foreach_reduce`` keeps alive until it returns."""

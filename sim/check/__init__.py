@@ -9,7 +9,7 @@ from __future__ import annotations
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
-from sim.check.job import check_job, check_run, job_warnings, recipe_warnings, user_part_warnings
+from sim.check.job import check_job, check_run, job_warnings, layout_stack_warnings, recipe_warnings, user_part_warnings
 from sim.check.prices import copied_prices
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "copied_prices",
     "count_estimates",
     "job_warnings",
+    "layout_stack_warnings",
     "recipe_warnings",
     "require",
     "user_part_warnings",

@@ -89,6 +89,16 @@ def job_warnings(hardware: Hardware, workload: Workload, ranks_per_node: int | N
     ]
 
 
+def layout_stack_warnings(workload: Workload) -> Iterator[str]:
+    """Yield a warning for a stack for layouts if *workload* runs without one, as several jobs on one cluster do."""
+    stack = workload.training.stack
+    if stack.mesh is not None:
+        yield (
+            f"training.stack: {stack.name} is for layouts, but this runs plain data parallelism; its data types for weights, gradients and "
+            "optimizer state and its host times are ignored"
+        )
+
+
 def recipe_warnings(workload: Workload) -> Iterator[str]:
     """Yield a warning if an FP8 recipe has no effect because the precision is not FP8."""
     training = workload.training

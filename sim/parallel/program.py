@@ -70,6 +70,8 @@ class Copy(NamedTuple):
     what: Literal["weights", "gradients"]
     nbytes: float
     micro_batch: int
+    tag: Tag | None = None
+    """The gather or reduction that this copy stands for in a group of one rank."""
 
 
 class Update(NamedTuple):

@@ -25,12 +25,25 @@ gradients of biases and probabilities, and two for the parts (transformer/moe/ex
 BIAS_PASSES_FP32: Final = (14.0, 20.0)
 """The same, in elements of 16 bits, if the probabilities have 32 bits, as for DeepEP and HybridEP (transformer/moe/token_dispatcher.py:
 ``token_probs.float()``): sums are in 32 bits until they have been joined."""
+BIAS_OPERATIONS: Final = (2, 6)
+"""Operators that `_apply_bias` starts for each expert (forward: product, sum; backward: two products and two sums), and the additions to
+the gradients of its two biases (Megatron-LM distributed/distributed_data_parallel.py: ``param.main_grad.add_``)."""
+BIAS_OPERATIONS_FP32: Final = (2, 8)
+"""The same if the probabilities have 32 bits: backward casts the gradients of tokens and bias."""
 ROTATION_PASSES: Final = (10.0, 12.0)
 """Reads and writes of queries and keys beyond the one of each that a fused rotation takes (models/common/embeddings/rope_utils.py,
 ``apply_rotary_pos_emb``: if ``mscale`` is not 1, ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
 CLAMP_PASSES: Final = (4.0, 7.5)
 """Reads and writes of the input of the experts' activation, in forward (clamp, concatenate) and backward (compare, mask, concatenate;
 fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
+TITAN_DISPATCH_PASSES: Final = ((4.0, 0.0), (4.0, 2.0))
+"""Reads and writes, in forward and backward, of the dispatched copies and of the tokens in torchtitan's dispatch beyond those of the layer
+table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows (models/moe/utils.py,
+``_permute``). Backward: fill with zeros, and add to rows, twice."""
+TITAN_COMBINE_PASSES: Final = ((9.0, 4.0), (13.0, 6.0))
+"""The same in torchtitan's combine. Forward: write rows in the order before padding (``_unpermute``), zeros, and rows in the order of
+tokens; cast to 32 bits; product with the scores; cast back (models/moe/moe.py, ``MoE.forward`` without ``score_before_experts``). Backward:
+each of these."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.5
@@ -87,6 +100,17 @@ def unfused_elements(layer: Layer, shape: Transformer, backward: bool, one_copy:
     return 0.0
 
 
+def permuted_elements(layer: Layer, backward: bool) -> float:
+    """Return the elements of 16 bits per sample that torchtitan moves around experts beyond the layer table's passes in *layer*."""
+    if layer.name.endswith("experts.dispatch"):
+        (copies, tokens), moved = TITAN_DISPATCH_PASSES[backward], (layer.write, layer.read)
+    elif layer.name.endswith("experts.combine"):
+        (copies, tokens), moved = TITAN_COMBINE_PASSES[backward], (layer.read, layer.write)
+    else:
+        return 0.0
+    return (copies * moved[0] + tokens * moved[1]) / 4.0
+
+
 def expert_host_time(seconds: float, graphs: bool) -> float:
     """Return the host time (s) of the experts in one block's forward; *seconds* is the time without CUDA *graphs*."""
     return seconds * (GRAPHED_EXPERTS if graphs else 1.0)
@@ -110,6 +134,11 @@ def expert_operations(casts: int, backward: bool) -> int:
     ``_make_backward_post_hook``). Forward casts the module's input, backward the gradient of its output.
     """
     return GROUPED_PRODUCTS * (casts + (4 if backward else 1))
+
+
+def bias_operations(shape: Transformer, backward: bool, one_copy: bool) -> int:
+    """Return the operations that the host starts for the biases of each local expert; 0 without biases."""
+    return (BIAS_OPERATIONS_FP32 if one_copy else BIAS_OPERATIONS)[backward] if shape.bias in ("all", "ffn") else 0
 
 
 class ExpertLoad(NamedTuple):

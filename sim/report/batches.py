@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim import __version__
+from sim.check import layout_stack_warnings
 from sim.report.table import basis_lines
 from sim.study.batches import Batches
 from sim.units import show
@@ -53,7 +54,8 @@ def batches_document(answer: Batches) -> dict[str, Any]:
 
 def _warnings(answer: Batches) -> list[str]:
     left = answer.search.simulations_left
-    return [f"not proven: {left:,} divisions of the batch that may be better were not simulated (--simulate)"] if left else []
+    unproven = [f"not proven: {left:,} divisions of the batch that may be better were not simulated (--simulate)"] if left else []
+    return [*layout_stack_warnings(answer.workload), *unproven]
 
 
 def batches_text(document: Mapping[str, Any]) -> str:

@@ -27,8 +27,6 @@ from sim.training.server_plan import ServerPlan
 from sim.units import pluralized, show
 
 SCHEMA = 1
-CREDITS_END = "burst credits of the disk run out"
-"""Beginning of the warning of `credits_end`."""
 
 
 def run_document(
@@ -70,7 +68,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
         "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
-        "warnings": [*noted, *warnings(run, number), *credits_end(run, number), *_no_price(run, number, market)],
+        "warnings": [*noted, *warnings(run, number), *run_credits_end(run, number), *_no_price(run, number, market)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
@@ -174,13 +172,17 @@ def _charged(run: Run, number: int) -> list[str]:
     return sentences
 
 
-def credits_end(run: Run, number: int = 0) -> list[str]:
-    """Return a warning if the job slows noticeably once the disk's burst credits run out."""
-    end, now = run.credits_end, run.jobs[number].warm.step_time
-    if end is None or abs(end.step_times[number] - now) < 0.01 * now:
+def run_credits_end(run: Run, number: int = 0) -> list[str]:
+    """Return a warning if job *number* of *run* slows noticeably once the disk's burst credits run out."""
+    return credits_end(burst_credits_end(run, number), run.jobs[number].warm.step_time)
+
+
+def credits_end(end: Mapping[str, Any] | None, now: float) -> list[str]:
+    """Return a warning if steps of *now* seconds change noticeably at *end*, as in `burst_credits_end`."""
+    if end is None or abs(end["step_time_s"] - now) < 0.01 * now:
         return []
-    later, when = show(end.step_times[number], "time"), f"epoch {end.epoch}" if end.epoch > 2 else "epoch 2, the warm one"
-    return [f"{CREDITS_END} in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
+    later, when = show(end["step_time_s"], "time"), f"epoch {end['epoch']}" if end["epoch"] > 2 else "epoch 2, the warm one"
+    return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
 
 
 def burst_credits_end(run: Run, number: int = 0) -> dict[str, Any] | None:

@@ -46,8 +46,7 @@ def with_energy(
         for (number, gpus, others), count in _count_nodes(machine, used, everyone or used).items()
         for node in [machine.groups[number].node]
     ]
-    tokens = None if workload.model.sequence is None else workload.tokens_per_sample
-    figures = energy_figures(kinds, document["stalls_s"], per_step, grid, tokens, workload.input.ahead)
+    figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.tokens_per_sample, workload.input.ahead)
     if figures is None:
         return document | {"energy": None}
     joules = figures["site_power_w"] * document["epoch_time_s"]

@@ -47,6 +47,10 @@ class RunExtras(NamedTuple):
             if value and not one:
                 raise SpecError(f"{option}: write one number of nodes or GPUs")
         require_power_cap(self.power_cap)
+        if self.store is not None:
+            from sim.study.weeks import store_of  # not needed by a plain run
+
+            store_of(self.store)
         if self.with_failures and plan is None:
             raise SpecError("--with-failures: set the length of the job with --epochs, --hours or --tokens")
         require_failures(self.with_failures, self.reliability, self.spares)

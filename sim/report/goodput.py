@@ -330,7 +330,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     shown: Sequence[tuple[str, str, float, str]] = (
         ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
         _length(document), ("interruptions", "interruptions", 1.0, ",.0f" if document["interruptions"] >= 10 else ".2g"),
-        ("cost_usd", "cost, USD", 1.0, ",.0f" if (document["cost_usd"] or 0.0) >= 100 else ",.2f"),
+        ("cost_usd", "cost, USD", 1.0, _form_of_cost(document["cost_usd"] or 0.0)),
         _sized(document, "energy_kwh", "energy", ("kWh", "MWh")), _sized(document, "co2_kg", "CO2", ("kg", "t")),
     )  # fmt: skip
     rows = []
@@ -343,6 +343,10 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
         if document[key] is not None:
             rows.append([name, show(document[key], "energy"), "", ""])
     return rows
+
+
+def _form_of_cost(usd: float) -> str:
+    return ",.0f" if usd >= 100 else ",.2f" if usd >= 0.095 else ".2g"
 
 
 def _length(document: Mapping[str, Any]) -> tuple[str, str, float, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.analysis.energy import KWH, power_model
 from sim.analysis.whole_job import JobPlan
-from sim.report.document import CREDITS_END, burst_credits_end, credits_end, run_figures
+from sim.report.document import burst_credits_end, credits_end, run_credits_end, run_figures
 from sim.report.energy import power_cap_figures
 from sim.report.verdict import first_epoch_sentence
 from sim.report.whole_job import job_of_run
@@ -59,8 +59,9 @@ def _simulated(document: Mapping[str, Any], again: Run) -> dict[str, Any]:
     figures = run_figures(again, market=document["price"]["market"])
     changed = {name: figures[name] for name in ("step_time_s", "stalls_s", "epoch_time_s", "cost_per_epoch_usd", "first_epoch")}
     if "warnings" in document:
-        others = [warning for warning in document["warnings"] if not warning.startswith(CREDITS_END)]
-        changed |= {"burst_credits_end": burst_credits_end(again), "warnings": others + credits_end(again)}
+        outdated = credits_end(document["burst_credits_end"], document["step_time_s"])
+        others = [warning for warning in document["warnings"] if warning not in outdated]
+        changed |= {"burst_credits_end": burst_credits_end(again), "warnings": others + run_credits_end(again)}
     return changed
 
 

@@ -27,7 +27,7 @@ from sim.study.plan.sensitivity import SHARE, ChangeEffect
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowdown_by_store
 from sim.study.weeks import Weeks, with_reliability
-from sim.units import any_of, pluralized, rounded, show
+from sim.units import any_of, dollars, pluralized, rounded, show
 
 SCHEMA: Final = 1
 PARTS: Final[Mapping[str, str]] = {
@@ -381,7 +381,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     ]
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
-        money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.{2 * (best['job_cost_usd'] < 1000)}f} USD"
+        money = "" if best["job_cost_usd"] is None else f", ${dollars(best['job_cost_usd'])}"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
         lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best layout"]
     if document["with_failures"] is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from sim.analysis.cost import Market, node_price
 from sim.spec.days import STALE_DAYS, is_future, is_stale
 from sim.spec.hardware import Hardware, Prices
+from sim.units import dollars
 
 _NAMED = 4
 """Maximum number of machines named in a line of text; the document has all."""
@@ -71,7 +72,7 @@ def paid_text(price: Mapping[str, Any] | None) -> list[str]:
         return []
     of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
     where = ", ".join(part for part in (price["region"], price["date"], age_text(price["date"]), of_user) if part)
-    return [f"price: ${price['usd_per_h']:,.2f}/h, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
+    return [f"price: ${dollars(price['usd_per_h'])}/h, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 
 def _few(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, job_time, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
-from sim.units import axis_unit, pluralized, show
+from sim.units import axis_unit, dollars, pluralized, show
 
 SHOWN = 10
 """Maximum number of candidates in the table; JSON has them all."""
@@ -146,12 +146,12 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
         return nothing_to_rent(document)
-    time_and_cost = f"{job_time(chosen['total_time_s'])} and ${chosen['total_cost_usd']:,.2f}"
+    time_and_cost = f"{job_time(chosen['total_time_s'])} and ${dollars(chosen['total_cost_usd'])}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
         return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
-    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
+    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${dollars(budget['money_usd'])}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
     above = f"{over:,.1f} times the budget" if over >= 2 else f"{100 * (over - 1):.2g}% over budget"
     return f"Nothing meets {limit} for {workload}; closest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
@@ -170,7 +170,7 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
         f"{candidate['nodes']:,}",
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:,.1f}" if by_time else job_time(candidate["total_time_s"]),
-        f"{candidate['total_cost_usd']:,.2f}",
+        dollars(candidate["total_cost_usd"]),
         day_cell(days.get((candidate["hardware"], candidate["market"]), "")),
     ]
 

@@ -10,13 +10,13 @@ from sim.events import STALLS, Cause
 from sim.report.attribution import gaps_document, gaps_lines
 from sim.report.basis import run_basis
 from sim.report.columns import Title, align
-from sim.report.document import burst_credits_end, credits_end
+from sim.report.document import burst_credits_end, run_credits_end
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
-from sim.units import pluralized, show
+from sim.units import dollars, pluralized, show
 
 _SMALL = 0.005
 """Smallest cause that is named, as a share of a step."""
@@ -60,7 +60,7 @@ def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
         "cost_per_epoch_usd": dict(profile.costs),
         "prices": price_rows(profile.real.hardware),
         "burst_credits_end": burst_credits_end(profile.real),
-        **run_basis(profile.real, profile.inputs, credits_end(profile.real)),
+        **run_basis(profile.real, profile.inputs, run_credits_end(profile.real)),
     }
 
 
@@ -208,4 +208,4 @@ def _needs(profile: Profile) -> list[str]:
 
 def _costs(document: dict[str, Any]) -> list[str]:
     costs = {name: value for name, value in document["cost_per_epoch_usd"].items() if value is not None}
-    return [f"cost of an epoch (USD): {', '.join(f'{name} {value:.2f}' for name, value in costs.items())}"] if costs else []
+    return [f"cost of an epoch (USD): {', '.join(f'{name} {dollars(value)}' for name, value in costs.items())}"] if costs else []

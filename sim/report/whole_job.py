@@ -9,7 +9,7 @@ from sim.analysis.whole_job import JobPlan
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.whole_job import Course, course
-from sim.units import show
+from sim.units import dollars, show
 
 
 def job_of_run(plan: JobPlan | None, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any] | None:
@@ -32,7 +32,7 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return a line on the *job* of a document: length, time, cost and parts."""
-    cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
+    cost = "" if job["cost_usd"] is None else f", ${dollars(job['cost_usd'])}"
     unpriced = "; no price is known: --set price.on_demand='10 USD/h' gives one" if job["cost_usd"] is None else ""
     return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])}){unpriced}"
 

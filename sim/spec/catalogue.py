@@ -238,7 +238,8 @@ def _read_unchanged(path: Path, stamp: int, size: int, before: str | None) -> Do
 
 
 def _shown(name: str) -> str:
-    return name if len(name) <= 80 and name.isprintable() and name else shorten(name, 80)
+    longest = 255 if is_path(name) else 80
+    return name if 0 < len(name) <= longest and name.isprintable() else shorten(name, longest)
 
 
 def is_path(name: str) -> bool:

@@ -277,6 +277,9 @@ class MeshOptions(Spec):
     """Whether sharded optimizers copy gradients into a flat buffer before the reduction, and gathered weights out of one (apex)."""
     copies: bool = True
     """Whether FSDP copies weights out of its gather buffer and gradients into its reduction buffer; false if the compiler avoids this."""
+    divides_gradients: bool = False
+    """Whether FSDP2 is given a factor by which to divide gradients (``set_gradient_divide_factor``): a group of one rank divides them in a
+    pass of its own, larger groups in their collectives."""
     separate_reduce_scatter: bool = False
     """Whether reduce-scatters have their own communicator, so that they overlap with gathers."""
     early_stop: bool = False
@@ -308,6 +311,8 @@ class MeshOptions(Spec):
     """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     one_copy: bool = False
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
+    permutes_tokens: bool = False
+    """Whether separate kernels pad tokens for experts, restore their order and weight them (torchtitan); false: fused kernels."""
     collective_check: Latency = 0.0
     """Host time of one socket message when torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0: it does
     not."""
@@ -377,6 +382,16 @@ class MeshOptions(Spec):
     def sends_ahead(self) -> bool:
         """Whether schedules that wait for sends wait later if the next pass has the same direction, as torch's do."""
         return self.framework == "fsdp2"
+
+    @property
+    def clipping_passes(self) -> float:
+        """Number of times that torch reads or writes FSDP's gradients to clip them: for the norm, and to multiply them by the factor.
+
+        torch/nn/utils/clip_grad.py, ``clip_grads_with_norm_``: multiplies always. XLA multiplies where the optimizer reads gradients.
+        """
+        if self.framework not in ("fsdp1", "fsdp2"):
+            return 0.0
+        return 3.0 if self.copies else 1.0
 
     @property
     def saves_8bit_inputs(self) -> bool:

@@ -33,7 +33,7 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _of_tokens(self) -> Self:
-        if self.pretraining is not None and self.model.sequence is None:
+        if self.pretraining is not None and self.sequence is None:
             raise ValueError("pretraining is counted in tokens, but this model has no sequence of tokens; leave it out")
         return self
 

@@ -13,6 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from sim.spec.yaml import SpecError
 from sim.study.arguments import OWN_PARTS
+from sim.study.layout_options import LAYOUT_KEYS
 from sim.study.options import options_of
 
 P = ParamSpec("P")
@@ -22,8 +23,6 @@ _RENAMED: Final = MappingProxyType({"set": "overrides", "price": "prices", "jobs
 """Arguments whose options have other names, in all functions."""
 _MAPPINGS: Final = ("overrides", "prices", "parallel", "fix", "vary")
 """Arguments that are mappings; their options are written as KEY=VALUE."""
-_AXES: Final = ("tp", "pp", "cp", "ep", "replicate", "shard", "wrap", "schedule")
-"""Options that are keys of ``parallel``."""
 _OWN_PARTS: Final = MappingProxyType({field: name for name, field in OWN_PARTS.items()})
 """Arguments for the user's own parts, by the fields that they override."""
 _COMMAND: Final = r"python -m (?:sim|calibration)\b[^';`]*"
@@ -39,7 +38,7 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
 
     def argument(option: str) -> str:
         name = renamed.get(option, option.replace("-", "_"))
-        return f"parallel[{name!r}]" if name in _AXES else name
+        return f"parallel[{name!r}]" if name in LAYOUT_KEYS else name
 
     def replaced(match: re.Match[str]) -> str:
         if match["command"]:
@@ -62,6 +61,13 @@ def arguments_in(problem: str, renamed: Mapping[str, str] = _RENAMED) -> str:
     return _OPTION.sub(replaced, _SUBJECT.sub(subject, problem))
 
 
+def _of_own_part(problem: str, given: Mapping[str, object]) -> str:
+    """Return *problem* of the field of one of the user's own parts with the argument that set it, if it is *given*."""
+    field, _, rest = problem.partition(": ")
+    argument = _OWN_PARTS.get(field, "")
+    return f"{argument}: {rest}" if given.get(argument) is not None else problem
+
+
 def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator: each SpecError of the function names arguments. The options of *groups* may have other flags than names."""
     renamed = dict(_RENAMED)
@@ -75,7 +81,7 @@ def names_arguments(*groups: type) -> Callable[[Callable[P, T]], Callable[P, T]]
             try:
                 return function(*args, **given)
             except SpecError as error:
-                problems = [arguments_in(problem, renamed) for problem in error.problems]
+                problems = [arguments_in(_of_own_part(problem, given), renamed) for problem in error.problems]
                 if problems == error.problems:
                     raise
                 raise SpecError(problems) from error.__cause__

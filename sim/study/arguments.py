@@ -55,16 +55,26 @@ OWN_PARTS: Final = MappingProxyType(
 """Fields for the user's own parts, by the arguments that set them."""
 
 
-def own_parts(loader: object, collective: object, exchange: object) -> dict[str, str]:
-    """Return the fields for the user's own parts, each an object or a name; None leaves one out. Raise SpecError for anything else."""
-    given = (
-        (OWN_PARTS["loader"], loader, LOADERS, ()),
-        (OWN_PARTS["collective"], collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
-        (OWN_PARTS["exchange"], exchange, EXCHANGES, ()),
+def with_own_parts(
+    overrides: Mapping[str, object] | None, loader: object = None, collective: object = None, exchange: object = None
+) -> Mapping[str, object] | None:
+    """Return *overrides* with the fields for the user's own parts, each an object or a name; None leaves one out.
+
+    Raise SpecError for anything else, and for a part that *overrides* set to another one.
+    """
+    parts = (
+        ("loader", loader, LOADERS, ()),
+        ("collective", collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
+        ("exchange", exchange, EXCHANGES, ()),
     )
-    return {
-        key: value if isinstance(value, str) else register(kind, value, taken) for key, value, kind, taken in given if value is not None
-    }
+    for argument, value, kind, taken in parts:
+        if value is None or not isinstance(overrides, Mapping | None):
+            continue
+        name, field = value if isinstance(value, str) else register(kind, value, taken), OWN_PARTS[argument]
+        if (other := (overrides or {}).get(field, name)) != name:
+            raise SpecError(f"overrides[{field!r}]={other} and {argument}={name}: write one of the two")
+        overrides = {**(overrides or {}), field: name}
+    return overrides
 
 
 def require_whole(option: str, value: object, words: Sequence[str] = ()) -> None:

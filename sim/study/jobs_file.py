@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.check import check_hardware, check_job, check_jobs, job_warnings, require
+from sim.check import check_hardware, check_job, check_jobs, job_warnings, layout_stack_warnings, require
 from sim.simulate import ring_channels_of
 from sim.spec import memo
 from sim.spec.catalogue import catalogue, locate, read
@@ -70,7 +70,8 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
         fits = partial(memory_problem, ranks=job.ranks, channels=channels)
         problems += [where + text for text in check_job(there, entry.workload, fit=fits, documents=(machine.document, None))]
         most = max(len(part.gpus) for part in job.placement)
-        warnings += [f"jobs.{number}: {text}" for text in job_warnings(there, entry.workload, most, job.ranks)]
+        texts = [*layout_stack_warnings(entry.workload), *job_warnings(there, entry.workload, most, job.ranks)]
+        warnings += [f"jobs.{number}: {text}" for text in texts]
         jobs.append(job)
     require(problems)
     if loaded.spec.coordinated_prep:

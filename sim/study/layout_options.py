@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sim.spec.extensions import SCHEDULES, register
 from sim.spec.parallel import SCHEDULES as BUILT_IN
@@ -13,6 +14,8 @@ _LISTS = ("order", "layers_per_stage")
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 FIELDS = {name: f"training.parallel.{key}" for name, key in _SHORT.items()} | {"micro_batches": "training.gradient_accumulation_steps"}
 """Fields of a workload by their short names in options."""
+LAYOUT_KEYS: Final = frozenset({*_SHORT, "replicate", "shard", "wrap", "schedule", "virtual_stages"})
+"""Keys of ``parallel`` in Python that name nothing else: those that are options of commands, and short names."""
 
 
 def texts_of(parallel: Mapping[str, object]) -> list[str]:

@@ -18,7 +18,7 @@ from sim.spec.training import Training
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.memory_fit import largest_fitting_batch
-from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.scenario import Scenario, overrides_of, sorted_overrides, without_keys
 
 GPUS: Final = 8
 """Number of GPUs of the usual global batch, each with the workload's own batch: as in most rented machines."""
@@ -46,17 +46,12 @@ def own_batch_option(scenario: Scenario) -> str:
 def micro_batches_option(scenario: Scenario) -> str:
     """Return the option of *scenario* that sets the number of micro-batches; empty if there is none."""
     laid = [Option(option, key, value).written for option, key, value in scenario.layout if key == _STEPS]
-    return next(iter([*laid, *(f"--set {text}" for text in scenario.overrides if _sets_micro_batches(text))]), "")
+    return next(iter([*laid, *(f"--set {text}" for text in overrides_of(scenario, f"training.{_STEPS}"))]), "")
 
 
 def without_micro_batches(scenario: Scenario) -> Scenario:
     """Return *scenario* without options for the number of micro-batches."""
-    laid = tuple(field for field in scenario.layout if field[1] != _STEPS)
-    return replace(scenario, layout=laid, overrides=tuple(text for text in scenario.overrides if not _sets_micro_batches(text)))
-
-
-def _sets_micro_batches(override: str) -> bool:
-    return override.partition("=")[0].strip() in (f"training.{_STEPS}", "training.parallel.micro_batches")
+    return without_keys(scenario, [f"training.{_STEPS}"])
 
 
 def _replicas(training: Training, gpus: int) -> int:
@@ -96,6 +91,5 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
             f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide evenly over {gpus:,} GPUs; --global-batch sets "
             "another"
         )
-    accumulated = f"training.gradient_accumulation_steps={steps}"
-    laid = tuple(field for field in scenario.layout if field[1] != _STEPS)
-    return replace(scenario, batch=each, layout=laid, overrides=(*scenario.overrides, accumulated))
+    bare = without_keys(scenario, ["training.batch", f"training.{_STEPS}"])
+    return replace(bare, batch=each, overrides=(*bare.overrides, f"training.{_STEPS}={steps}"))

@@ -14,7 +14,7 @@ from sim.mesh import LayoutRun
 from sim.spec.pretraining import Pretraining, Regime
 from sim.spec.yaml import SpecError
 from sim.study.one_batch import without_micro_batches
-from sim.study.scenario import Scenario
+from sim.study.scenario import Scenario, with_overrides, without_keys
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
     Return an empty tuple without ramps. Raise SpecError if *tokens* are too few for the parts, or if a part cannot run.
     """
     ramps = run.workload.pretraining
-    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    sequence, each = run.workload.sequence, run.workload.tokens_per_sample
     if ramps is None or sequence is None or each is None:
         return ()
     left = round(tokens - ramps.least_tokens)
@@ -81,17 +81,13 @@ def _named(pretraining: Pretraining, global_batch: int) -> list[tuple[str, Regim
 
 def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> PretrainingPart:
     """Return the part *regime* of *scenario*. Raise SpecError with its *name* if it cannot run."""
-    changed = replace(
-        scenario,
-        overrides=(*scenario.overrides, *regime.set),
-        global_batch=regime.global_batch or scenario.global_batch,
-        sequence=regime.sequence or scenario.sequence,
-    )
+    bare = scenario if regime.sequence is None else replace(without_keys(scenario, ["model.sequence"]), sequence=regime.sequence)
+    changed = replace(with_overrides(bare, regime.set), global_batch=regime.global_batch or scenario.global_batch)
     try:
         run = simulate(changed)
     except SpecError as error:
         raise SpecError([f"pretraining.{name}: {problem}" for problem in error.problems]) from None
-    sequence, each = run.workload.model.sequence, run.workload.tokens_per_sample
+    sequence, each = run.workload.sequence, run.workload.tokens_per_sample
     assert sequence is not None and each is not None
     one = run.global_batch * each
     if regime.tokens < one:

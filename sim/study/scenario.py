@@ -6,10 +6,10 @@ This is the only path from a command line (or a point of a sweep) to `sim.simula
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
@@ -150,13 +150,22 @@ def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
 
 
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
-    """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore."""
+    """Raise SpecError if one of *workloads* has a layout, which a run in data parallelism would ignore.
+
+    A single workload may not have a stack for layouts either; of several, `place_jobs` warns about those that have one.
+    """
     for number, workload in enumerate(workloads):
-        if not workload.training.parallel.is_trivial:
+        training = workload.training
+        if not training.parallel.is_trivial:
             place = f"jobs.{number}: " if len(workloads) > 1 else ""
             raise SpecError(
                 f"{place}training.parallel: {workload.name} has a layout, but this runs plain data parallelism only; run a layout with "
                 "'python -m sim run HW WL' or stallsim.run, or leave it out with --set training.parallel={}"
+            )
+        if training.has_layout and len(workloads) == 1:
+            raise SpecError(
+                f"training.stack: {training.stack.name} is for layouts, but this runs plain data parallelism only; run it with "
+                "'python -m sim run HW WL' or stallsim.run, or use --stack torch-2.x-ddp"
             )
 
 
@@ -305,6 +314,8 @@ def _refuse_contradictions(scenario: Scenario) -> None:
         raise SpecError("--gpus and --placement: write one of the two; the placement already sets the GPUs of each node")
     if scenario.batch is not None and scenario.global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
+    if scenario.global_batch is not None and (batches := overrides_of(scenario, "training.batch")):
+        raise SpecError(f"--set {batches[0]} and --global-batch {scenario.global_batch}: write one of the two")
     parts = scenario.placement.count("+") + 1 if scenario.placement is not None else None
     if parts is not None and scenario.nodes is not None and scenario.nodes != parts:
         raise SpecError(
@@ -357,36 +368,59 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     if any(not text.strip("; ") for text in scenario.overrides):
         raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
     of_hardware, of_workload = split_overrides(scenario.overrides)
-    options = {"stack": scenario.stack, "precision": scenario.precision, "fp8_recipe": scenario.fp8_recipe, "batch": scenario.batch}
-    from_options = [
-        Option(f"--{name.replace('_', '-')}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")
-    ]
-    from_options += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
-    laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
-    _refuse_unequal_micro_batches(laid, of_workload)
-    _refuse_conflicts(laid)
+    given = {option: getattr(scenario, option) for option in _KEYS}
+    options = [Option(f"--{name.replace('_', '-')}", _KEYS[name], value) for name, value in given.items() if value is not None]
+    options += [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
+    _refuse_conflicts(options, of_workload)
     priced = [PriceOverride(scenario.prices)] if scenario.prices else []
-    return [*priced, *of_hardware], [*from_options, *laid, *of_workload]
+    return [*priced, *of_hardware], [*(option for option in options if option.value != "max"), *of_workload]
 
 
-def _refuse_conflicts(laid: Sequence[Option]) -> None:
-    """Raise SpecError if two layout options set one field to different values."""
+_KEYS: Final = {
+    "stack": "training.stack", "precision": "training.precision", "fp8_recipe": "training.fp8_recipe", "batch": "training.batch",
+    "sequence": "model.sequence",
+}  # fmt: skip
+"""Fields of a workload by the fields of `Scenario` that set them."""
+
+
+def _refuse_conflicts(options: Sequence[Option], overrides: Sequence[str]) -> None:
+    """Raise SpecError if two of *options*, or one of them and one of *overrides*, set one field to different values."""
     first: dict[str, Option] = {}
-    for option in laid:
+    for option in options:
         other = first.setdefault(option.key, option)
         if str(other.value) != str(option.value):
             raise SpecError(f"{other.written} and {option.written}: write one of the two, or the same value")
+    for text in overrides:
+        key, value = _key_and_value(text)
+        for option in options:
+            if option.key.startswith(f"{key}.") or (option.key == key and str(option.value) != value):
+                raise SpecError(f"--set {text} and {option.written}: write one of the two, or the same value")
 
 
-def _refuse_unequal_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
-    """Raise SpecError if a layout option and another option, or an override, set different numbers of micro-batches."""
-    key = "training.gradient_accumulation_steps"
-    given = [(option.written, str(option.value)) for option in laid if option.key == key]
-    written = [text.partition("=") for text in overrides]
-    given += [(f"--set {name.strip()}={value.strip()}", value.strip()) for name, _, value in written if given and name.strip() == key]
-    other = next((text for text, value in given if value != given[0][1]), None)
-    if other is not None:
-        raise SpecError(f"{given[0][0]} and {other}: write one of the two, or the same number")
+def _key_and_value(override: str) -> tuple[str, str]:
+    """Return the key that *override* sets, and its value as written."""
+    key, _, value = (piece.strip() for piece in override.partition("="))
+    return ("training.gradient_accumulation_steps" if key == "training.parallel.micro_batches" else key), value
+
+
+def overrides_of(scenario: Scenario, key: str) -> list[str]:
+    """Return the overrides of *scenario* that set the field *key*."""
+    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";"))]
+    return [text for text in texts if _key_and_value(text)[0] == key]
+
+
+def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
+    """Return *scenario* with *overrides*, in place of its options and overrides that set the same fields."""
+    kept = without_keys(scenario, [_key_and_value(text)[0] for text in overrides])
+    return replace(kept, overrides=(*kept.overrides, *overrides))
+
+
+def without_keys(scenario: Scenario, keys: Collection[str]) -> Scenario:
+    """Return *scenario* without the options and overrides that set one of the fields *keys*."""
+    options: dict[str, Any] = {name: None for name, key in _KEYS.items() if key in keys}
+    layout = tuple(field for field in scenario.layout if f"training.{field[1]}" not in keys)
+    texts = [part for text in scenario.overrides for part in map(str.strip, text.split(";")) if part]
+    return replace(scenario, layout=layout, overrides=tuple(text for text in texts if _key_and_value(text)[0] not in keys), **options)
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -82,7 +82,8 @@ def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     strange = tmp_path / "strange.yaml"
     strange.write_text("zzz: 1\n")
     assert validate_path("nothing") == ["nothing is not in the catalog (workloads/); known: toy-job"]
-    assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
+    deep = tmp_path / "folder-of-a-long-name" / "with-another-one-below-it" / "no.yaml"
+    assert validate_path(str(deep))[0].startswith(f"{deep}: no such file")
     strange.write_text("groupz: []\n")
     assert validate_path(str(strange)) == [f"{strange}:1:1: unknown key 'groupz'; did you mean 'groups'?"]
     strange.write_text("extends: toyy\n")

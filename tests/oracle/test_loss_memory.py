@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +129,24 @@ def test_logits_of_a_split_vocabulary(two_ranks: None) -> None:
     from torch.distributed.tensor.parallel import loss_parallel
 
     assert held(loss_parallel(), of_split_torch) == pytest.approx(stack_named("torchtitan-2.x").split_logit_bytes, rel=0.01)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stack", ["torchtitan-0.2"])
+def test_logits_of_a_compiled_loss(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor's code of forward and backward has one buffer of the logits' size, their gradient in 16 bits; the logits are its input."""
+    from torch._inductor.utils import run_and_get_code
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    def of_titan(scores: Any, labels: Any) -> Any:  # torchtitan components/loss.py
+        return cross_entropy(scores.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum", ignore_index=-100)
+
+    loss = torch.compile(of_titan)
+    scores = torch.randn(1, TOKENS, VOCABULARY, dtype=torch.bfloat16, requires_grad=True)
+    _, codes = run_and_get_code(lambda: loss(scores, torch.zeros(1, TOKENS, dtype=torch.long)).backward())
+    allocated = re.findall(rf"empty_strided_\w+\(\({TOKENS}, {VOCABULARY}\), .*?(torch\.\w+)\)", "".join(codes))
+    assert len(codes) == 2 and allocated == ["torch.bfloat16"]
+    assert stack_named(stack).logit_bytes == scores.element_size() + 2
+    assert not stack_named(stack).freed_logit_bytes

@@ -82,11 +82,11 @@ class Recorder:
         elif kernel in ("cat", "_to_copy"):
             pair = args[0], made
         else:
-            pair = args[0], args[1] if len(args) > 1 and _sum(args[1]) else args[0]
-        self.copied[what] = self.copied.get(what, 0.0) + sum(map(_sum, pair))
+            pair = args[0], args[1] if len(args) > 1 and nbytes_of(args[1]) else args[0]
+        self.copied[what] = self.copied.get(what, 0.0) + sum(map(nbytes_of, pair))
 
 
-def _sum(tensors: Any) -> float:
+def nbytes_of(tensors: Any) -> float:
     """Return the bytes of a tensor, or of several; 0 of anything else."""
     each = tensors if isinstance(tensors, list | tuple) else [tensors]
     return float(sum(_nbytes(tensor) for tensor in each if isinstance(tensor, torch.Tensor)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from tests.parallel.recorder import Recorder, fake_group  # noqa: E402
+from tests.parallel.recorder import Recorder, fake_group, nbytes_of  # noqa: E402
 
 RANKS = 16
 GPU = toy_node(1).gpu
@@ -203,6 +203,67 @@ def test_sends_what_fully_shard_sends() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# --- one rank -----------------------------------------------------------------------------------------------------------
+
+
+class _LoneCopies(Recorder):
+    """Adds up what FSDP2 copies on a mesh of one rank, which gathers and reduces nothing."""
+
+    def __enter__(self) -> Self:
+        from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group
+
+        self._what = ""
+        self._patch = pytest.MonkeyPatch()
+        for owner, name, what in ((group.FSDPParamGroup, "wait_for_unshard", "weights"), (group, "foreach_reduce", "gradients")):
+            self._patch.setattr(owner, name, self._inside(getattr(owner, name), what))
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._patch.undo()
+        super().__exit__(*error)
+
+    def _inside(self, function: Any, what: str) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self._what = what
+            made = function(*args, **kwargs)
+            self._what = ""
+            return made
+
+        return called
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        made = func(*args, **kwargs)
+        kernel = func._overloadpacket.__name__
+        if func.namespace == "c10d":
+            self.seen.append((kernel, 1, 0.0))
+        if self._what and kernel in ("_to_copy", "copy_", "chunk_cat", "div"):
+            written = kwargs["out"] if kernel == "chunk_cat" else made
+            read = args[1] if kernel == "copy_" else args[0]
+            self.copied[self._what] = self.copied.get(self._what, 0.0) + nbytes_of(read) + nbytes_of(written)
+        return made
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("divides", [False, True])
+def test_one_rank_copies_what_fully_shard_copies(divides: bool) -> None:
+    """Weights are cast and copied; gradients are put together, divided by a factor that is given, and copied into the shards."""
+    for name in MODELS:
+        for reshard in (None, False, True):
+            torch.manual_seed(0)
+            net = MODELS[name]()
+            table = _table(net)
+            _sharded(net, (1, 1), reshard, False)
+            if divides:
+                for module in net.modules():
+                    if hasattr(module, "set_gradient_divide_factor"):
+                        module.set_gradient_divide_factor(1.0)
+            with _LoneCopies() as recorder:
+                net(torch.zeros(1, 2, dtype=torch.long)).float().sum().backward()
+            made = layout(table, 1, shard="parameters", reshard_after_forward=reshard, stack={"divides_gradients": divides})
+            assert sent(made) == recorder.seen == []
+            assert copied(made) == pytest.approx(recorder.copied), (name, reshard)
+
+
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +337,8 @@ def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
     """The tables have no activations, the models next to none, so that weights decide which moment is the fullest."""
     cases = [("feed", (1, 4), None), ("uneven", (1, 8), None), ("decoder", (1, 2), False), ("one block", (2, 2), None)]
     cases += [
+        ("feed", (1, 1), None),
+        ("decoder", (1, 1), False),  # of one rank, the tracker keeps a block's last gradient alive, which is little here
         ("adapters", (2, 4), True),
         ("frozen below", (4, 4), None),
         ("frozen below", (1, 2), None),

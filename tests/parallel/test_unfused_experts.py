@@ -1,4 +1,4 @@
-"""Oracle: torch counts what Megatron's operators around experts read and write, forward and backward."""
+"""Oracle: torch counts what operators of Megatron and torchtitan around experts read and write, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sim.analysis.kept_activations import saved_bytes
 from sim.events import Cause
 from sim.mesh import run_layout
-from sim.parallel.routing import unfused_elements
+from sim.parallel.routing import bias_operations, permuted_elements, unfused_elements
 from sim.spec.layer import Layer
 from sim.spec.library import load_hardware, load_workload
 
@@ -37,6 +37,22 @@ def moved(work: Callable[[], Any]) -> tuple[float, Any]:
     with Counted() as counted:
         made = work()
     return counted.nbytes / 2, made
+
+
+def launched(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Return how many operators of *work* launch a kernel, and what it returns."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        operators = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.operators += not func.is_view and "empty" not in str(func)
+            return func(*args, **(kwargs or {}))
+
+    with Counted() as counted:
+        made = work()
+    return counted.operators, made
 
 
 def both(work: Callable[[], Any], inputs: Sequence[Any]) -> tuple[float, float]:
@@ -68,6 +84,28 @@ def test_biases_are_added_expert_by_expert_and_weighted(one_copy: bool) -> None:
     for backward in (False, True):
         assert unfused_elements(down, PLAIN, backward, one_copy) == pytest.approx(counted[backward], rel=0.02)
     assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), SHAPE, False) == 0.0
+
+
+@pytest.mark.parametrize("one_copy", [False, True])
+def test_the_host_starts_operators_for_the_biases_of_each_expert(one_copy: bool) -> None:
+    """One more expert in what `_apply_bias` does; its two biases are also added to their 32-bit gradients."""
+
+    def operators(experts: int) -> tuple[int, int]:
+        tokens = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True) * 1.0
+        probabilities = torch.randn(ROWS, 1, dtype=torch.float32 if one_copy else torch.bfloat16, requires_grad=True)
+        biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(experts)]
+
+        def apply() -> Any:
+            parts = zip(torch.split(tokens, ROWS // experts), biases, torch.split(probabilities, ROWS // experts), strict=True)
+            return torch.cat([part + bias * share for part, bias, share in parts]).to(torch.bfloat16)
+
+        forward, out = launched(apply)
+        return forward, launched(lambda: torch.autograd.grad(out, [tokens, *biases, probabilities], torch.ones_like(out)))[0]
+
+    (few, few_back), (more, more_back) = operators(2), operators(4)
+    assert bias_operations(SHAPE, False, one_copy) == (more - few) / 2
+    assert bias_operations(SHAPE, True, one_copy) == (more_back - few_back) / 2 + 2
+    assert bias_operations(SHAPE.model_copy(update={"bias": "none"}), True, one_copy) == 0
 
 
 def test_queries_are_rotated_operator_by_operator_if_multiplied_by_a_factor() -> None:
@@ -133,3 +171,96 @@ def test_clamping_keeps_what_it_clamps_unless_the_activation_runs_again() -> Non
         activation = next(each for each in given.model.layers if each.name.endswith("experts.activation"))
         kept[stack, modules] = saved_bytes(activation, given)
     assert kept["megatron-core", "[]"] == 2.0 * kept["torchtitan-2.x", "[]"] == 2.0 * kept["megatron-core", "[moe_act]"]
+
+
+# --- torchtitan -------------------------------------------------------------------------------------------------------
+
+COPIES, EXPERTS = 4, 8
+PADDING = 8
+
+
+def _kernel_elements(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the 16-bit elements of all rows that the kernels of *work* read and write on a GPU, and what it returns."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    def size(part: Any) -> int:
+        rows = (each for each in tree_leaves(part) if isinstance(each, torch.Tensor) and each.numel() >= ROWS * WIDTH)
+        return sum(each.numel() * each.element_size() for each in rows)
+
+    class Kernels(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        nbytes = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            match func._overloadpacket.__name__:
+                case "new_empty" | "view" | "slice" | "transpose" | "squeeze" | "unsqueeze" | "detach" | "expand":
+                    pass
+                case "zeros" | "new_zeros":
+                    self.nbytes += size(out)
+                case "index_put_":
+                    self.nbytes += size(args[2]) * 2  # only rows that it writes
+                case "slice_backward":
+                    self.nbytes += size(out) + size(args) * 2  # zeros, and a copy
+                case _:
+                    self.nbytes += size(args) + size(out)
+            return out
+
+    with Kernels() as kernels:
+        made = work()
+    return kernels.nbytes / 2, made
+
+
+def test_torchtitan_permutes_tokens_in_separate_kernels() -> None:
+    """What `MoE.forward` and `indices_padding_wrapper` of torchtitan do around the experts, beside the layer table's passes.
+
+    The table counts a gather of copies and their sum: tokens and copies once each, forward and backward.
+    """
+    rows = ROWS * COPIES
+    x = torch.randn(ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    scores = torch.rand(ROWS, COPIES, requires_grad=True)
+    order = torch.argsort(torch.arange(rows) % EXPERTS, stable=True)
+    padded = torch.cat([torch.arange(rows), torch.full((PADDING,), -1)])
+
+    def dispatch() -> Any:
+        routed = x[order // COPIES]
+        return torch.vstack((routed, routed.new_zeros(WIDTH)))[padded, :]
+
+    def combine() -> Any:
+        unpadded = outputs.new_empty((rows + 1, WIDTH))
+        unpadded[padded, :] = outputs
+        restored = torch.zeros((rows, WIDTH), dtype=outputs.dtype)
+        restored[order] = unpadded[:-1]
+        restored = restored.reshape(-1, COPIES, WIDTH)
+        return torch.bmm(scores.reshape(-1, 1, COPIES), restored.float()).to(x.dtype).squeeze(1)
+
+    table = ROWS * WIDTH * (1 + COPIES)
+    tokens, copies = 4.0 * ROWS * WIDTH, 4.0 * rows * WIDTH
+    sent, routed = _kernel_elements(dispatch)
+    returned, _ = _kernel_elements(lambda: torch.autograd.grad(routed, [x], torch.ones_like(routed)))
+    returned -= 2 * routed.numel()  # ones
+    outputs = routed.detach().requires_grad_(True)
+    gathered, out = _kernel_elements(combine)
+    scattered, _ = _kernel_elements(lambda: torch.autograd.grad(out, [outputs, scores], torch.ones_like(out)))
+    scattered -= 2 * out.numel()
+    for name, shape, counted in (
+        ("0.experts.dispatch", {"read": tokens, "write": copies}, (sent, returned)),
+        ("0.experts.combine", {"read": copies, "write": tokens}, (gathered, scattered)),
+    ):
+        layer = Layer.model_construct(name=name, op="elementwise", **shape)
+        for backward in (False, True):
+            assert permuted_elements(layer, backward) + table == pytest.approx(counted[backward], rel=0.01), (name, backward)
+    assert permuted_elements(Layer.model_construct(name="0.feed.activation", op="elementwise"), False) == 0.0
+
+
+def test_torchtitan_keeps_the_experts_outputs_in_32_bits() -> None:
+    """The product with the scores needs them for its gradient."""
+    fused, permuted = (
+        load_workload("qwen3-30b-a3b", ["training.stack=torchtitan-0.2", "training.batch=2", f"training.stack.mesh.permutes_tokens={each}"])
+        for each in ("false", "true")
+    )
+    layer = next(each for each in fused.spec.model.layers if each.name.endswith("experts.combine"))
+    more = saved_bytes(layer, permuted.spec) - saved_bytes(layer, fused.spec)
+    shape = fused.spec.model.transformer
+    assert shape is not None and shape.experts_per_token == 8
+    assert more == 2 * fused.spec.model.sequence * 8 * shape.hidden * 4

@@ -39,6 +39,11 @@ def test_an_epoch_of_tokens_says_how_many() -> None:
     assert "\n  epoch: " in run_text(case_answer("exchange").run, document("exchange"))
 
 
+def test_an_epoch_of_less_than_a_cent_says_what_it_costs() -> None:
+    cheap = document("exchange") | {"cost_per_epoch_usd": 0.0003}
+    assert ", $0.0003;  first: " in run_text(case_answer("exchange").run, cheap)
+
+
 def test_verbose_lists_resources() -> None:
     own, run = document("exchange"), case_answer("exchange").run
     assert "waited for, in a warm step:" not in run_text(run, own)

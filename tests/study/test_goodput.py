@@ -753,6 +753,16 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     assert wrong == []
 
 
+def test_a_job_of_too_many_events_is_refused_before_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand, of the middle level: 0.00315 faults per node and 0.44 planned stops a day; 20,000 of both are drawn at most."""
+    assert main(["goodput", "hgx-h100", "gpt2-xl", "--nodes", "256", "--days", "30000"]) == 2
+    a_day = 256 * 0.00315 + 0.44
+    assert capsys.readouterr().err == (
+        f"--days 30000: {30_000 * a_day:,.0f} interruptions and planned stops are expected in 30,000 days, but at most 20,000 can be "
+        f"simulated; write a job of {20_000 / a_day:,.0f} days or less\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "advice"),
     [

@@ -26,7 +26,7 @@ from sim.study.compare import ComparedMachine, compare
 from sim.study.one_batch import at_global_batch, usual_global_batch
 from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
-from sim.study.scenario import Scenario
+from sim.study.scenario import Scenario, prepare
 from sim.study.transient import SpotJob, draw_courses
 from sim.units import show
 
@@ -289,6 +289,8 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
     assert not wrong
     with pytest.raises(SpecError, match="a global batch of 8 does not divide evenly over 24 GPUs; --global-batch sets another"):
         at_global_batch(replace(SCENARIO, hardware="p3.16xlarge", nodes=3), 8)
+    own = at_global_batch(replace(SCENARIO, hardware="p3.16xlarge", nodes=4, overrides=("training.batch=16",)), 128)
+    assert prepare(own).jobs[0].workload.training.batch == 4  # on 32 GPUs, although the workload says 16
     small = at_global_batch(
         replace(SCENARIO, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640
     )

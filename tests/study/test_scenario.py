@@ -6,7 +6,7 @@ import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, sorted_overrides, split_overrides
+from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, split_overrides
 
 
 def test_max_fits_and_one_more_does_not() -> None:
@@ -40,11 +40,17 @@ def test_overrides_go_to_the_description_whose_key_they_begin_with() -> None:
     assert split_overrides(texts) == (["node.nic.bandwidth=1 Gbps", "groups.0.count=2"], ["input.num_workers=3", "training.batch=4"])
 
 
-def test_options_come_before_what_is_set_so_that_this_wins() -> None:
-    scenario = Scenario("p3.2xlarge", "alexnet", ("training.precision=fp32",), precision="amp_fp16", batch=8)
-    question = prepare(scenario)
-    assert [str(text) for text in sorted_overrides(scenario)[1]][-1] == "training.precision=fp32"
-    assert (question.jobs[0].workload.training.precision, question.jobs[0].workload.training.batch) == ("fp32", 8)
+def test_an_option_and_an_equal_override_are_one() -> None:
+    question = prepare(Scenario("p3.2xlarge", "alexnet", ("training.precision=amp_fp16;training.batch=8",), precision="amp_fp16", batch=8))
+    assert (question.jobs[0].workload.training.precision, question.jobs[0].workload.training.batch) == ("amp_fp16", 8)
+
+
+def test_an_override_may_refine_what_an_option_sets() -> None:
+    question = prepare(Scenario("p3.8xlarge", "alexnet", ("training.stack.bucket_cap=7 MiB",), stack="torch-2.x-ddp"))
+    assert question.jobs[0].workload.training.stack.bucket_cap == 7 * 2**20
+
+
+_STEPS = "gradient_accumulation_steps"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,32 @@ def test_options_come_before_what_is_set_so_that_this_wins() -> None:
         (Scenario("p3.8xlarge", "alexnet", gpus=2, placement="2"), "--gpus and --placement: write one of the two"),
         (Scenario("p3.8xlarge", "alexnet", batch=8, global_batch=64), "--batch and --global-batch: write one of the two"),
         (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement covers 2 nodes"),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("training.batch=1",), batch=2),
+            "--set training.batch=1 and --batch 2: write one of the two, or the same value",
+        ),
+        (Scenario("p3.8xlarge", "alexnet", ("training.batch=1",), batch="max"), "--set training.batch=1 and --batch max: write one of"),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("input.num_workers=1; training.precision=fp32",), precision="amp_fp16"),
+            "--set training.precision=fp32 and --precision amp_fp16: write one of the two",
+        ),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("training.stack={extends: torch-2.x-ddp}",), stack="megatron-core"),
+            "--set training.stack={extends: torch-2.x-ddp} and --stack megatron-core: write one of the two",
+        ),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("training.parallel={}",), layout=(("--tp", "parallel.tensor", 2),)),
+            "--set training.parallel={} and --tp 2: write one of the two",
+        ),
+        (Scenario("p3.8xlarge", "llama-3.2-1b", ("model.sequence=512",), sequence=256), "--set model.sequence=512 and --sequence 256: "),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("training.batch=16",), global_batch=16),
+            "--set training.batch=16 and --global-batch 16: write one of the two",
+        ),
+        (
+            Scenario("p3.8xlarge", "alexnet", ("training.parallel.micro_batches=2",), layout=(("--micro-batches", _STEPS, 4),)),
+            "--set training.parallel.micro_batches=2 and --micro-batches 4: write one of the two, or the same value",
+        ),
         (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; write 4"),
         (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
         (Scenario("p3.8xlarge", "alexnet", ("nic.bandwidth=1 Gbps",)), "unknown key 'nic'; did you mean 'node.nic.bandwidth'?"),

@@ -6,6 +6,9 @@ buffer that is reduced (``chunk_cat``), which also casts them. FSDP1 (fsdp/_flat
 the gathered buffer, so autograd concatenates their gradients (backward of ``torch.split``). Another stream casts them and divides
 them before they are reduced. Nothing is copied if the compiler lays out the communicated buffers (``copies: false``, XLA).
 
+A group of one rank sends nothing under FSDP2, but copies (_fsdp_param_group.py, ``wait_for_unshard``; ``foreach_reduce``), on the compute
+stream or, out of the buffer for gradients, with all of the memory's bandwidth, so that all of it counts as compute.
+
 Limits: casting and adding the shards after a reduction is not counted (one part in as many as there are ranks); nor is DeepSpeed's ZeRO-3.
 """
 
@@ -32,6 +35,19 @@ def shard_copy_bytes(layout: Layout, ranks: int, from_forward: bool) -> float:
 def weight_copy_bytes(layout: Layout) -> float:
     """Return the bytes that the compute stream copies per element after a gather."""
     return 2.0 * layout.gathered_width if _copies(layout) == "fsdp2" else 0.0
+
+
+def lone_weight_bytes(layout: Layout) -> float:
+    """Return the bytes that a group of one rank copies per element instead of a gather."""
+    return shard_copy_bytes(layout, 1, False) if layout.copies_alone else 0.0
+
+
+def lone_gradient_bytes(layout: Layout) -> float:
+    """Return the bytes that a group of one rank copies per gradient element instead of a reduction, after `gradient_copy_bytes`.
+
+    A factor given by ``set_gradient_divide_factor`` divides gradients in a pass that the collectives of larger groups save.
+    """
+    return 2.0 * layout.reduced_width * (1 + layout.options.divides_gradients) if layout.copies_alone else 0.0
 
 
 def gradient_copy_bytes(layout: Layout, reduces: bool) -> float:

@@ -52,8 +52,13 @@ class Layout:
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether weights are sharded (FSDP, ZeRO-3)."""
-        return self.mesh.parallel.shard == "parameters" and self.mesh.group_size("shard") > 1
+        """Whether weights are sharded (FSDP, ZeRO-3), or wrapped by FSDP2 on a single rank, which then casts and copies them as well."""
+        return self.mesh.parallel.shard == "parameters" and (self.mesh.group_size("shard") > 1 or self.copies_alone)
+
+    @property
+    def copies_alone(self) -> bool:
+        """Whether a group of one rank copies weights and gradients where a larger group would gather and reduce them (FSDP2)."""
+        return self.options.framework == "fsdp2" and self.options.copies
 
     @property
     def reduces_each(self) -> bool:

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Literal
 
-from sim.parallel.lower.copies import gradient_copy_bytes, gradient_division_bytes, shard_copy_bytes, weight_copy_bytes
+from sim.parallel.lower.copies import (
+    gradient_copy_bytes,
+    gradient_division_bytes,
+    lone_gradient_bytes,
+    lone_weight_bytes,
+    shard_copy_bytes,
+    weight_copy_bytes,
+)
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Wrap, WrapSequence
 from sim.parallel.mesh import GroupAxis
@@ -194,6 +201,8 @@ class Sharded(Lowering):
             self.scatters = []
         yield from self._sum_partial(wrap, micro_batch)
         yield from (copy,) if copy.nbytes else ()
+        for tag, alone in _lone_parts(self.layout, ("scatter", wrap[0], micro_batch), dense, experts):
+            yield Copy("gradients", alone * lone_gradient_bytes(self.layout), micro_batch, tag)
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             scatters = start.op == "reduce_scatter"
             (self.scatters if scatters else self.pending).append(start.tag)
@@ -239,9 +248,15 @@ class _Gathers:
         yield from (Wait(start.tag) for start in self.open.get(wrap, ()))
 
     def copied(self, wrap: Wrap) -> Iterator[Copy]:
-        """Copy the parameters of *wrap* out of the gathered buffer."""
-        if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered_width * weight_copy_bytes(self.layout):
+        """Copy the parameters of *wrap* out of the gathered buffer, or those of a group of one rank out of its shards."""
+        if wrap not in self.open:
+            return
+        layout = self.layout
+        if nbytes := sum(start.nbytes for start in self.open.pop(wrap)) / layout.gathered_width * weight_copy_bytes(layout):
             yield Copy("weights", nbytes, self.micro_batch)
+        dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
+        for tag, alone in _lone_parts(layout, (self.direction, wrap[0], self.micro_batch), dense, experts):
+            yield Copy("weights", alone * lone_weight_bytes(layout), self.micro_batch, tag)
 
     def unused(self, wraps: Sequence[Wrap]) -> list[Tag]:
         """Return the gathers of *wraps* for which nothing has waited; the caller must wait for them."""
@@ -250,7 +265,7 @@ class _Gathers:
     def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
-        if dense:
+        if dense and mesh.group_size(self.axis) > 1:
             copied = dense * shard_copy_bytes(layout, mesh.group_size(self.axis), self.axis == "reshard")
             tag = (self.direction, wrap[0], self.micro_batch)
             yield Start(tag, "all_gather", self.axis, dense * layout.gathered_width, self.axis, copied_bytes=copied)
@@ -258,3 +273,14 @@ class _Gathers:
             copied = experts * shard_copy_bytes(layout, mesh.group_size("expert_data"), False)
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
             yield Start(tag, "all_gather", "expert_data", experts * layout.gathered_width, "expert_data", copied_bytes=copied)
+
+
+def _lone_parts(layout: Layout, tag: Tag, dense: float, experts: float) -> Iterator[tuple[Tag, float]]:
+    """Yield the parts of a wrap that belong to groups of one rank, which copies them: the tag of the operation, and the elements."""
+    if not layout.copies_alone:
+        return
+    what, unit, micro_batch = tag
+    if dense and layout.mesh.group_size("shard") == 1:
+        yield tag, dense
+    if experts and layout.mesh.group_size("expert_data") == 1:
+        yield (f"{what} experts", unit, micro_batch), experts

@@ -127,7 +127,7 @@ def _layout_values(run: LayoutRun) -> dict[str, Any]:
 
 def _tokens(run: LayoutRun) -> float | None:
     """Return the tokens of one step; None for models without sequences."""
-    tokens = None if run.workload.model.sequence is None else run.workload.tokens_per_sample
+    tokens = run.workload.tokens_per_sample
     return None if tokens is None else float(tokens) * run.global_batch
 
 

@@ -52,7 +52,7 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
 
 def unmeasured(run: LayoutRun) -> list[str]:
     """Return descriptions of what in *run* no measured training run has, or too few for a reliable error."""
-    of_model = [] if run.workload.model.sequence is not None else ["no measured model without token sequences"]
+    of_model = [] if run.workload.model.transformer is not None else ["no measured model other than decoders"]
     return [*of_model, *not_validated(run)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sim.report.energy import kwh_text
-from sim.units import show
+from sim.units import dollars, show
 
 
 def unbroken(text: str) -> str:
@@ -20,12 +20,12 @@ def as_time(seconds: float) -> str:
 
 def as_money(usd: float) -> str:
     """Return *usd* as text."""
-    return f"${usd:,.2f}" if usd >= 0.095 else f"${usd:.2g}"
+    return f"${dollars(usd)}"
 
 
 def as_price(usd_per_hour: float) -> str:
     """Return *usd_per_hour* as text."""
-    return f"${usd_per_hour:.2f}/h"
+    return f"${dollars(usd_per_hour)}/h"
 
 
 def as_rate(per_second: float) -> str:

@@ -32,7 +32,7 @@ from sim.study.plan.refine import LocalRefiner, PlacedLayout, fits, needed_bytes
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, parse_fixed, precisions, unsupported_option
 from sim.study.plan.step_cache import StepCache
-from sim.study.scenario import Infeasible, Scenario, sorted_overrides
+from sim.study.scenario import Infeasible, Scenario, overrides_of, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
 from sim.units import any_of
@@ -72,12 +72,12 @@ class LayoutPlan:
     @property
     def sequence(self) -> int | None:
         """Return the tokens of a sample of full length."""
-        return self.layouts[0][0].workload.model.sequence
+        return self.layouts[0][0].workload.sequence
 
     @property
     def tokens_per_sample(self) -> float | None:
         """Return the mean tokens of a sample; None if samples are not sequences."""
-        return None if self.sequence is None else self.layouts[0][0].workload.tokens_per_sample
+        return self.layouts[0][0].workload.tokens_per_sample
 
     @property
     def steps(self) -> float | None:
@@ -177,7 +177,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(_contradiction(question, layouts, space))
     if tokens is not None:
         sample = loaded[0].spec.tokens_per_sample
-        if sample is None or loaded[0].spec.model.sequence is None:
+        if sample is None:
             raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no token sequences; leave it out")
         if tokens < batch * sample:
             step = f"{batch * sample:,.0f} ({batch} samples of {sample:,.0f})"
@@ -257,10 +257,11 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     There is only one if overrides name the stack.
     """
     loaded: list[Loaded[Workload]] = []
-    for stack in [scenario.stack] if scenario.stack else STACKS:
+    is_chosen = scenario.stack is not None or bool(overrides_of(scenario, "training.stack"))
+    for stack in [scenario.stack] if is_chosen else STACKS:
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
-        runs = scenario.stack or stack != "megatron-core" or is_transformer(one.spec.model)
+        runs = is_chosen or stack != "megatron-core" or is_transformer(one.spec.model)
         if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.supports_recipe] or loaded

@@ -96,8 +96,8 @@ def _changes(made: LayoutPlan) -> list[_Change]:
     changes = []
     if max(setting.nodes for setting, _ in made.layouts) > 1:
         changes.append(_Change(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, is_integer=False)))
-    if made.sequence is not None:
-        knob = Knob(made.sequence, STEPS, lambda tokens: ways_of(replace(scenario, sequence=int(tokens))))
+    if (sequence := made.layouts[0][0].workload.model.sequence) is not None:
+        knob = Knob(sequence, STEPS, lambda tokens: ways_of(replace(scenario, sequence=int(tokens))))
         changes.append(_Change(DOUBLED, "tokens", 2.0, knob))
     if made.global_batch > 1:
         knob = Knob(made.global_batch, STEPS, lambda samples: ways_of(replace(scenario, global_batch=int(samples))))

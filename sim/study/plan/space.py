@@ -42,7 +42,7 @@ DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_sch
 ZERO_BUBBLE: Final[tuple[tuple[Schedule, int], ...]] = (("zb_h1", 1), ("zbv", 2), ("dualpipev", 2))
 """Schedules that split backward, with their chunks per rank."""
 LARGEST_BATCH: Final = 16
-"""Maximum sequences of a micro-batch; samples without a sequence, such as images, are limited only by the share of a data rank."""
+"""Maximum sequences of a micro-batch of a decoder; other samples, such as images, are limited only by the share of a data rank."""
 SHORTEST: Final = 2048
 """Minimum tokens of a sequence on one rank of a context group."""
 MOST_VIRTUAL: Final = 10
@@ -221,7 +221,7 @@ def _all_candidates(workload: Workload, options: MeshOptions, nodes: int, gpus_p
             and _order_matters(nodes, tensor * context % gpus_per_node == 0, space)
         )
         sharded = list(_sharding(options, data, gpus_per_node, (tensor, context, pipeline, expert)))
-        for batch in _batches(space.global_batch, data, workload.model.sequence is not None):
+        for batch in _batches(space.global_batch, data, workload.model.transformer is not None):
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
                 for shard, reshard, replicate in sharded:
@@ -263,7 +263,7 @@ def _axes(
 ) -> Iterator[tuple[int, bool, int, int, int]]:
     """Yield (tensor, sequence, context, pipeline, expert) that the framework supports and that divide GPUs, heads, experts and tokens."""
     most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
-    tokens = workload.model.sequence or 0
+    tokens = workload.sequence or 0
     experts = max((layer.groups for layer in workload.model.layers), default=0)
     for tensor in divisors(gpus if "wide_tensor" in space.allowed else gpus_per_node):
         if gpus % tensor or tensor > min(8 * gpus_per_node, most["tensor"]) or not _splits(workload, tensor):
@@ -297,9 +297,9 @@ def _splits(workload: Workload, tensor: int) -> bool:
     return True
 
 
-def _batches(global_batch: int, data: int, sequences: bool) -> Iterator[int]:
-    """Yield micro-batch sizes that divide a data rank's share of the global batch: powers of two for *sequences*, otherwise any."""
-    if not sequences:
+def _batches(global_batch: int, data: int, decoder: bool) -> Iterator[int]:
+    """Yield micro-batch sizes that divide a data rank's share of the global batch: powers of two for a *decoder*, otherwise any."""
+    if not decoder:
         yield from divisors(global_batch // data) if global_batch % data == 0 else ()
         return
     size = 1

@@ -146,7 +146,7 @@ class _Recurrence:
             elif kind is Start:
                 self._start(rank, stage, instruction, now, program, place)  # type: ignore[arg-type]
             elif kind is Wait:
-                over = self._awaited(rank, instruction.tag, now)  # type: ignore[union-attr]
+                over = self._awaited(rank, instruction.tag, now)  # type: ignore[union-attr, arg-type]
                 if over is None:
                     break
                 now = over

@@ -23,11 +23,13 @@ from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import (
     BACKWARD_LAUNCHES,
+    bias_operations,
     cast_launches,
     copies_between,
     expert_host_time,
     expert_operations,
     padded_bytes,
+    permuted_elements,
     sorted_bytes,
     unfused_elements,
 )
@@ -242,16 +244,19 @@ class UnitTimes:
 
     def _of_local_experts(self, backward: bool) -> float:
         """Return the host time (s) to start what runs for each local expert of a block separately."""
-        training = self.workload.training
-        if not self.options.expert_launch:
+        training, shape = self.workload.training, self.workload.model.transformer
+        if not self.options.expert_launch or shape is None:
             return 0.0
         recipe = training.effective_recipe or usual_recipe(self.gpu)
         operations = expert_operations(cast_launches(training.precision, recipe, self.gpu), backward)
+        operations += bias_operations(shape, backward, self.options.one_copy)
         return self.options.expert_launch * operations * self._local_experts
 
     def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
         """Return the GPU time (s) to sort and pad the token copies that are dispatched, or to undo this before they are combined."""
         training = self.workload.training
+        if self.options.permutes_tokens:  # counted in `_unfused`
+            return 0.0
         nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
         moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
@@ -259,11 +264,13 @@ class UnitTimes:
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
     def _unfused(self, layer: Layer, backward: bool) -> float:
-        """Return the GPU time (s) of Megatron's passes over tokens outside fused kernels."""
-        training, transformer = self.workload.training, self.workload.model.transformer
-        if transformer is None or self.options.framework != "megatron":
-            return 0.0
-        elements = unfused_elements(layer, transformer, backward, self.options.one_copy)
+        """Return the GPU time (s) of Megatron's or torchtitan's passes over tokens outside fused kernels."""
+        training, transformer, options = self.workload.training, self.workload.model.transformer, self.options
+        elements = 0.0
+        if options.permutes_tokens:
+            elements = permuted_elements(layer, backward)
+        elif transformer is not None and options.framework == "megatron":
+            elements = unfused_elements(layer, transformer, backward, options.one_copy)
         moved = element_bytes(layer.op, training.precision) * training.batch * elements
         return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
@@ -372,7 +379,8 @@ def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:
     """Return the GPU time (s) and launches of one optimizer step over this rank's *elements* elements in *tensors* tensors.
 
-    Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule).
+    Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule). FSDP's
+    gradients are clipped before. Limit: what other frameworks read for the norm of gradients is not counted.
     """
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
@@ -381,9 +389,10 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
     weights = 2.0 * (4.0 if options.master else WIDTHS[options.weights]) + (WIDTHS[options.weights] if options.master else 0.0)
     between = 4.0 * optimizer.passes_between  # passes over an update in 32 bits, like master weights
     moved = elements * (WIDTHS[options.gradients] + states + weights + between)
+    clipped = elements * WIDTHS[options.gradients] * options.clipping_passes if stack.gradient_clipping else 0.0
     fused = stack.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
     kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels
-    busy = (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor
+    busy = (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor + memory_time(clipped, gpu)
     more = muon_work(workload, gpu, min(1.0, elements / workload.model.parameters))
     return busy + more.time, kernels + more.launches

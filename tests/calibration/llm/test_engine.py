@@ -63,6 +63,13 @@ def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
     assert nodes == {"p5.48xlarge class (EFA)": "p5.48xlarge", "p4d.24xlarge": usual, "DGX H100": usual, "": usual}  # p4d has another GPU
 
 
+def test_a_shape_of_four_gpus_of_a_rack_is_simulated_in_the_rack(tmp_path: Path) -> None:
+    """BM.GPU.GB200.4 is a quarter of a node of 72 GPUs over NVLink; two of them are in one rack."""
+    case = one(tmp_path, gpu="GB200", node_type="BM.GPU.GB200.4", nodes="2", network="InfiniBand 400 Gbps per GPU")
+    assert hardware_of(case).groups[0].node.gpu_count >= case.domain > 4
+    assert simulate_case(case, AT).step_time > 0
+
+
 def test_the_machine_of_a_gpu_has_it() -> None:
     """Every GPU of the table but those of no described machine: NVLink's fours of H200 NVL stand in no table of shapes."""
     chips = {chip.name: chip for name in ("A800", "H800", "H20", "H100-NVL", "H200-NVL", "GH200", "L40S", "MI350X", "H100", "B300")

@@ -142,6 +142,8 @@ def test_a_share_of_the_blocks_is_recomputed(tmp_path: Path) -> None:
         ("step_time_s", "~3.3", 3.3), ("step_time_s", "3.3 \u00b1 0.1", 3.3), ("gpus", "16 (2x8)", 16),
         ("tokens_per_s_per_gpu", "9.8k", 9800),
         ("tokens_per_s_per_gpu", "9,800 tok/s/GPU", 9800), ("global_batch", "128 seqs", 128), ("global_batch", "524288 tokens", 128),
+        ("memory_peak_GiB_reported", "61 GiB", 61.0), ("memory_peak_GiB_reported", "64 GB", 64e9 / 2**30),
+        ("memory_peak_GiB_reported", "61,440 MiB", 60.0), ("memory_peak_GiB_reported", "61000 MB", 61e9 / 2**30),
         ("global_batch", "4M tokens", 1024), ("global_batch", "0.5M tokens", 128), ("params", "175B", 175e9),
     ],
 )  # fmt: skip

@@ -15,9 +15,10 @@ GROUP = {"points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "most
 KINDS = ("data", "tensor", "pipeline", "expert")
 
 
-def run(gpu: str, gpus: int, sequence: int | None = 2048, framework: str = "megatron", overlap: float = 0.0, **parallel: Any) -> Any:
+def run(gpu: str, gpus: int, decoder: bool = True, framework: str = "megatron", overlap: float = 0.0, **parallel: Any) -> Any:
     training = SimpleNamespace(parallel=Parallel(**parallel))
-    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None, sequence=sequence))
+    transformer = SimpleNamespace(experts=0, gated=True) if decoder else None
+    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=transformer))
     layout = SimpleNamespace(
         schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own_passes=None
     )
@@ -48,7 +49,7 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
 
 
 UNLIKE: dict[str, dict[str, Any]] = {
-    "no measured model without token sequences": {"sequence": None, "pipeline": 2},
+    "no measured model other than decoders": {"decoder": False, "pipeline": 2},
     "schedule zb_h1 is not validated": {"pipeline": 2, "schedule": "zb_h1"},
     "overlapped tensor-parallel messages of fsdp2 are not validated": {"framework": "fsdp2", "tensor": 2, "overlap": 0.5},
     "ZeRO stage 2 of DeepSpeed is not validated": {"framework": "deepspeed", "shard": "gradients"},
@@ -62,7 +63,7 @@ def test_what_no_run_was_measured_with_extrapolates(text: str, monkeypatch: pyte
     answer = expected_layout_error(run("X", 8, **UNLIKE[text]))
     assert answer is not None and answer["extrapolates"] and answer["median"] == pytest.approx(WIDER * 0.1)
     assert text in answer["basis"] and "runs like it" not in answer["basis"] and "interpolated" not in answer["basis"]
-    alike = {key: value for key, value in UNLIKE[text].items() if key not in ("sequence", "schedule", "overlap", "framework")}
+    alike = {key: value for key, value in UNLIKE[text].items() if key not in ("decoder", "schedule", "overlap", "framework")}
     measured = expected_layout_error(run("X", 8, **alike))
     assert measured is not None and not measured["extrapolates"]
 

@@ -329,7 +329,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["layouts"][0]["name"] in text
     assert "proven best" in text
     priced = document["layouts"][0] | {"job_time_s": 60.0, "job_energy_kwh": None}
-    for usd, shown in ((7.4341, "7.43 USD"), (7434.1, "7,434 USD")):
+    for usd, shown in ((0.0003, "$0.0003"), (7.4341, "$7.43"), (7434.1, "$7,434.10")):
         priced_text = plan_text(document | {"tokens": 5e7, "layouts": [priced | {"job_cost_usd": usd}]})
         assert f"  50 million tokens: 1 min, {shown} with the best" in priced_text
     assert document["layouts"][0]["name"] in page

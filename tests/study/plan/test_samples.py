@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from sim.documents import document as described
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
 from sim.study.plan.question import PlanQuestion, plan
@@ -31,6 +33,21 @@ def test_samples_are_counted_where_there_are_no_tokens(objective: str) -> None:
     page = plan_page(document)
     assert "Samples per second and GPU" in page
     assert "Per million samples" in page
+
+
+def test_a_traced_model_has_the_tokens_of_its_data_set() -> None:
+    """Oracle: division by the 128 tokens of a sample, in plain data parallelism, in a layout and in a plan."""
+    question = Scenario("p4d.24xlarge", "bert-large-seq128", ("input.loader=synthetic",), stack="torchtitan-2.x", global_batch=64)
+    plain = described(replace(question, stack=None))
+    laid = described(replace(question, layout=(("--shard", "parallel.shard", "optimizer"),), batch=8, global_batch=None))
+    for document in (plain, laid):
+        assert document["tokens_per_s"] == pytest.approx(128 * document["throughput_samples_per_s"])
+        assert document["energy"]["energy_per_token_j"] == pytest.approx(document["energy"]["energy_per_sample_j"] / 128)
+    planned = plan_document(plan(PlanQuestion(question, tokens=1e9, limits=Limits(simulations=1))))
+    row = planned["layouts"][0]
+    assert planned["sequence"] == 128
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(128 * row["samples_per_s_per_gpu"])
+    assert row["job_time_s"] == pytest.approx(1e9 / (64 * 128) * row["step_time_s"])
 
 
 def test_a_column_that_no_layout_has_a_figure_for_is_left_out() -> None:

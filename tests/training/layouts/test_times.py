@@ -6,41 +6,93 @@ from typing import Any
 
 import pytest
 
+from sim.analysis.layout_memory import memory_by_stage
 from sim.cluster.build import with_nodes
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, times_of
+from sim.parallel.lower.layouts import program
+from sim.parallel.program import Copy
+from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.training.layouts.prices import PriceBook
 from tests.parallel.layouts import parallel
-from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, split_block, with_parallel, workload
+from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, run, split_block, with_parallel, workload
 
 ELEMENTS, BATCHES = 10**7, 4
+MEMORY_BANDWIDTH = 1e12
+
+
+def with_memory(gpus: int) -> Hardware:
+    """Return a machine whose memory bandwidth (bytes/s) counts beside the blocks' compute."""
+    hardware = free(gpus)
+    (group,) = hardware.groups
+    gpu = group.node.gpu.model_copy(update={"memory_bandwidth": MEMORY_BANDWIDTH, "memory_efficiency": 1.0})
+    return hardware.model_copy(update={"groups": (group.model_copy(update={"node": group.node.model_copy(update={"gpu": gpu})}),)})
 
 
 def step(fused: bool, backward: float = BACKWARD, accumulation_bytes: int = 0) -> float:
     layers = blocks(2, backward=backward, elements=ELEMENTS)
     mesh = {"fused_accumulation": fused, "accumulation_bytes": accumulation_bytes}
-    return run(free(1), workload(layers, mesh=mesh, micro_batches=BATCHES)).step_time
+    return run(with_memory(1), workload(layers, mesh=mesh, micro_batches=BATCHES)).step_time
 
 
 def test_gradients_are_added_up_beside_the_products_that_make_them() -> None:
     """Read and written in FP32 for each micro-batch; the products of a long backward cover that, those of a short one do not."""
-    gpu = free(1).groups[0].node.gpu
-    passes = 2 * BATCHES * 2 * 4.0 * ELEMENTS / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    passes = 2 * BATCHES * 2 * 4.0 * ELEMENTS / MEMORY_BANDWIDTH
     plain = BATCHES * 2 * (FORWARD + BACKWARD)
     assert step(fused=False) == pytest.approx(plain + passes, rel=1e-6)
     assert step(fused=True) == pytest.approx(plain, rel=1e-6)
-    short = passes / (2 * BATCHES) / 5
-    assert step(fused=True, backward=2 * short) == pytest.approx(BATCHES * 2 * (FORWARD + 2 * short) + passes * 4 / 5, rel=1e-6)
+    short = 1.5 * passes / (2 * BATCHES)  # half of it is the product of the weight gradient
+    assert step(fused=True, backward=short) == pytest.approx(BATCHES * 2 * (FORWARD + short) + passes / 4, rel=1e-6)
 
 
 def test_software_that_adds_gradients_in_more_passes_says_how_many_bytes() -> None:
     """A copy in FP32 before the sum (DeepSpeed's BF16_Optimizer): 18 bytes per gradient and micro-batch instead of 8."""
-    gpu = free(1).groups[0].node.gpu
-    more = 2 * BATCHES * (18 - 8) * ELEMENTS / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    more = 2 * BATCHES * (18 - 8) * ELEMENTS / MEMORY_BANDWIDTH
     assert step(fused=False, accumulation_bytes=18) - step(fused=False) == pytest.approx(more, rel=1e-6)
     own = load_workload("bloom-560m", ["training.stack=megatron-deepspeed"]).spec.training.stack.mesh
     assert own is not None and own.accumulation_bytes == (2 + 4) + (4 + 4 + 4)
+
+
+@pytest.mark.parametrize(("mesh", "passes"), [({"framework": "fsdp2"}, 3), ({"framework": "fsdp2", "copies": False}, 1)])
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_fsdp_reads_its_gradients_to_clip_them_and_multiplies_them(mesh: dict[str, Any], passes: int, ranks: int) -> None:
+    """Each rank its shard of them: for the norm, and read and written; a compiler multiplies where the optimizer reads them."""
+    given = workload(blocks(2, elements=ELEMENTS), mesh=mesh, shard="parameters")
+    adam = given.training.optimizer.model_copy(update={"name": "adam"})
+    given = given.model_copy(update={"training": given.training.model_copy(update={"optimizer": adam})})
+    clips = given.training.stack.model_copy(update={"gradient_clipping": True})
+    clipped = given.model_copy(update={"training": given.training.model_copy(update={"stack": clips})})
+    more = run_layout(with_memory(ranks), clipped).step_time - run_layout(with_memory(ranks), given).step_time
+    assert more == pytest.approx(passes * 4.0 * 2 * ELEMENTS / ranks / MEMORY_BANDWIDTH, rel=1e-6)
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_fsdp2_on_one_rank_casts_and_copies(divides: bool) -> None:
+    """Weights twice, but for the last block, which stays gathered; in 16 bits, gradients in 32. Only a pass for the division is new."""
+    layers = [*blocks(2, elements=ELEMENTS), block(2, elements=ELEMENTS).model_copy(update={"name": "head"})]
+    given = workload(layers, mesh={"divides_gradients": divides}, shard="parameters")
+    given = given.model_copy(update={"training": given.training.model_copy(update={"precision": "bf16"})})
+    plain = workload(layers, shard="none")
+    plain = plain.model_copy(update={"training": plain.training.model_copy(update={"precision": "bf16"})})
+    weights, gradients = (4 + 2) + (2 + 2), (2 + 4) + (4 + 4) * (1 + divides)
+    moved = ELEMENTS * (5 * weights + 3 * gradients)
+    more = run_layout(with_memory(1), given).step_time - run_layout(with_memory(1), plain).step_time
+    assert more == pytest.approx(moved / MEMORY_BANDWIDTH, rel=1e-6)
+
+
+def test_experts_of_one_rank_each_are_cast_and_copied_too() -> None:
+    """Where expert ranks are all data ranks, FSDP2 wraps experts on meshes of one rank (torchtitan distributed/parallel_dims.py)."""
+    own = ["stack=torchtitan-0.2", "parallel.shard=parameters", "parallel.expert=8", "batch=1", "precision=bf16"]
+    given = load_workload("mixtral-8x7b", ["model.sequence=128", *(f"training.{each}" for each in own)]).spec
+    layout = prepare(load_hardware("hgx-h100").spec, given)
+    experts = sum(layout.elements(unit, experts=True) for unit in layout.units_of(0))
+    dense = sum(layout.elements(unit, experts=False) for unit in layout.units_of(0))
+    alone = [each for each in program(layout, 0) if isinstance(each, Copy) and each.tag is not None]
+    assert sum(each.nbytes for each in alone if each.what == "weights") == pytest.approx(2 * experts * ((4 + 2) + (2 + 2)))
+    assert sum(each.nbytes for each in alone if each.what == "gradients") == pytest.approx(experts * 2 * (4 + 4))
+    (held,) = memory_by_stage(layout, given, load_hardware("hgx-h100").spec.groups[0].node.gpu)
+    assert held.gradients >= 4 * (experts + dense / 8)
 
 
 @pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 2, 8), ("fp8", 2 + 2 * 4, 8 + 2 * 4)])

@@ -1,15 +1,12 @@
-"""How long does a ring all-reduce take without contention? Launch time plus the recurrence over hops at their fair shares.
+"""Which rate does one stream get on a hop next to the other streams of its ring?
 
-Chunks have S/(nC) bytes. The rate of a hop is the minimum of
+For chunks of S/(nC) bytes it is the minimum of
 
     min(1, efficiency(chunk)) * capacity / crossings of each of its links, with crossings counted over all C channels; on hops between
         nodes the efficiency applies to the wire only, because PCIe does not carry a network's headers,
     efficiency(chunk) / sum over its stages of 1 / narrowest link (device-to-host and host-to-device copies are sequential),
     the same with the copies' own overlap, as if it were the capacity of the NIC, if a NIC reads and writes host memory only,
     flows * flow_cap * efficiency(chunk) instead of the efficiencies above, if the transport has a flow cap.
-
-The time is launch + T(b, l) of `sim.training.collectives.price.recurrence` with b = chunk / rate. This is the limit of the executors
-without other traffic. Measured tables of single collectives are compared with it.
 """
 
 from __future__ import annotations
@@ -19,29 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sim.cluster.topology import NodeGraph
-from sim.training.collectives.price.recurrence import RingTime, ring_steps, ring_time
-from sim.training.collectives.routes.channels import Channel, Channels, Hop
-
-
-class RingEstimate(NamedTuple):
-    """The time (s) of one all-reduce, its part for launch and latency, and the link that bounds the rest."""
-
-    time: float
-    latency: float
-    bottleneck: str
-
-
-def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> RingEstimate:
-    """Return the time of an all-reduce of *nbytes* on *rings* without contention; all nodes equal that of *graph*."""
-    ranks = len(rings.channels[0].gpus) * rings.nodes
-    if ranks == 1:
-        return RingEstimate(0.0, 0.0, "")
-    crossings = rings.crossings
-    chunk = nbytes / ranks / len(rings.channels)
-    distinct = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
-    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in distinct.values()]
-    slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
-    return RingEstimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
+from sim.training.collectives.routes.channels import Hop
 
 
 class Lane(NamedTuple):
@@ -61,7 +36,10 @@ class Lane(NamedTuple):
         return _in_series(self.hop, self.stages, 1.0)
 
     def rate(self, efficiency: float, flow_cap: float, share: float = 1.0) -> float:
-        """Return the rate (bytes/s) of one stream, given its transport's *efficiency* and *flow_cap*; *share* as in `hop_rate`."""
+        """Return the rate (bytes/s) of one stream, given its transport's *efficiency* and *flow_cap*.
+
+        *share* is the share of the stream's bytes that this hop carries.
+        """
         return min(self.fair.least(min(1.0, efficiency)), _in_series(self.hop, self.stages, efficiency) / share, flow_cap / share)
 
 
@@ -112,18 +90,3 @@ def _room(hop: Hop, rates: Mapping[str, float]) -> Room:
 def _in_series(hop: Hop, stages: Sequence[Room], efficiency: float) -> float:
     """Return the bandwidth (bytes/s) of sequential copies, with the overlap that the transport specifies."""
     return hop.overlap / sum(1 / stage.least(efficiency) for stage in stages)
-
-
-def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: float, share: float = 1.0) -> tuple[float, str]:
-    """Return the rate (bytes/s) of one stream on *hop* next to the others, and the link that bounds it.
-
-    *share* is the share of the stream's bytes that this hop carries.
-    """
-    its_lane = lane(graph, crossings, hop)
-    return its_lane.rate(hop.efficiency(chunk), hop.flow_cap(chunk), share), its_lane.link
-
-
-def _channel_time(graph: NodeGraph, crossings: Mapping[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:
-    rates = [min(hop_rate(graph, crossings, hop, chunk) for hop in edge) for edge in channel.edges]
-    latency = [max(hop.transport.hop_latency for hop in edge) for edge in channel.edges]
-    return ring_time([chunk / rate for rate, _ in rates], latency, steps), min(rates)[1]

@@ -13,9 +13,9 @@ from sim.cluster.topology import node_graph
 from sim.spec.hardware import Transport
 from sim.training.collectives.price.plan import Tuning, plan_collectives
 from sim.training.collectives.price.table import time_in_loop
-from sim.training.collectives.price.uncontended import all_reduce_time, hop_rate
 from sim.training.collectives.routes.channels import ring_channels
 from tests.cluster import machines
+from tests.oracle.collectives.single_ring import all_reduce_time, hop_rate
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
