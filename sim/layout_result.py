@@ -23,6 +23,8 @@ from sim.study.whole_job import plan_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sim.report.picture import Picture
+
 
 @names_arguments()
 @keywords(RunOptions)
@@ -120,6 +122,12 @@ class LayoutResult:
         course = self.run.memory_over_time(stage)
         start = course[0][0] if course else 0.0
         return pandas.DataFrame([{"begin_s": begin - start, "end_s": end - start, **memory.by_use()} for begin, end, memory in course])
+
+    def plot(self) -> Picture:
+        """Plot the time of a step by cause, and the memory of one rank of each stage."""
+        from sim.report.layouts.layout_plot import layout_plot
+
+        return layout_plot(self.run, self.document)
 
     def trace(self, path: Name) -> str:
         """Write a Chrome trace of one step to *path* (.json, .json.gz, or a folder); return what was written."""

@@ -29,11 +29,10 @@ MEASURED_COLUMNS: Final = ("params", "global_batch", "step_time_s", "tokens_per_
 """Columns of numbers that need not be whole."""
 LARGEST_STAGE: Final = 3
 """Largest stage of ZeRO."""
-REQUIRED_COLUMNS: Final = (
-    "source", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "nodes", "gpus", "framework",
-    "precision", "dp", "tp", "pp", "cp", "zero_stage", "micro_batch", "global_batch", "activation_checkpointing", "step_time_s",
-)  # fmt: skip
-"""Columns without which a table cannot be scored."""
+REQUIRED_COLUMNS: Final = ("model", "seq_len", "gpu", "gpus", "global_batch")
+"""Columns without which no row can be described."""
+RATE_COLUMNS: Final = ("step_time_s", "tokens_per_s_per_gpu")
+"""Columns of which one is needed to score a table."""
 DISTINCTIVE_COLUMNS: Final = frozenset(
     {"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"}
 )
@@ -124,6 +123,7 @@ def read_table(path: Path) -> list[LlmRow]:
     if twice := [f"'{name}'" for name in dict.fromkeys(header) if name and header.count(name) > 1]:
         raise SpecError(f"{path}:{skipped + 1}: column {', '.join(twice)} appears twice")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
+    missing += [] if {*RATE_COLUMNS} & {*header} else [" or ".join(RATE_COLUMNS)]
     if missing:
         raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are allowed")
     return [_row(reader.line_num + skipped, cells) for cells in reader]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,14 @@ def show_layouts(
         from sim.report.goodput import goodput_text
 
         text += "\n\n" + goodput_text(shown_document["with_failures"])
+
+    def plots() -> Mapping[str, str | bytes]:
+        from sim.report.layouts.layout_plot import layout_plot
+
+        return layout_plot(answers[0].run, documents[0]).files("step") if one else {}
+
     table = figures_csv([flat_figures(document) for document in documents])
-    write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document))
+    write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document), plots)
     _write_traces(answers, trace, chakra)
     if as_json:
         print_json(shown_document)

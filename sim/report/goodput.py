@@ -317,10 +317,15 @@ def _per_step(document: Mapping[str, Any]) -> str:
 def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
     """Return lines with the results of closed forms, and what they omit that the drawn courses include."""
     closed, lost, elapsed = document["closed_form"], document["lost_s"], document["elapsed_s"]
+    meta = (
+        f"{100 * closed['meta_ettr']:.1f}%"
+        if closed["meta_ettr"] > 0
+        else "does not hold where a failure costs more than the time to the next"
+    )
     parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
     return [
         f"  Closed form at {rate_words(document['reliability'])}: {100 * closed['effective_share']:.1f}%; "
-        f"Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
+        f"Meta's formula{':' if closed['meta_ettr'] > 0 else ''} {meta}.",
         f"  Neither includes {parts}, repeated or multi-node faults, or differences between fleets.",
     ]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
 """Order of the timeline's rows, before those of loader workers."""
 _MOST_WORKERS = 8
-_LINE = 110
+LINE = 110
 """Maximum characters on a line of a picture's title."""
 
 
@@ -32,12 +32,12 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
-    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_relative_error(run, number)] * 2)
-    says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
+    draw_stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_relative_error(run, number)] * 2)
+    says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), LINE)
     title = f"{workload.name} on {run.hardware.name}, {pluralized(job.job.ranks, 'GPU')}\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
     shown = _timeline(axes[1], run, number)
-    _key(drawn, [cause for cause in STALLS if cause in shown or _seen(cause, [job.first.stalls, job.warm.stalls])])
+    _key(drawn, [cause for cause in STALLS if cause in shown or is_visible(cause, [job.first.stalls, job.warm.stalls])])
     return picture(drawn)
 
 
@@ -58,9 +58,11 @@ def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[number] for run in runs]
     names = [f"{job.job.ranks} GPUs" for job in jobs]
-    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_relative_error(run, number) for run in reversed(runs)])
+    draw_stacked(
+        axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_relative_error(run, number) for run in reversed(runs)]
+    )
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
-    _key(drawn, [cause for cause in STALLS if _seen(cause, [job.warm.stalls for job in jobs])])
+    _key(drawn, [cause for cause in STALLS if is_visible(cause, [job.warm.stalls for job in jobs])])
     return picture(drawn)
 
 
@@ -69,12 +71,14 @@ def _relative_error(run: Run, number: int) -> float:
     return float((expected_error(run, number) or {}).get("p90", 0.0))
 
 
-def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Sequence[float]) -> None:
-    """Draw a stacked bar for each of *tables*, with an error bar of the relative size *errors* at its end."""
+def draw_stacked(
+    axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Sequence[float], causes: Sequence[Cause] = STALLS
+) -> None:
+    """Draw a bar of *causes* for each of *tables*, with an error bar of the relative size *errors* at its end."""
     left = [0.0] * len(tables)
-    for cause in STALLS:
+    for cause in causes:
         widths = [1e3 * table[cause] for table in tables]
-        if _seen(cause, tables):
+        if is_visible(cause, tables):
             axes.barh(names, widths, left=left, color=COLOURS[cause], edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for name, total, off in zip(names, left, errors, strict=True):
@@ -85,7 +89,7 @@ def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Se
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _seen(cause: Cause, tables: Sequence[Any]) -> bool:
+def is_visible(cause: Cause, tables: Sequence[Any]) -> bool:
     """Return whether *cause* is large enough to be visible in the bars of *tables*."""
     return bool(max(table[cause] for table in tables) > 1e-3 * max(sum(table.values()) for table in tables))
 

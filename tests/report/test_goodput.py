@@ -48,3 +48,11 @@ def test_a_whole_job_that_is_longer_without_failures_is_explained(options: dict[
     assert len(notes) == len(says) and all(words in note for words, note in zip(says, notes, strict=True))
     longer = document["whole_job"]["time_s"] > 86400 * document["with_failures"]["days"]
     assert longer == bool(says)
+
+
+def test_a_formula_outside_its_range_is_no_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fifty faults a day on 16 nodes, each of which costs more than half an hour: Meta's formula would be below zero."""
+    command = ["goodput", "hgx-h100", "gpt2-xl", "--nodes", "16", "--days", "2", "--failure-rate", "50 /d", "--trials", "20"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "Meta's formula does not hold" in said and ": -" not in said.partition("Meta's formula")[2].partition("\n")[0]

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.llm.table import REQUIRED_COLUMNS, is_llm_table, read_table
+import pytest
+
+from calibration.cli import main
+from calibration.llm.table import RATE_COLUMNS, REQUIRED_COLUMNS, is_llm_table, read_table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "calibrate.md"
 
 
 def test_the_page_names_every_column_that_is_needed(tmp_path: Path) -> None:
     paragraph = PAGE.read_text(encoding="utf-8").split("This kind of table is for plain data parallelism")[1].split("\n\n")[0]
-    assert not [name for name in REQUIRED_COLUMNS if f"`{name}`" not in paragraph]
+    assert not [name for name in (*REQUIRED_COLUMNS, *RATE_COLUMNS) if f"`{name}`" not in paragraph]
     made = tmp_path / "my-llm-runs.csv"
-    made.write_text(",".join(REQUIRED_COLUMNS) + "\n" + "," * (len(REQUIRED_COLUMNS) - 1) + "\n")
+    made.write_text(",".join((*REQUIRED_COLUMNS, "step_time_s")) + "\n" + "," * len(REQUIRED_COLUMNS) + "\n")
     assert is_llm_table(made) and len(read_table(made)) == 1
+
+
+def test_a_table_of_a_few_columns_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of the catalogue, data-parallel over a node; what the table lacks is assumed and said."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs.csv"
+    runs.write_text("model,seq_len,gpu,gpus,dp,global_batch,tokens_per_s_per_gpu\nLlama 3.1 8B,8192,H100,8,8,64,9500\n")
+    assert main(["validate", str(runs), "-o", "out"]) == 0
+    (written,) = [line for line in (tmp_path / "out" / "predictions.csv").read_text().splitlines() if "Llama" in line]
+    assert "assumed" in (tmp_path / "out" / "predictions.csv").read_text().splitlines()[0] and "micro_batch 1" in written
+    runs.write_text("model,seq_len,gpu,dp\nLlama 3.1 8B,8192,H100,8\n")
+    capsys.readouterr()
+    assert main(["validate", str(runs)]) == 2
+    assert "columns missing: gpus, global_batch, step_time_s or tokens_per_s_per_gpu" in capsys.readouterr().err
