@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from calibration.blind.questions import MICRO_BATCHES, BlindTraining, megatron_overrides
+from calibration.measure.team import join_alone
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 
@@ -26,11 +26,10 @@ class MegatronSteps:
     def __init__(self, run: BlindTraining) -> None:
         import torch
 
-        settings = dict(argument.split("=", 1) for argument in run.arguments)
         shape = load_workload(run.workload, [f"{key}={value}" for key, value in megatron_overrides(run).items()]).spec.model.transformer
         assert shape is not None
         _start_ranks()
-        config = _config(shape, settings["recipe"])
+        config = _config(shape, run.settings["recipe"])
         self._run = run
         self._model = _model(config, shape, run.sequence)
         self._optimizer = _optimizer(self._model)
@@ -86,12 +85,9 @@ def _part(name: str) -> Any:
 def _start_ranks() -> None:
     """Start a group of one rank, and give the vocabulary's layer the kernel that NVIDIA's Apex would bring."""
     import torch
-    import torch.distributed as dist
 
     sys.modules.setdefault("fused_weight_gradient_mlp_cuda", _AddingProducts())
-    if not dist.is_initialized():
-        with tempfile.NamedTemporaryFile() as meeting:
-            dist.init_process_group("nccl", init_method=f"file://{meeting.name}.ranks", rank=0, world_size=1)
+    join_alone("cuda")
     states = _part("parallel_state")
     if not states.model_parallel_is_initialized():
         torch.cuda.set_device(0)
@@ -140,7 +136,7 @@ def _config(shape: Transformer, recipe: str) -> Any:
         }  # fmt: skip
         if shape.shared_experts:
             given["moe_shared_expert_intermediate_size"] = shape.shared_experts * (shape.shared_expert_ffn or shape.expert_ffn or 0)
-    if shape.sinks:  # gpt-oss
+    if shape.sinks:  # gpt-oss: swiglu_limit of openai/gpt-oss-20b config.json
         given |= {
             "softmax_type": "learnable", "window_size": (shape.window, 0), "window_attn_skip_freq": shape.global_every,
             "activation_func": _part("fusions.fused_bias_geglu").quick_gelu, "glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0,
@@ -155,7 +151,7 @@ def _config(shape: Transformer, recipe: str) -> Any:
 
 def _model(config: Any, shape: Transformer, sequence: int) -> Any:
     """Return the model on the GPU with 32-bit buffers of gradients."""
-    if shape.rope_scaled and shape.mla is None:
+    if shape.rope_scaled and shape.mla is None:  # rope_scaling of openai/gpt-oss-20b config.json
         config.yarn_rotary_scaling_factor, config.yarn_original_max_position_embeddings = 32.0, 4096
         config.yarn_beta_fast, config.yarn_beta_slow, config.yarn_correction_range_round_to_int = 32.0, 1.0, False
         config.yarn_mscale = config.yarn_mscale_all_dim = None

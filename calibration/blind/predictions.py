@@ -96,13 +96,12 @@ def _titan_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that torchtitan trains."""
     from stallsim import run as simulate
 
-    settings = dict(argument.split("=", 1) for argument in run.arguments)
     overrides: dict[str, Any] = {"input.loader": "synthetic", "model.sequence": run.sequence}
-    overrides["model.transformer.layers"] = int(settings["layers"])
-    if settings["recompute"] == "full":
+    overrides["model.transformer.layers"] = int(run.settings["layers"])
+    if run.settings["recompute"] == "full":
         overrides["training.activation_checkpointing"] = "blocks"
-    if settings["recipe"]:
-        overrides["training.fp8_recipe"] = settings["recipe"]
+    if run.settings["recipe"]:
+        overrides["training.fp8_recipe"] = run.settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
     document: dict[str, Any] = simulate(machine, run.workload, overrides=overrides, **options).document
     return document
@@ -112,10 +111,9 @@ def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
     from stallsim import run as simulate
 
-    settings = dict(argument.split("=", 1) for argument in run.arguments)
     overrides = {"input.loader": "synthetic"} | megatron_overrides(run)
-    if settings["recipe"]:
-        overrides["training.fp8_recipe"] = settings["recipe"]
+    if run.settings["recipe"]:
+        overrides["training.fp8_recipe"] = run.settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "micro_batches": MICRO_BATCHES, "precision": run.precision, "stack": MEGATRON_STACK}
     document: dict[str, Any] = simulate(machine, run.workload, overrides=overrides, parallel={"shard": "optimizer"}, **options).document
     return document

@@ -59,6 +59,11 @@ class BlindTraining:
     workload: str = ""
     sequence: int = 0
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return `arguments` (``name=value``) by name."""
+        return dict(argument.split("=", 1) for argument in self.arguments)
+
 
 class BlindQuestion(NamedTuple):
     """One line of the table before it is answered; *request* is for the probe of its kind, *training* is the run to time."""
@@ -177,9 +182,8 @@ def _megatron_runs() -> Iterator[BlindTraining]:
 
 def megatron_overrides(run: BlindTraining) -> dict[str, Any]:
     """Return what *run* changes in the catalogue's workload."""
-    settings = dict(argument.split("=", 1) for argument in run.arguments)
-    changes: dict[str, Any] = {"model.sequence": run.sequence, "model.transformer.layers": int(settings["layers"])}
-    if experts := int(settings["experts"]):
+    changes: dict[str, Any] = {"model.sequence": run.sequence, "model.transformer.layers": int(run.settings["layers"])}
+    if experts := int(run.settings["experts"]):
         changes |= {"model.transformer.experts": experts, "model.transformer.first_dense_layers": 0}
     return changes
 

@@ -8,29 +8,25 @@ the project's requirements.
 from __future__ import annotations
 
 import importlib
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from calibration.blind.questions import TITAN, BlindTraining
+from calibration.measure.team import join_alone
 
 
 def titan_step(run: BlindTraining) -> Callable[[], None]:
     """Return a function that runs one step of *run* on this process's GPU."""
     import torch
-    import torch.distributed as dist
 
-    settings = dict(argument.split("=", 1) for argument in run.arguments)
+    settings = run.settings
     family, _, size = run.model.removeprefix(TITAN).partition("/")
     spec = importlib.import_module(f"torchtitan.models.{family}").get_train_spec()
     job = _job(settings, run)
     dims = _dimensions()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not dist.is_initialized():
-        with tempfile.NamedTemporaryFile() as meeting:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, init_method=f"file://{meeting.name}.ranks", rank=0, world_size=1)
+    join_alone(device.type)
     shape = replace(spec.model_args[size], n_layers=int(settings["layers"]))
     shape.update_from_config(job)
     with torch.device("meta"):

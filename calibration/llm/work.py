@@ -174,7 +174,7 @@ class StepWork:
         """Return the seconds of permuting a layer's tokens to experts and back, of padding them, and of adding biases, forward."""
         shape = self.case.shape
         own = BIAS_PASSES_FP32 if self.case.one_copy else BIAS_PASSES
-        biased = own[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
+        biased = own[0] if shape.has_bias("ffn") and self.case.family == "megatron" else 0.0
         padded = 2 * padded_bytes(1.0, self.case.precision != "16bit", self.case.one_copy) if self.case.family == "megatron" else 0.0
         passes = self.constants["moe.traffic"] + biased + padded
         return passes * 2 * self.held_tokens * shape.experts_per_token * shape.hidden / self.bandwidth

@@ -104,6 +104,17 @@ def join(rank: TeamRank, meeting: str) -> None:
     dist.init_process_group(backend, init_method=meeting, rank=rank.rank, world_size=rank.ranks, timeout=timeout)
 
 
+def join_alone(device: str) -> None:
+    """Start a process group of this process alone for *device* (``cuda`` or ``cpu``), unless it is in one."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    with tempfile.NamedTemporaryFile() as meeting:
+        backend = "nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{meeting.name}.ranks", rank=0, world_size=1)
+
+
 class SpawnedTeam:
     """Ranks that are children of this process, started at the first question."""
 

@@ -138,7 +138,7 @@ def expert_operations(casts: int, backward: bool) -> int:
 
 def bias_operations(shape: Transformer, backward: bool, one_copy: bool) -> int:
     """Return the operations that the host starts for the biases of each local expert; 0 without biases."""
-    return (BIAS_OPERATIONS_FP32 if one_copy else BIAS_OPERATIONS)[backward] if shape.bias in ("all", "ffn") else 0
+    return (BIAS_OPERATIONS_FP32 if one_copy else BIAS_OPERATIONS)[backward] if shape.has_bias("ffn") else 0
 
 
 class ExpertLoad(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sim.spec.layer import Attention, Layer, TensorShare
 from sim.spec.transformer import Transformer
@@ -122,7 +122,7 @@ class _Table:
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._has_bias("output"), saves=False, casts=0)
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self.shape.has_bias("output"), saves=False, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
@@ -176,7 +176,7 @@ class _Table:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
         yield self._product(
-            "attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._has_bias("qkv"), casts=self._input_casts(3)
+            "attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self.shape.has_bias("qkv"), casts=self._input_casts(3)
         )
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
@@ -254,7 +254,7 @@ class _Table:
     def _feed(self, name: str, inner: int, saves: bool = True) -> Iterator[Layer]:
         """Yield a plain feed-forward block of width *inner*; *saves*: whether it saves its input (false if another layer does)."""
         shape = self.shape
-        biased = self._has_bias("ffn")
+        biased = self.shape.has_bias("ffn")
         yield self._product(
             f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self._input_casts(2)
         )
@@ -267,7 +267,7 @@ class _Table:
         inner = shape.expert_ffn or shape.inner
         rows = self.tokens * shape.experts_per_token
         copies = self.stream * shape.experts_per_token
-        biased = self._has_bias("ffn")
+        biased = self.shape.has_bias("ffn")
         yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
@@ -313,10 +313,6 @@ class _Table:
         )
 
     # --- one row each ----------------------------------------------------------------------------------------------------
-
-    def _has_bias(self, place: Literal["qkv", "output", "ffn"]) -> bool:
-        """Return whether the products at *place* have a bias."""
-        return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
 
     def _input_casts(self, products: int) -> int:
         """Return how many times autocast casts the input of a fused product that represents *products* separate ones, each with its cast.

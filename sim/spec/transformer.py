@@ -115,6 +115,10 @@ class Transformer(Spec):
     mla: Mla | None = None
     """Multi-head latent attention (DeepSeek); none: ordinary attention."""
 
+    def has_bias(self, place: Literal["qkv", "output", "ffn"]) -> bool:
+        """Return whether the products at *place* have a bias."""
+        return self.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
+
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         for contradicts, sentence in self._contradictions():

@@ -126,7 +126,7 @@ def _is_set(said: Mapping[str, Any], option: str) -> bool:
 
 _RANKS: Final = ("lora-r", "lora-rank")
 _USUAL_RANK: Final = {"use-peft": 16, "use-lora": 16, "finetuning-type": 8}
-"""Options that turn adapters on, and their rank if the script does not set it: the defaults of TRL and LLaMA-Factory."""
+"""Options that turn adapters on, and their rank if the script does not set it: the defaults in the two files above."""
 _TARGETS: Final = ("lora-target-modules", "lora-target")
 _QUANTIZED: Final = {"load-in-4bit": "NF4 takes 0.52", "load-in-8bit": "8 bits take 1", "quantization-bit": "NF4 takes 0.52 and 8 bits 1"}
 
