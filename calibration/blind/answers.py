@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gc
+import importlib
 import statistics
 import threading
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.megatron import MegatronSteps
+from calibration.blind.megatron import megatron_step
 from calibration.blind.questions import MEGATRON, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
 from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
@@ -22,7 +23,7 @@ from calibration.measure.probes.loading import loading_answer
 from calibration.measure.probes.passes import launch_answer, memory_answer
 from calibration.measure.probes.probe import Bench
 from calibration.measure.probes.products import convolution_answer, gemm_answer
-from calibration.measure.team import SpawnedTeam
+from calibration.measure.team import SpawnedTeam, TeamRank
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 
@@ -54,8 +55,16 @@ class KernelTime(NamedTuple):
     """Time of all launches of one step together."""
 
 
+class TrainingAnswer(NamedTuple):
+    """What a training run measured, with a note, and the times of its kernels."""
+
+    measured: dict[QuestionKind, float]
+    note: str
+    kernels: list[KernelTime]
+
+
 class QuestionRunner:
-    """Answers questions on the GPU of this process."""
+    """Answers questions on this machine's GPU, each training run in a fresh process: libraries keep memory and caches of earlier runs."""
 
     def __init__(self) -> None:
         import torch
@@ -64,7 +73,9 @@ class QuestionRunner:
             raise SpecError("torch finds no GPU; run --measure on the machine that was predicted")
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
-        self._trained: dict[BlindTraining, tuple[dict[QuestionKind, float], str]] = {}
+        self._trained: dict[BlindTraining, TrainingAnswer] = {}
+        self._starter = ThreadPoolExecutor(1)
+        self._next: Future[SpawnedTeam] | None = None
         self.kernels: list[KernelTime] = []
         """Kernel times of the training runs answered so far."""
 
@@ -72,50 +83,72 @@ class QuestionRunner:
         """Return the measured value of *question*, or None, and a note."""
         try:
             if question.training is not None:
-                measured, note = self._training(question.training)
-                return measured.get(question.kind), note
+                trained = self._training(question.training)
+                return trained.measured.get(question.kind), trained.note
             assert question.request is not None
             times = _PROBES[question.kind](self._bench, question.request)["times_s"]
             return statistics.median(times), ""
         except Exception as error:  # a failed question does not stop the others
             return None, f"failed: {_first_line(error)}"
 
-    def _training(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
+    def close(self) -> None:
+        """End the process that waits for the next training run."""
+        if self._next is not None:
+            self._next.result().close()
+            self._next = None
+        self._starter.shutdown()
+
+    def _training(self, run: BlindTraining) -> TrainingAnswer:
         if run not in self._trained:
-            self._trained[run] = self._run(run)
+            team = (self._next or self._starter.submit(_started_team)).result()
+            self._next = self._starter.submit(_started_team)  # it loads its libraries while this run is measured
+            try:
+                (answer,) = team.ask(train, run)
+            except SpecError as error:  # a failed training run does not stop the others
+                answer = TrainingAnswer({}, f"failed: {_first_line(error)}", [])
+            finally:
+                team.close()
+            self._trained[run] = answer
+            self.kernels += answer.kernels
         return self._trained[run]
 
-    def _run(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
-        """Return step time, peak memory and median power of the steps of *run*, and a note on failures; add its times to `kernels`."""
-        import torch
 
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        measured: dict[QuestionKind, float] = {}
-        note = ""
-        with PowerReader() as power:
+def _started_team() -> SpawnedTeam:
+    team = SpawnedTeam(1, "cuda", cores())
+    team.ask(load_libraries)
+    return team
 
-            def record_memory_and_kernels(step: Callable[[], None]) -> None:
-                nonlocal note
-                power.end()
-                measured["memory"] = float(torch.cuda.max_memory_allocated())
-                note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
-                try:
-                    self.kernels += _kernel_times(run, step)
-                except Exception as error:  # the step time is valid anyway
-                    note += f"; kernels not profiled: {_first_line(error)}"
 
+def load_libraries(rank: TeamRank) -> None:
+    """Import, as a task, what training runs need, as far as it is installed."""
+    for name in ("megatron.core.models.gpt", "transformer_engine.pytorch"):
+        with suppress(Exception):  # the run that needs it reports it
+            importlib.import_module(name)
+
+
+def train(rank: TeamRank, run: BlindTraining) -> TrainingAnswer:
+    """Measure, as a task, step time, peak memory and median power of the steps of *run*, and the times of its kernels."""
+    import torch
+
+    measured: dict[QuestionKind, float] = {}
+    kernels: list[KernelTime] = []
+    note = ""
+    with PowerReader() as power:
+
+        def record_memory_and_kernels(step: Callable[[], None]) -> None:
+            nonlocal note
+            power.end()
+            measured["memory"] = float(torch.cuda.max_memory_allocated())
+            note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
             try:
-                measured["step"], processor = _median_step(run, record_memory_and_kernels)
-                note += f"; processor {processor:.4g} s a step"
-            except Exception as error:  # a failed training run does not stop the others
-                note = f"failed: {_first_line(error)}"
-        if "step" in measured and (watts := power.median_power()) is not None:
-            measured["power"] = watts
-        gc.collect()
-        torch.cuda.empty_cache()
-        return measured, note
+                kernels.extend(_kernel_times(run, step))
+            except Exception as error:  # the step time is valid anyway
+                note += f"; kernels not profiled: {_first_line(error)}"
+
+        measured["step"], processor = _median_step(run, record_memory_and_kernels)
+    if (watts := power.median_power()) is not None:
+        measured["power"] = watts
+    return TrainingAnswer(measured, f"{note}; processor {processor:.4g} s a step", kernels)
 
 
 def _first_line(error: Exception) -> str:
@@ -127,10 +160,11 @@ def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], 
     import torch
 
     if run.model.startswith((TITAN, MEGATRON)):
-        request = StepRequest(run.model, run.inputs, run.batch, 6, 5, False, "bf16", seconds=STEP_SECONDS)
-        with nullcontext(titan_step(run)) if run.model.startswith(TITAN) else closing(MegatronSteps(run)) as step:
-            times, processor = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
-            afterwards(step)
+        steps, warmup = (6, 5) if run.model.startswith(TITAN) else (4, 3)  # Megatron's have several micro-batches each
+        request = StepRequest(run.model, run.inputs, run.batch, steps, warmup, False, "bf16", seconds=STEP_SECONDS)
+        step = titan_step(run) if run.model.startswith(TITAN) else megatron_step(run)
+        times, processor = time_steps(step, request, torch.device("cuda", torch.cuda.current_device()))
+        afterwards(step)
         return statistics.median(times), processor
     assert run.precision != "fp8"
     request = StepRequest(

@@ -20,62 +20,39 @@ from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 
 
-class MegatronSteps:
-    """Runs steps of a training run on this process's GPU, one per call, until it is closed."""
-
-    def __init__(self, run: BlindTraining) -> None:
-        import torch
-
-        shape = load_workload(run.workload, [f"{key}={value}" for key, value in megatron_overrides(run).items()]).spec.model.transformer
-        assert shape is not None
-        _start_ranks()
-        config = _config(shape, run.settings["recipe"])
-        self._run = run
-        self._model = _model(config, shape, run.sequence)
-        self._optimizer = _optimizer(self._model)
-        self._tokens = torch.randint(0, shape.vocab, (run.batch, run.sequence), device="cuda")
-        self._labels = torch.randint(0, shape.vocab, (run.batch, run.sequence), device="cuda")
-        self._positions = torch.arange(run.sequence, device="cuda").expand(run.batch, -1)
-        self._forward_backward = _part("pipeline_parallel").get_forward_backward_func()
-
-    def __call__(self) -> None:
-        """Run a step."""
-        self._model.zero_grad_buffer()
-        self._optimizer.zero_grad()
-        self._forward_backward(
-            forward_step_func=self._forward,
-            data_iterator=iter([None] * MICRO_BATCHES),
-            model=[self._model],
-            num_microbatches=MICRO_BATCHES,
-            seq_length=self._run.sequence,
-            micro_batch_size=self._run.batch,
-        )
-        self._optimizer.step()
-
-    def _forward(self, batches: Iterator[None], module: Any) -> tuple[Any, Callable[[Any], tuple[Any, dict[str, Any]]]]:
-        next(batches)
-        losses = module(self._tokens, self._positions, None, labels=self._labels)
-        return losses, lambda each: (each.float().mean(), {})
-
-    def close(self) -> None:
-        """Free the GPU memory of parameters, gradients and optimizer, which hooks of Megatron keep alive."""
-        for buffer in (*self._model.buffers, *self._model.expert_parallel_buffers):
-            for tensor in (buffer.param_data, buffer.grad_data):
-                _free(tensor)
-        for part in getattr(self._optimizer, "chained_optimizers", [self._optimizer]):
-            for state in part.optimizer.state.values():
-                for value in state.values():
-                    _free(value)
-            for group in part.optimizer.param_groups:
-                for parameter in group["params"]:
-                    _free(parameter.data)
-
-
-def _free(value: Any) -> None:
+def megatron_step(run: BlindTraining) -> Callable[[], None]:
+    """Return a function that runs a step of *run* on this process's GPU."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        value.untyped_storage().resize_(0)
+    overrides = [f"{key}={value}" for key, value in megatron_overrides(run).items()]
+    shape = load_workload(run.workload, overrides).spec.model.transformer
+    assert shape is not None
+    _start_ranks()
+    model = _model(_config(shape, run.settings["recipe"]), shape, run.sequence)
+    optimizer = _optimizer(model)
+    tokens = torch.randint(0, shape.vocab, (run.batch, run.sequence), device="cuda")
+    labels = torch.randint(0, shape.vocab, (run.batch, run.sequence), device="cuda")
+    positions = torch.arange(run.sequence, device="cuda").expand(run.batch, -1)
+    forward_backward = _part("pipeline_parallel").get_forward_backward_func()
+
+    def forward(batches: Iterator[None], module: Any) -> tuple[Any, Callable[[Any], tuple[Any, dict[str, Any]]]]:
+        next(batches)
+        return module(tokens, positions, None, labels=labels), lambda losses: (losses.float().mean(), {})
+
+    def step() -> None:
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        forward_backward(
+            forward_step_func=forward,
+            data_iterator=iter([None] * MICRO_BATCHES),
+            model=[model],
+            num_microbatches=MICRO_BATCHES,
+            seq_length=run.sequence,
+            micro_batch_size=run.batch,
+        )
+        optimizer.step()
+
+    return step
 
 
 def _part(name: str) -> Any:

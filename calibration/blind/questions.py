@@ -172,6 +172,7 @@ def _megatron_runs() -> Iterator[BlindTraining]:
         ("llama-3.1-8b", 8, 0, 256, ("", "tensorwise", "delayed")),
         ("qwen3-30b-a3b", 6, 128, 256, ("", "tensorwise", "delayed", "blockwise")),
         ("qwen3-30b-a3b", 6, 16, 256, ("", "tensorwise")), ("deepseek-v2-lite", 6, 64, 256, ("",)), ("gpt-oss-20b", 4, 32, 256, ("",)),
+        ("deepseek-v3", 2, 8, 4096, ("", "blockwise")), ("gpt-oss-20b", 4, 4, 4096, ("",)),
     ):  # fmt: skip
         for recipe in recipes:
             numbers = f"{layers}-layers{f'-{experts}-experts' if experts else ''}-seq{length}"
