@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.megatron import megatron_step
+from calibration.blind.megatron import megatron_step, supply_adding_products
 from calibration.blind.questions import MEGATRON, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
 from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
@@ -121,6 +121,7 @@ def _started_team() -> SpawnedTeam:
 
 def load_libraries(rank: TeamRank) -> None:
     """Import, as a task, what training runs need, as far as it is installed."""
+    supply_adding_products()
     for name in ("megatron.core.models.gpt", "transformer_engine.pytorch"):
         with suppress(Exception):  # the run that needs it reports it
             importlib.import_module(name)

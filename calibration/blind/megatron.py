@@ -60,10 +60,11 @@ def _part(name: str) -> Any:
 
 
 def _start_ranks() -> None:
-    """Start a group of one rank, and give the vocabulary's layer the kernel that NVIDIA's Apex would bring."""
+    """Start a group of one rank."""
     import torch
 
-    sys.modules.setdefault("fused_weight_gradient_mlp_cuda", _AddingProducts())
+    supply_adding_products()
+
     join_alone("cuda")
     states = _part("parallel_state")
     if not states.model_parallel_is_initialized():
@@ -71,6 +72,11 @@ def _start_ranks() -> None:
         states.initialize_model_parallel(create_gloo_process_groups=False)
     _part("tensor_parallel").model_parallel_cuda_manual_seed(1, force_reset_rng=True)
     importlib.import_module("transformer_engine.pytorch.quantization").FP8GlobalStateManager.reset()
+
+
+def supply_adding_products() -> None:
+    """Give the vocabulary's layer the kernel that NVIDIA's Apex would bring; Megatron looks for it when it is imported."""
+    sys.modules.setdefault("fused_weight_gradient_mlp_cuda", _AddingProducts())
 
 
 class _AddingProducts(ModuleType):
