@@ -191,7 +191,9 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     products = layer.backward / layer.forward
     inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
     time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups, recipe=recipe) if inputs else 0.0
-    return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe) if weights else 0.0))
+    if weights:
+        time += weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe, weights=True)
+    return scale * time
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
@@ -332,8 +334,8 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
-    if layer.attention is not None:
-        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits
+    if layer.attention is not None or layer.name.endswith(stack.unquantized):
+        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits as well
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])

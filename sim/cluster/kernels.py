@@ -32,7 +32,7 @@ BLOCK: Final = 128
 ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nvfp4": 0.5625}
 """Bytes of an operand's element; NVFP4 has an 8-bit scale per 16 elements."""
 WIDE_HEAD: Final = 128
-"""Head size above which ``wide_backward`` applies."""
+"""Size of a value head above which ``wide_backward`` applies; queries and keys may be larger (latent attention: 192)."""
 BACKWARD_PRODUCTS: Final = 2.5
 """Products of attention's backward, relative to forward: scores again, and the gradients of values, scores, queries and keys."""
 
@@ -74,24 +74,34 @@ def kernels_of(gpu: Gpu, peak: Peak) -> Kernels | None:
 
 
 def product_time(
-    gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int = 1, count: int = 1, burst: bool = False, recipe: Fp8Recipe | None = None
+    gpu: Gpu,
+    peak: Peak,
+    m: float,
+    n: int,
+    k: float,
+    groups: int = 1,
+    count: int = 1,
+    burst: bool = False,
+    recipe: Fp8Recipe | None = None,
+    weights: bool = False,
 ) -> float:
     """Return the seconds of *count* launches, each with *groups* products of (m, k) with (k, n).
 
-    *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. Raise ValueError if the
-    GPU's kernels are not described for *peak*.
+    *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. *weights*: the products are
+    gradients of weights. Raise ValueError if the GPU's kernels are not described for *peak*.
     """
     kernels = kernels_of(gpu, peak)
     if kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
     if min(m, n, k, groups) <= 0:
         return 0.0
-    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe), ProductShape(m, n, k, groups))
+    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe, weights), ProductShape(m, n, k, groups))
 
 
-def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None) -> Speeds:
+def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None, weights: bool) -> Speeds:
     rate = gpu.peak[peak] * kernels.product_share[peak] * (1.0 if burst else kernels.sustained)
-    rate *= kernels.fp8_rates.get(recipe, 1.0) if recipe is not None and peak == "fp8" else 1.0
+    if recipe is not None and peak == "fp8":
+        rate *= kernels.fp8_rates.get(recipe, 1.0) * (kernels.fp8_weight_rates.get(recipe, 1.0) if weights else 1.0)
     return Speeds(
         kernels.sm_count,
         rate / kernels.sm_count,
@@ -170,7 +180,7 @@ def attention_time(
     if kernels is None or rate is None:
         raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")
     share, fill = (rate.backward, rate.backward_fill) if backward else (rate.forward, rate.fill)
-    share *= rate.wide_backward if backward and shape.head_dim > WIDE_HEAD else 1.0
+    share *= rate.wide_backward if backward and (shape.value_dim or shape.head_dim) > WIDE_HEAD else 1.0
     width = sum(ceil(size / rate.head_step) * rate.head_step for size in (shape.head_dim, shape.value_dim or shape.head_dim))
     blocks = ceil(shape.queries / BLOCK) * shape.heads * batch
     keys = visible_keys(shape)
@@ -183,7 +193,8 @@ def attention_time(
     work += (rate.backward_tail if backward else rate.tail) * max(0.0, reach - keys) * of_key * kernels.sm_count
     longest = (reach + fill) * of_key * kernels.sm_count
     memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
-    return overlap_time(max(work, longest), memory, kernels.sharpness)
+    sinks = rate.sinks * shape.queries * shape.heads * batch if backward and shape.sinks else 0.0
+    return overlap_time(max(work, longest), memory, kernels.sharpness) + sinks
 
 
 def visible_keys(shape: Attention) -> float:
@@ -216,6 +227,16 @@ def _attention_bytes(shape: Attention, batch: float, element: float, backward: b
     queries = shape.queries * shape.heads * (shape.head_dim + value_dim)
     keys = shape.keys * shape.kv_heads * (shape.head_dim + value_dim)
     return batch * element * (queries + keys) * (2.5 if backward else 1.0)
+
+
+def indexed_time(elements: float, gpu: Gpu) -> float:
+    """Return the seconds of element-wise kernels that compute the address of each of *elements* elements.
+
+    Raise ValueError if the GPU's kernels are not described.
+    """
+    if gpu.kernels is None:
+        raise ValueError(f"{gpu.name} has no kernels block")
+    return elements / gpu.kernels.indexed_elements
 
 
 def elementwise_time(nbytes: float, gpu: Gpu) -> float:

@@ -19,23 +19,35 @@ from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 
-BIAS_PASSES: Final = (6.0, 8.0)
-"""Reads and writes of the output of Megatron's experts, in forward and backward. Forward: ``b * p``, ``t + b * p`` and ``cat``. Backward:
-gradients of biases and probabilities, and two for the parts (transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``)."""
-BIAS_PASSES_FP32: Final = (14.0, 20.0)
-"""The same, in elements of 16 bits, if the probabilities have 32 bits, as for DeepEP and HybridEP (transformer/moe/token_dispatcher.py:
-``token_probs.float()``): sums are in 32 bits until they have been joined."""
+
+class PassCount(NamedTuple):
+    """Passes over a tensor outside fused kernels."""
+
+    moved: float
+    """Reads and writes of its elements in 16 bits by kernels that reach the memory's bandwidth."""
+    indexed: float
+    """Operators with a broadcast or strided operand (`Kernels.indexed_elements`)."""
+
+
+BIAS_PASSES: Final = (PassCount(5.0, 1.0), PassCount(4.0, 2.0))
+"""Passes over the output of Megatron's experts, in forward and backward. Forward: ``b * p`` (indexed), ``t + b * p`` and ``cat``. Backward:
+parts of the gradient, its products with probabilities and biases (indexed), and their sums (transformer/moe/experts.py,
+``TEGroupedMLP._apply_bias``)."""
+BIAS_PASSES_FP32: Final = (PassCount(12.0, 1.0), PassCount(12.0, 2.0))
+"""The same if the probabilities have 32 bits, as for DeepEP and HybridEP (transformer/moe/token_dispatcher.py: ``token_probs.float()``):
+sums are in 32 bits until they have been joined."""
 BIAS_OPERATIONS: Final = (2, 6)
 """Operators that `_apply_bias` starts for each expert (forward: product, sum; backward: two products and two sums), and the additions to
 the gradients of its two biases (Megatron-LM distributed/distributed_data_parallel.py: ``param.main_grad.add_``)."""
 BIAS_OPERATIONS_FP32: Final = (2, 8)
 """The same if the probabilities have 32 bits: backward casts the gradients of tokens and bias."""
-ROTATION_PASSES: Final = (10.0, 12.0)
-"""Reads and writes of queries and keys beyond the one of each that a fused rotation takes (models/common/embeddings/rope_utils.py,
-``apply_rotary_pos_emb``: if ``mscale`` is not 1, ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
-CLAMP_PASSES: Final = (4.0, 7.5)
-"""Reads and writes of the input of the experts' activation, in forward (clamp, concatenate) and backward (compare, mask, concatenate;
-fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
+ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(6.0, 3.5))
+"""Passes over queries and keys beyond the one that a fused rotation takes: two products with cosines and sines, minus of one half and
+``cat`` (indexed), sums (models/common/embeddings/rope_utils.py, ``apply_rotary_pos_emb``: if ``mscale`` is not 1,
+``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
+CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
+"""Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares with the limits, once
+and twice, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
 TITAN_DISPATCH_PASSES: Final = ((4.0, 0.0), (4.0, 2.0))
 """Reads and writes, in forward and backward, of the dispatched copies and of the tokens in torchtitan's dispatch beyond those of the layer
 table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows (models/moe/utils.py,
@@ -67,6 +79,13 @@ def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
     return nodes * (1.0 - missed) / copies
 
 
+def dispatched_bytes(layer: Layer) -> float:
+    """Return the bytes per sample, at 4 bytes an element, of the token copies that *layer* dispatches or combines; 0 for other layers."""
+    if layer.name.endswith("experts.dispatch"):
+        return layer.write
+    return layer.read if layer.name.endswith("experts.combine") else 0.0
+
+
 def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
     """Return the bytes read and written to sort *nbytes* of dispatched copies by a rank's *experts*, or to undo the sorting.
 
@@ -86,18 +105,19 @@ def padded_bytes(nbytes: float, quantized: bool, one_copy: bool) -> float:
     return 2.0 * nbytes if quantized and not one_copy else 0.0
 
 
-def unfused_elements(layer: Layer, shape: Transformer, backward: bool, one_copy: bool = False) -> float:
-    """Return the elements of 16 bits per sample that Megatron moves outside fused kernels in *layer*.
+def unfused_passes(layer: Layer, shape: Transformer, backward: bool, one_copy: bool = False) -> PassCount:
+    """Return the elements per sample over which Megatron makes passes outside fused kernels in *layer*.
 
     This is for biases of experts (whose probabilities have 32 bits with *one_copy*), clamps, and rotations with a factor.
     """
+    passes, moved = PassCount(0.0, 0.0), 0.0
     if layer.name.endswith("experts.down") and len(layer.gradients) > 1:
-        return (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward] * layer.write / 4.0
-    if layer.name.endswith("experts.activation") and shape.clamped:
-        return CLAMP_PASSES[backward] * layer.read / 4.0
-    if layer.name.endswith("attention.rope") and shape.rope_scaled:
-        return ROTATION_PASSES[backward] * layer.read / 4.0
-    return 0.0
+        passes, moved = (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward], layer.write
+    elif layer.name.endswith("experts.activation") and shape.clamped:
+        passes, moved = CLAMP_PASSES[backward], layer.read
+    elif layer.name.endswith("attention.rope") and shape.rope_scaled:
+        passes, moved = ROTATION_PASSES[backward], layer.read
+    return PassCount(passes.moved * moved / 4.0, passes.indexed * moved / 4.0)
 
 
 def permuted_elements(layer: Layer, backward: bool) -> float:

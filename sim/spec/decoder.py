@@ -245,6 +245,7 @@ class _Table:
                 value_dim=shape.value_size if shape.value_size != shape.head_size else None,
                 queries=tokens,
                 keys=tokens,
+                sinks=shape.sinks,
                 window=window if window < tokens else 0,
             ),
         )

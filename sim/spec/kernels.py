@@ -35,6 +35,8 @@ class AttentionRate(Spec):
     """Work of the softmax per score, in exponentials at the rate ``Kernels.exponentials``; below 1 if polynomials replace some of them."""
     backward_passes: Factor
     """The same work in backward."""
+    sinks: Latency = 0.0
+    """Additional time of backward per query and head if each head has a learned sink (gpt-oss)."""
     sharpness: Factor
     """How well matrix products and exponentials overlap: 1 adds their times (no overlap); the higher, the closer to the longer of them."""
     source: Source
@@ -50,6 +52,8 @@ class Kernels(Spec):
     """Fraction of ``Gpu.peak`` that the main loop of large tiles reaches in short bursts, including any loss to the board's power limit."""
     fp8_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
     """Rate of FP8 products by scaling recipe, relative to ``product_share``; 1 for recipes that are not listed."""
+    fp8_weight_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
+    """Additional factor on the rate of FP8 products that are gradients of weights."""
     sustained: Share
     """Additional factor on ``product_share`` in training steps, which keep the board at its power limit for seconds."""
     whole_steps: Factor = 1.0
@@ -76,6 +80,9 @@ class Kernels(Spec):
     """Fraction of the memory bandwidth that large element-wise passes reach."""
     pass_half_size: Bytes
     """Size in bytes at which an element-wise pass reaches half of that bandwidth."""
+    indexed_elements: float = Field(gt=0)
+    """Elements per second, of all multiprocessors together, of element-wise kernels that compute the address of each element, because an
+    operand is broadcast or strided."""
     exponentials: float = Field(gt=0)
     """Exponentials per second of all multiprocessors together."""
     attention: tuple[AttentionRate, ...] = ()

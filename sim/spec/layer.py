@@ -39,6 +39,8 @@ class Attention(Spec):
     """Number of key tokens."""
     causal: bool = True
     """Whether each token attends only to itself and earlier tokens."""
+    sinks: bool = False
+    """Whether each head has a learned sink, a score without a key."""
     window: Whole = 0
     """Sliding window: number of tokens that each token can look back; 0: all."""
     documents: Factor = 1.0

@@ -385,13 +385,14 @@ class MeshOptions(Spec):
 
     @property
     def clipping_passes(self) -> float:
-        """Number of times that torch reads or writes FSDP's gradients to clip them: for the norm, and to multiply them by the factor.
+        """Number of times that FSDP's or Megatron's gradients are read or written to clip them: for the norm, and to multiply them.
 
         torch/nn/utils/clip_grad.py, ``clip_grads_with_norm_``: multiplies always. XLA multiplies where the optimizer reads gradients.
+        Megatron-LM optimizer/clip_grads.py, ``clip_grad_by_total_norm_fp32``: only if the norm exceeds the limit, which is left out.
         """
-        if self.framework not in ("fsdp1", "fsdp2"):
+        if self.framework not in ("fsdp1", "fsdp2", "megatron"):
             return 0.0
-        return 3.0 if self.copies else 1.0
+        return 3.0 if self.copies and self.framework != "megatron" else 1.0
 
     @property
     def saves_8bit_inputs(self) -> bool:

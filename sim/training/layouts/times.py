@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import KernelWork, element_bytes, memory_time
-from sim.cluster.kernels import overlap_time
+from sim.cluster.kernels import indexed_time, overlap_time
 from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed_pieces
@@ -26,12 +26,13 @@ from sim.parallel.routing import (
     bias_operations,
     cast_launches,
     copies_between,
+    dispatched_bytes,
     expert_host_time,
     expert_operations,
     padded_bytes,
     permuted_elements,
     sorted_bytes,
-    unfused_elements,
+    unfused_passes,
 )
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.fp8_recipe import usual_recipe
@@ -258,6 +259,8 @@ class UnitTimes:
         if self.options.permutes_tokens:  # counted in `_unfused`
             return 0.0
         nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
+        if self.options.framework == "megatron" and self.prices.mesh.parallel.expert == 1:  # chunks of one rank are sorted as well
+            nbytes = element_bytes(layer.op, training.precision) / 4.0 * training.batch * dispatched_bytes(layer)
         moved = sorted_bytes(nbytes, self._local_experts, self.options.one_copy)
         if self.options.framework == "megatron" and not self.prices.mesh.parallel.pad_to_capacity:
             moved += padded_bytes(nbytes, PRECISION_TRAITS[training.precision].is_quantized, self.options.one_copy)
@@ -266,13 +269,17 @@ class UnitTimes:
     def _unfused(self, layer: Layer, backward: bool) -> float:
         """Return the GPU time (s) of Megatron's or torchtitan's passes over tokens outside fused kernels."""
         training, transformer, options = self.workload.training, self.workload.model.transformer, self.options
-        elements = 0.0
+        elements = indexed = 0.0
         if options.permutes_tokens:
             elements = permuted_elements(layer, backward)
         elif transformer is not None and options.framework == "megatron":
-            elements = unfused_elements(layer, transformer, backward, options.one_copy)
-        moved = element_bytes(layer.op, training.precision) * training.batch * elements
-        return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
+            elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
+        if not elements:
+            return 0.0
+        seconds = memory_time(element_bytes(layer.op, training.precision) * training.batch * elements, self.gpu)
+        if indexed and self.gpu.kernels is not None:
+            seconds += indexed_time(training.batch * indexed, self.gpu)
+        return seconds * training.compute_factor
 
     def _bytes(self, message: LayerMessage, layer: Layer) -> float:
         """Return the bytes of *message* for one micro-batch."""
@@ -380,7 +387,7 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
     """Return the GPU time (s) and launches of one optimizer step over this rank's *elements* elements in *tensors* tensors.
 
     Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule). FSDP's
-    gradients are clipped before. Limit: what other frameworks read for the norm of gradients is not counted.
+    and Megatron's gradients are clipped before. Limit: what other frameworks read for the norm of gradients is not counted.
     """
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
