@@ -7,7 +7,7 @@ import math
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER_FAMILIES, Constants
 from sim.cluster.quantizing import operand_bytes
-from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, padded_bytes
+from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
 
 
 class StepWork:
@@ -158,26 +158,31 @@ class StepWork:
         shape, case = self.case.shape, self.case
         if not shape.rope_scaled or case.family != "megatron":
             return 0.0
-        return ROTATION_PASSES[0] * 2.0 * self.tokens * (shape.heads + shape.groups) * shape.head_size / case.tensor / self.bandwidth
+        return self._unfused(ROTATION_PASSES[0], self.tokens * (shape.heads + shape.groups) * shape.head_size / case.tensor)
 
     def activation(self, experts: bool) -> float:
         """Return the seconds of the activation of one layer's feed-forward block, forward."""
         shape, tokens = self.case.shape, self.tokens / self.case.tensor
         sides = 1.5 if shape.gated else 1.0
-        apart = CLAMP_PASSES[0] * 2.0 if experts and shape.clamped and self.case.family == "megatron" else 0.0
-        return (
-            self.memory_passes(3 * self.constants["inner"], tokens, self._inner(experts) * sides)
-            + apart * 2.0 * tokens * self._inner(experts) / self.bandwidth
-        )
+        passes = self.memory_passes(3 * self.constants["inner"], tokens, self._inner(experts) * sides)
+        if experts and shape.clamped and self.case.family == "megatron":
+            passes += self._unfused(CLAMP_PASSES[0], 2.0 * tokens * self._inner(experts))
+        return passes
 
     def routed_traffic(self) -> float:
         """Return the seconds of permuting a layer's tokens to experts and back, of padding them, and of adding biases, forward."""
         shape = self.case.shape
-        own = BIAS_PASSES_FP32 if self.case.one_copy else BIAS_PASSES
-        biased = own[0] if shape.has_bias("ffn") and self.case.family == "megatron" else 0.0
+        copies = self.held_tokens * shape.experts_per_token * shape.hidden
+        of_biases = (BIAS_PASSES_FP32 if self.case.one_copy else BIAS_PASSES)[0]
+        biased = self._unfused(of_biases, copies) if shape.has_bias("ffn") and self.case.family == "megatron" else 0.0
         padded = 2 * padded_bytes(1.0, self.case.precision != "16bit", self.case.one_copy) if self.case.family == "megatron" else 0.0
-        passes = self.constants["moe.traffic"] + biased + padded
-        return passes * 2 * self.held_tokens * shape.experts_per_token * shape.hidden / self.bandwidth
+        return (self.constants["moe.traffic"] + padded) * 2 * copies / self.bandwidth + biased
+
+    def _unfused(self, passes: PassCount, elements: float) -> float:
+        """Return the seconds of *passes* over *elements* elements of 16 bits outside fused kernels."""
+        kernels = self.case.gpu.kernels
+        indexed = passes.indexed * elements / kernels.indexed_elements if kernels is not None else 0.0
+        return passes.moved * 2.0 * elements / self.bandwidth + indexed
 
     def _inner(self, experts: bool) -> float:
         """Return the inner elements per token of a feed-forward block, over all experts that the token is routed to."""

@@ -41,21 +41,22 @@ BIAS_OPERATIONS: Final = (2, 6)
 the gradients of its two biases (Megatron-LM distributed/distributed_data_parallel.py: ``param.main_grad.add_``)."""
 BIAS_OPERATIONS_FP32: Final = (2, 8)
 """The same if the probabilities have 32 bits: backward casts the gradients of tokens and bias."""
-ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(6.0, 3.5))
+ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(5.0, 3.5))
 """Passes over queries and keys beyond the one that a fused rotation takes: two products with cosines and sines, minus of one half and
 ``cat`` (indexed), sums (models/common/embeddings/rope_utils.py, ``apply_rotary_pos_emb``: if ``mscale`` is not 1,
 ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
 CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
 """Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares with the limits, once
 and twice, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
-TITAN_DISPATCH_PASSES: Final = ((4.0, 0.0), (4.0, 2.0))
-"""Reads and writes, in forward and backward, of the dispatched copies and of the tokens in torchtitan's dispatch beyond those of the layer
-table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows (models/moe/utils.py,
-``_permute``). Backward: fill with zeros, and add to rows, twice."""
-TITAN_COMBINE_PASSES: Final = ((9.0, 4.0), (13.0, 6.0))
-"""The same in torchtitan's combine. Forward: write rows in the order before padding (``_unpermute``), zeros, and rows in the order of
-tokens; cast to 32 bits; product with the scores; cast back (models/moe/moe.py, ``MoE.forward`` without ``score_before_experts``). Backward:
-each of these."""
+TITAN_DISPATCH_PASSES: Final = ((PassCount(4.0, 0.0), 0.0), (PassCount(0.0, 4.0), 0.0))
+"""Passes, in forward and backward, over the dispatched copies, and reads and writes of the tokens, in torchtitan's dispatch beyond
+those of the layer table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows
+(models/moe/utils.py, ``_permute``). Backward: add to rows, twice; torch's kernel for this takes as long as two indexed
+operators (calibration/records/blind/2026-11-27-h200-kernels.csv, as the numbers of the combine)."""
+TITAN_COMBINE_PASSES: Final = ((PassCount(5.0, 3.0), 4.0), (PassCount(10.5, 2.5), 6.0))
+"""The same in torchtitan's combine. Forward: zeros, and rows in the order before padding (``_unpermute``) and in the order of tokens,
+each as long as 1.5 indexed operators; cast to 32 bits; product with the scores; cast back (models/moe/moe.py, ``MoE.forward`` without
+``score_before_experts``). Backward: gather twice, cast, and the products, of which the one for the rows takes as long as 2.5."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward relative to its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.5
@@ -120,15 +121,15 @@ def unfused_passes(layer: Layer, shape: Transformer, backward: bool, one_copy: b
     return PassCount(passes.moved * moved / 4.0, passes.indexed * moved / 4.0)
 
 
-def permuted_elements(layer: Layer, backward: bool) -> float:
-    """Return the elements of 16 bits per sample that torchtitan moves around experts beyond the layer table's passes in *layer*."""
+def permuted_passes(layer: Layer, backward: bool) -> PassCount:
+    """Return the elements per sample over which torchtitan makes passes around experts beyond those of the layer table in *layer*."""
     if layer.name.endswith("experts.dispatch"):
         (copies, tokens), moved = TITAN_DISPATCH_PASSES[backward], (layer.write, layer.read)
     elif layer.name.endswith("experts.combine"):
         (copies, tokens), moved = TITAN_COMBINE_PASSES[backward], (layer.read, layer.write)
     else:
-        return 0.0
-    return (copies * moved[0] + tokens * moved[1]) / 4.0
+        return PassCount(0.0, 0.0)
+    return PassCount((copies.moved * moved[0] + tokens * moved[1]) / 4.0, copies.indexed * moved[0] / 4.0)
 
 
 def expert_host_time(seconds: float, graphs: bool) -> float:

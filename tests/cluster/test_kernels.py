@@ -14,12 +14,13 @@ from sim.cluster import kernels
 from sim.cluster.gpu import layer_time, layer_work
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention, Layer
+from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
 
 PLAIN = {
     "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,
     "wave_loss": 1, "sharpness": 50, "memory_share": 0.5, "feeders": 1, "split_traffic": 1, "split_time": "1 s", "pass_share": 0.5,
-    "pass_half_size": "1 MB", "exponentials": 1e30, "source": "test",
+    "pass_half_size": "1 MB", "indexed_elements": 1e12, "exponentials": 1e30, "source": "test",
     "attention": [{"kernel": "flash2", "forward": 0.5, "backward": 0.25, "fill": 0, "backward_fill": 0, "exponential_passes": 1,
                    "backward_passes": 1, "sharpness": 50, "source": "test"}],
 }  # fmt: skip
@@ -121,10 +122,43 @@ def test_blocks_in_the_order_of_a_causal_sequence_end_with_the_longest():
 def test_wide_heads_take_longer_backward_alone():
     (rate,) = gpu().kernels.attention
     slow = with_attention(rate.model_copy(update={"wide_backward": 0.5}))
-    for size, backward, ratio in ((128, True, 1.0), (192, False, 1.0), (192, True, 2.0)):
-        shape = Attention(heads=100, kv_heads=100, head_dim=size, queries=12800, keys=12800, causal=False)
+    for size, values, backward, ratio in ((128, 128, True, 1.0), (192, 192, False, 1.0), (192, 192, True, 2.0), (192, 128, True, 1.0)):
+        shape = Attention(heads=100, kv_heads=100, head_dim=size, value_dim=values, queries=12800, keys=12800, causal=False)
         times = [kernels.attention_time(board, "bf16", shape, 1, backward) for board in (slow, gpu())]
         assert times[0] / times[1] == pytest.approx(ratio, rel=1e-3)
+
+
+def test_sinks_cost_time_per_query_and_head_backward_alone():
+    (rate,) = gpu().kernels.attention
+    board = with_attention(rate.model_copy(update={"sinks": 2e-9}))
+    plain = Attention(heads=8, kv_heads=2, head_dim=64, queries=1000, keys=1000)
+    for backward in (False, True):
+        shapes = (plain.model_copy(update={"sinks": True}), plain)
+        times = [kernels.attention_time(board, "bf16", shape, 3, backward) for shape in shapes]
+        assert times[0] - times[1] == pytest.approx(2e-9 * 8 * 1000 * 3 if backward else 0.0, abs=1e-12)
+
+
+def test_gradients_of_weights_have_their_own_rate_in_blocks():
+    board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
+    times = {
+        (recipe, weights): kernels.product_time(board, "fp8", 8192, 8192, 8192, recipe=recipe, weights=weights)
+        for recipe in ("blockwise", "tensorwise")
+        for weights in (False, True)
+    }
+    assert times["blockwise", False] / times["blockwise", True] == pytest.approx(0.71, rel=0.02)
+    assert times["tensorwise", True] == times["tensorwise", False]
+
+
+def test_fp8_leaves_heads_and_routers_in_16_bits():
+    """Oracle: calibration/records/blind/2026-11-27-h200-operators.csv, where the head of FP8 steps runs the kernels of BF16 steps."""
+    board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
+    stack = load_part(Stack, "megatron-core", "workloads/stacks")
+    model = load_workload("llama-3.1-8b").spec.model
+    named = {layer.name.removeprefix("layers.0."): layer for layer in model.layers}
+    for name, narrows in (("head", False), ("feed.down", True), ("attention.qkv", True)):
+        for backward in (False, True):
+            wide, narrow = (layer_time(named[name], board, precision, stack, 1, backward).time for precision in ("bf16", "fp8"))
+            assert narrow < 0.8 * wide if narrows else narrow == wide
 
 
 def with_attention(rate):

@@ -30,7 +30,7 @@ from sim.parallel.routing import (
     expert_host_time,
     expert_operations,
     padded_bytes,
-    permuted_elements,
+    permuted_passes,
     sorted_bytes,
     unfused_passes,
 )
@@ -271,7 +271,7 @@ class UnitTimes:
         training, transformer, options = self.workload.training, self.workload.model.transformer, self.options
         elements = indexed = 0.0
         if options.permutes_tokens:
-            elements = permuted_elements(layer, backward)
+            elements, indexed = permuted_passes(layer, backward)
         elif transformer is not None and options.framework == "megatron":
             elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
         if not elements:
