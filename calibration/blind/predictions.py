@@ -37,6 +37,8 @@ TITAN_STACK: Final = "torchtitan-0.2"
 """Stack of torchtitan's decoders."""
 MEGATRON_STACK: Final = "megatron-core"
 """Stack of Megatron-Core's decoders."""
+TE_LOSS: Final = 0.42
+"""Passes of Transformer Engine's loss over those of the layer table, as `workloads/stacks/nemo.yaml` says."""
 TRACED_MODELS: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """The model to trace in place of one that is built on the GPU."""
 
@@ -111,7 +113,7 @@ def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
     from stallsim import run as simulate
 
-    overrides = {"input.loader": "synthetic"} | megatron_overrides(run)
+    overrides = {"input.loader": "synthetic", "training.stack.operator_traffic.loss": TE_LOSS} | megatron_overrides(run)
     if run.settings["recipe"]:
         overrides["training.fp8_recipe"] = run.settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "micro_batches": MICRO_BATCHES, "precision": run.precision, "stack": MEGATRON_STACK}
