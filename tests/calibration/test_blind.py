@@ -19,6 +19,7 @@ RECORDS = [BLIND / "2026-11-23-h100.csv", BLIND / "2026-11-23-h200.csv"]
 """Those that hold all questions of the first day."""
 SECOND = BLIND / "2026-11-26-h200.csv"
 THIRD = [BLIND / "2026-11-26-h200-torchtitan.csv", BLIND / "2026-11-27-h200-megatron.csv"]
+LONG = BLIND / "2026-11-27-h200-megatron-long.csv"
 
 
 def test_every_question_is_asked_once() -> None:
@@ -34,7 +35,7 @@ def test_committed_tables_hold_predictions_made_before_the_measurement(path: Pat
     assert {row["kind"] for row in answered} >= {"step", "memory", "product", "attention"}
 
 
-@pytest.mark.parametrize("path", [*RECORDS, SECOND, *THIRD, BLIND / "2026-11-23-h200-others.csv"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RECORDS, SECOND, *THIRD, LONG, BLIND / "2026-11-23-h200-others.csv"], ids=lambda path: path.stem)
 def test_committed_tables_ask_what_can_be_asked_again(path: Path) -> None:
     question_keys = {(question.kind, question.name, question.precision, str(question.batch)) for question in questions()}
     row_keys = [table.row_key(row) for row in table.read_table(path)]
@@ -86,8 +87,9 @@ def test_the_page_says_the_errors_as_they_came_out() -> None:
     """Oracle: the committed tables, all precisions of a kind together where the page names none."""
     page = Path("docs/trust/blind.md").read_text(encoding="utf-8")
     first, _, rest = page.partition("## What was learned")
-    second, _, third = rest.partition("## A second day")[2].partition("## A third day")
-    for section, tables, count in ((first, RECORDS[::-1], 15), (second, [SECOND], 7), (third, THIRD, 3)):
+    second, _, rest = rest.partition("## A second day")[2].partition("## A third day")
+    third, _, longer = rest.partition("## Megatron-Core with long sequences")
+    for section, tables, count in ((first, RECORDS[::-1], 15), (second, [SECOND], 7), (third, THIRD, 3), (longer, [LONG], 4)):
         page_rows = dict(re.findall(r"^\| (.+?) \| (\d.*?%) \|[^|]*\|$", section, flags=re.MULTILINE))
         assert len(page_rows) == count
         for title, figures in page_rows.items():
