@@ -166,7 +166,8 @@ class Case:
         """Return the rate of products with this recipe, relative to that with one scale per tensor."""
         recipe = self.recipe
         kernels = self.gpu.kernels if recipe is not None else None
-        return kernels.fp8_rates.get(recipe, 1.0) if kernels is not None and recipe is not None else 1.0
+        rates = kernels.fp8_rates.get(recipe) if kernels is not None and recipe is not None else None
+        return rates.of_step if rates is not None else 1.0
 
     @property
     def axes(self) -> str:

@@ -187,12 +187,12 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     rows = tokens * batch / groups
     scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is split differently from its shape
     if not backward:
-        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups, recipe=recipe)
+        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups, recipe=recipe, role="output")
     products = layer.backward / layer.forward
     inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
     time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups, recipe=recipe) if inputs else 0.0
     if weights:
-        time += weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe, weights=True)
+        time += weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe, role="weights")
     return scale * time
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
-from sim.spec.kernels import AttentionRate, Kernels
+from sim.spec.kernels import AttentionRate, Fp8Rates, Kernels, ProductRole
 from sim.spec.layer import Attention
 
 TILES: Final = tuple((m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m * n >= 1024)
@@ -33,6 +33,7 @@ ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2,
 """Bytes of an operand's element; NVFP4 has an 8-bit scale per 16 elements."""
 WIDE_HEAD: Final = 128
 """Size of a value head above which ``wide_backward`` applies; queries and keys may be larger (latent attention: 192)."""
+_USUAL_RATES: Final = Fp8Rates()
 BACKWARD_PRODUCTS: Final = 2.5
 """Products of attention's backward, relative to forward: scores again, and the gradients of values, scores, queries and keys."""
 
@@ -83,25 +84,25 @@ def product_time(
     count: int = 1,
     burst: bool = False,
     recipe: Fp8Recipe | None = None,
-    weights: bool = False,
+    role: ProductRole = "inputs",
 ) -> float:
     """Return the seconds of *count* launches, each with *groups* products of (m, k) with (k, n).
 
-    *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. *weights*: the products are
-    gradients of weights. Raise ValueError if the GPU's kernels are not described for *peak*.
+    *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. *role*: what the products
+    compute, which FP8's rate depends on. Raise ValueError if the GPU's kernels are not described for *peak*.
     """
     kernels = kernels_of(gpu, peak)
     if kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
     if min(m, n, k, groups) <= 0:
         return 0.0
-    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe, weights), ProductShape(m, n, k, groups))
+    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe, role), ProductShape(m, n, k, groups))
 
 
-def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None, weights: bool) -> Speeds:
+def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None, role: ProductRole) -> Speeds:
     rate = gpu.peak[peak] * kernels.product_share[peak] * (1.0 if burst else kernels.sustained)
     if recipe is not None and peak == "fp8":
-        rate *= kernels.fp8_rates.get(recipe, 1.0) * (kernels.fp8_weight_rates.get(recipe, 1.0) if weights else 1.0)
+        rate *= getattr(kernels.fp8_rates.get(recipe, _USUAL_RATES), role)
     return Speeds(
         kernels.sm_count,
         rate / kernels.sm_count,

@@ -42,6 +42,23 @@ class AttentionRate(Spec):
     source: Source
 
 
+ProductRole = Literal["output", "inputs", "weights"]
+"""What a product computes: the output of a layer in forward, or the gradients of its inputs or weights in backward."""
+
+
+class Fp8Rates(Spec):
+    """Rates of FP8 products with one scaling recipe, by what they compute, relative to ``Kernels.product_share``."""
+
+    output: Factor = 1.0
+    inputs: Factor = 1.0
+    weights: Factor = 1.0
+
+    @property
+    def of_step(self) -> float:
+        """Return the rate of the three products of a layer together."""
+        return 3.0 / (1.0 / self.output + 1.0 / self.inputs + 1.0 / self.weights)
+
+
 class Kernels(Spec):
     """Constants for kernels of known shape on one GPU (``hardware/parts/kernels``); the model is in `sim.cluster.kernels`."""
 
@@ -50,10 +67,8 @@ class Kernels(Spec):
     """Number of streaming multiprocessors (AMD: compute units)."""
     product_share: dict[Peak, Share]
     """Fraction of ``Gpu.peak`` that the main loop of large tiles reaches in short bursts, including any loss to the board's power limit."""
-    fp8_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
+    fp8_rates: dict[Fp8Recipe, Fp8Rates] = Field(default_factory=dict)
     """Rate of FP8 products by scaling recipe, relative to ``product_share``; 1 for recipes that are not listed."""
-    fp8_weight_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
-    """Additional factor on the rate of FP8 products that are gradients of weights."""
     sustained: Share
     """Additional factor on ``product_share`` in training steps, which keep the board at its power limit for seconds."""
     whole_steps: Factor = 1.0

@@ -138,15 +138,18 @@ def test_sinks_cost_time_per_query_and_head_backward_alone():
         assert times[0] - times[1] == pytest.approx(2e-9 * 8 * 1000 * 3 if backward else 0.0, abs=1e-12)
 
 
-def test_gradients_of_weights_have_their_own_rate_in_blocks():
+def test_fp8_products_have_rates_by_what_they_compute():
+    """Forward accumulates without splitting with one scale per tensor; operands of weights' gradients have more scales in blocks."""
     board = load_part(Gpu, "h200-sxm-141gb", "hardware/parts/gpus")
     times = {
-        (recipe, weights): kernels.product_time(board, "fp8", 8192, 8192, 8192, recipe=recipe, weights=weights)
+        (recipe, role): kernels.product_time(board, "fp8", 8192, 8192, 8192, recipe=recipe, role=role)
         for recipe in ("blockwise", "tensorwise")
-        for weights in (False, True)
+        for role in ("output", "inputs", "weights")
     }
-    assert times["blockwise", False] / times["blockwise", True] == pytest.approx(0.71, rel=0.02)
-    assert times["tensorwise", True] == times["tensorwise", False]
+    assert times["blockwise", "inputs"] / times["blockwise", "weights"] == pytest.approx(0.71, rel=0.02)
+    assert times["blockwise", "inputs"] == times["blockwise", "output"]
+    assert times["tensorwise", "inputs"] / times["tensorwise", "output"] == pytest.approx(1.18, rel=0.02)
+    assert times["tensorwise", "weights"] == times["tensorwise", "inputs"]
 
 
 def test_fp8_leaves_heads_and_routers_in_16_bits():
