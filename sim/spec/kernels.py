@@ -50,8 +50,11 @@ class Fp8Rates(Spec):
     """Rates of FP8 products with one scaling recipe, by what they compute, relative to ``Kernels.product_share``."""
 
     output: Factor = 1.0
+    """Rate of products of forward."""
     inputs: Factor = 1.0
+    """Rate of gradients of inputs."""
     weights: Factor = 1.0
+    """Rate of gradients of weights."""
 
     @property
     def of_step(self) -> float:
