@@ -126,7 +126,7 @@ def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
 
 
 def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
-    """All micro-batches but the first spare reading a weight's two bytes and writing one twice (``is_first_microbatch``)."""
+    """All micro-batches but the first spare reading a weight's two bytes and writing one twice (``is_first_microbatch``), but the head's."""
     hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0"]).spec
     gpu = hardware.groups[0].node.gpu
     steps = {}
@@ -141,7 +141,8 @@ def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
         ).spec  # fmt: skip
         steps[keeps] = run_layout(hardware, given).step_time
     stack = given.training.stack
-    weights = sum(sum(layer.gradients) for layer in given.model.layers if layer.op == "gemm")
+    cast = (layer for layer in given.model.layers if layer.op == "gemm" and layer.name != "head")
+    weights = sum(sum(layer.gradients) for layer in cast)
     moved = 4.0 * weights * stack.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
     assert steps[False] - steps[True] == pytest.approx((BATCHES - 1) * moved, rel=0.02)
 
