@@ -94,6 +94,8 @@ class Case:
     expert_overlap: bool
     one_copy: bool
     """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
+    drops_tokens: bool
+    """Whether each expert takes as many copies as its capacity, padded, and further ones are dropped."""
     uses_cuda_graphs: bool
     is_compiled: bool
     checks_collectives: bool
@@ -261,6 +263,7 @@ def _case(row: LlmRow) -> Case:
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
         one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
+        drops_tokens="tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
         uses_cuda_graphs=_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,

@@ -56,7 +56,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         parallel["sequence"] = case.sequence_parallel
     if case.family in SHARDED_FAMILIES and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: gathered until backward
         parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
-    if "tokendrop" in case.row.text["model"].lower():  # Megatron-Bridge training/utils/moe_token_drop.py, apply_moe_token_drop
+    if case.drops_tokens:  # Megatron-Bridge training/utils/moe_token_drop.py, apply_moe_token_drop
         parallel |= {"capacity_factor": 1.0, "pad_to_capacity": True}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
