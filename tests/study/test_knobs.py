@@ -26,6 +26,8 @@ WITHOUT_EFFECT = {
     "MeasuredOn.tensor": "the same",
     "Transport.eager": "no scenario is on a network that asks first: tests/training/collectives/price/test_rendezvous.py",
     "Transport.rendezvous": "the same",
+    "AttentionRate.sinks": "no scenario has sinks: tests/cluster/test_kernels.py",
+    "Kernels.indexed_elements": "no scenario has unfused passes over experts: tests/parallel/test_unfused_experts.py",
     "Nic.burst": "no scenario sends over sockets between stages: tests/training/layouts/test_gloo.py",
     **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},
     "Training.recompute_blocks": "no scenario recomputes some blocks only: tests/parallel/test_checkpointing.py",
