@@ -261,9 +261,7 @@ def _case(row: LlmRow) -> Case:
         stack=practice["stack"],
         is_tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
-        expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
-        one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
-        drops_tokens="tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
+        **_expert_settings(row, notes, practice),
         uses_cuda_graphs=_graphs(row, practice),
         is_compiled=means_yes(row.text["compile"], False),
         checks_collectives=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > domain,
@@ -329,6 +327,15 @@ def _refuse_unsupported(row: LlmRow) -> None:
 def _trained(row: LlmRow) -> str:
     """Return the cells of *row* that state what is trained, in lower case."""
     return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
+
+
+def _expert_settings(row: LlmRow, notes: str, practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how tokens reach experts: from the row or else from its source's scripts."""
+    return {
+        "expert_overlap": "EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
+        "one_copy": "HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
+        "drops_tokens": "tokendrop" in row.text["model"].lower() or bool(practice.get("token_drop")),
+    }
 
 
 def _memory_settings(practice: Mapping[str, Any]) -> dict[str, Any]:
