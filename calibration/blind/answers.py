@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.megatron import megatron_step, supply_adding_products
+from calibration.blind.megatron import megatron_step
 from calibration.blind.questions import MEGATRON, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.blind.titan import titan_step
 from calibration.measure.ddp_steps import StepRequest, run_rank, time_steps
@@ -28,6 +25,8 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 
 STEP_SECONDS: Final = 1.5
+TRAINING_LIMIT: Final = 600.0
+"""Time (s) after which a training run counts as failed: imports, compilation, steps and profile."""
 _PROFILED: Final = 3
 """Steps that are profiled for the times of their kernels."""
 _PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
@@ -74,8 +73,6 @@ class QuestionRunner:
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
         self._trained: dict[BlindTraining, TrainingAnswer] = {}
-        self._starter = ThreadPoolExecutor(1)
-        self._next: Future[SpawnedTeam] | None = None
         self.kernels: list[KernelTime] = []
         """Kernel times of the training runs answered so far."""
 
@@ -91,17 +88,9 @@ class QuestionRunner:
         except Exception as error:  # a failed question does not stop the others
             return None, f"failed: {_first_line(error)}"
 
-    def close(self) -> None:
-        """End the process that waits for the next training run."""
-        if self._next is not None:
-            self._next.result().close()
-            self._next = None
-        self._starter.shutdown()
-
     def _training(self, run: BlindTraining) -> TrainingAnswer:
         if run not in self._trained:
-            team = (self._next or self._starter.submit(_started_team)).result()
-            self._next = self._starter.submit(_started_team)  # it loads its libraries while this run is measured
+            team = SpawnedTeam(1, "cuda", cores(), limit=TRAINING_LIMIT)
             try:
                 (answer,) = team.ask(train, run)
             except SpecError as error:  # a failed training run does not stop the others
@@ -111,20 +100,6 @@ class QuestionRunner:
             self._trained[run] = answer
             self.kernels += answer.kernels
         return self._trained[run]
-
-
-def _started_team() -> SpawnedTeam:
-    team = SpawnedTeam(1, "cuda", cores())
-    team.ask(load_libraries)
-    return team
-
-
-def load_libraries(rank: TeamRank) -> None:
-    """Import, as a task, what training runs need, as far as it is installed."""
-    supply_adding_products()
-    for name in ("megatron.core.models.gpt", "transformer_engine.pytorch"):
-        with suppress(Exception):  # the run that needs it reports it
-            importlib.import_module(name)
 
 
 def train(rank: TeamRank, run: BlindTraining) -> TrainingAnswer:

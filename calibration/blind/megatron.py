@@ -60,23 +60,14 @@ def _part(name: str) -> Any:
 
 
 def _start_ranks() -> None:
-    """Start a group of one rank."""
+    """Start a group of one rank. Before Megatron is imported, give the vocabulary's layer the kernel that NVIDIA's Apex would bring."""
     import torch
 
-    supply_adding_products()
-
-    join_alone("cuda")
-    states = _part("parallel_state")
-    if not states.model_parallel_is_initialized():
-        torch.cuda.set_device(0)
-        states.initialize_model_parallel(create_gloo_process_groups=False)
-    _part("tensor_parallel").model_parallel_cuda_manual_seed(1, force_reset_rng=True)
-    importlib.import_module("transformer_engine.pytorch.quantization").FP8GlobalStateManager.reset()
-
-
-def supply_adding_products() -> None:
-    """Give the vocabulary's layer the kernel that NVIDIA's Apex would bring; Megatron looks for it when it is imported."""
     sys.modules.setdefault("fused_weight_gradient_mlp_cuda", _AddingProducts())
+    join_alone("cuda")
+    torch.cuda.set_device(0)
+    _part("parallel_state").initialize_model_parallel(create_gloo_process_groups=False)
+    _part("tensor_parallel").model_parallel_cuda_manual_seed(1)
 
 
 class _AddingProducts(ModuleType):

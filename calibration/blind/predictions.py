@@ -37,8 +37,8 @@ TITAN_STACK: Final = "torchtitan-0.2"
 """Stack of torchtitan's decoders."""
 MEGATRON_STACK: Final = "megatron-core"
 """Stack of Megatron-Core's decoders."""
-TE_LOSS: Final = 0.42
-"""Passes of Transformer Engine's loss over those of the layer table, as `workloads/stacks/nemo.yaml` says."""
+LOSS_STACK: Final = "nemo"
+"""Stack with their loss, Transformer Engine's."""
 TRACED_MODELS: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """The model to trace in place of one that is built on the GPU."""
 
@@ -113,7 +113,8 @@ def _megatron_document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*, a decoder that Megatron-Core trains with the distributed optimizer over one rank."""
     from stallsim import run as simulate
 
-    overrides = {"input.loader": "synthetic", "training.stack.operator_traffic.loss": TE_LOSS} | megatron_overrides(run)
+    loss = load_part(Stack, LOSS_STACK, "workloads/stacks").operator_traffic["loss"]
+    overrides = {"input.loader": "synthetic", "training.stack.operator_traffic.loss": loss} | megatron_overrides(run)
     if run.settings["recipe"]:
         overrides["training.fp8_recipe"] = run.settings["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "micro_batches": MICRO_BATCHES, "precision": run.precision, "stack": MEGATRON_STACK}

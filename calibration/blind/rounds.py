@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -45,17 +44,17 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
     by_key = {question_key(question): question for question in questions()}
     if unknown := [row for row in rows if row_key(row) not in by_key]:
         raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not one of the cases; repeat the prediction")
-    with closing(QuestionRunner()) as runner:
-        for number, row in enumerate(rows):
-            progress(number, len(rows))
-            if row["measured"]:
-                continue
-            value, note = runner.answer(by_key[row_key(row)])
-            row["measured"] = "" if value is None else f"{value:.5g}"
-            row["note"] = "; ".join(part for part in (row["note"], note) if part)
-            if number % 8 == 7:
-                _write(output, rows, runner)
-        _write(output, rows, runner)
+    runner = QuestionRunner()
+    for number, row in enumerate(rows):
+        progress(number, len(rows))
+        if row["measured"]:
+            continue
+        value, note = runner.answer(by_key[row_key(row)])
+        row["measured"] = "" if value is None else f"{value:.5g}"
+        row["note"] = "; ".join(part for part in (row["note"], note) if part)
+        if number % 8 == 7:
+            _write(output, rows, runner)
+    _write(output, rows, runner)
     return sum(row["measured"] != "" for row in rows)
 
 

@@ -6,6 +6,7 @@ import math
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER_FAMILIES, Constants
+from sim.cluster.kernels import indexed_time
 from sim.cluster.quantizing import operand_bytes
 from sim.parallel.routing import BIAS_PASSES, BIAS_PASSES_FP32, CLAMP_PASSES, ROTATION_PASSES, PassCount, padded_bytes
 
@@ -180,9 +181,9 @@ class StepWork:
 
     def _unfused(self, passes: PassCount, elements: float) -> float:
         """Return the seconds of *passes* over *elements* elements of 16 bits outside fused kernels."""
-        kernels = self.case.gpu.kernels
-        indexed = passes.indexed * elements / kernels.indexed_elements if kernels is not None else 0.0
-        return passes.moved * 2.0 * elements / self.bandwidth + indexed
+        if self.case.gpu.kernels is None:  # not known: a read and a write
+            return (passes.moved + 2.0 * passes.indexed) * 2.0 * elements / self.bandwidth
+        return passes.moved * 2.0 * elements / self.bandwidth + indexed_time(passes.indexed * elements, self.case.gpu)
 
     def _inner(self, experts: bool) -> float:
         """Return the inner elements per token of a feed-forward block, over all experts that the token is routed to."""

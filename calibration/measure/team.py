@@ -120,8 +120,9 @@ class SpawnedTeam:
 
     nodes = 1
 
-    def __init__(self, ranks: int, device: str, threads: int) -> None:
+    def __init__(self, ranks: int, device: str, threads: int, limit: float = LIMIT) -> None:
         self.ranks = ranks
+        self._limit = limit
         self._device, self._threads = device, threads
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._children: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
@@ -172,10 +173,10 @@ class SpawnedTeam:
         answers: dict[int, RankAnswer] = {}
         numbers = {line: number for number, (_, line) in enumerate(self._children)}
         while len(answers) < self.ranks:
-            ready = wait([line for line, number in numbers.items() if number not in answers], timeout=LIMIT)
+            ready = wait([line for line, number in numbers.items() if number not in answers], timeout=self._limit)
             if not ready:
                 missing = min(set(numbers.values()) - set(answers))
-                raise SpecError(f"rank {missing} of {self.ranks} has not responded for {LIMIT:g} s")
+                raise SpecError(f"rank {missing} of {self.ranks} has not responded for {self._limit:g} s")
             for line in ready:
                 assert isinstance(line, Connection)
                 answers[numbers[line]] = self._received(numbers[line], line)

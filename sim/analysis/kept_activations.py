@@ -40,8 +40,10 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     if layer.op == "loss":
         return min(activation_bytes(layer, layer.saved, workload), loss_bytes(layer, workload))
     factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, PRECISION_TRAITS[training.precision]
-    factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
-    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs and not layer.name.endswith(training.stack.unquantized):
+    last = layer.name.rpartition(".")[2]
+    factor = factors.get(last, 1.0) if factors else 1.0
+    quantized = last not in training.stack.unquantized
+    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs and quantized:
         factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
         factor += 1.0  # clamping also keeps its input (fusions/fused_bias_geglu.py)

@@ -334,7 +334,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
-    if layer.attention is not None or layer.name.endswith(stack.unquantized):
+    if layer.attention is not None or layer.name.rpartition(".")[2] in stack.unquantized:
         usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits as well
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):

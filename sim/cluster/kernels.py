@@ -194,7 +194,7 @@ def attention_time(
     work += (rate.backward_tail if backward else rate.tail) * max(0.0, reach - keys) * of_key * kernels.sm_count
     longest = (reach + fill) * of_key * kernels.sm_count
     memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
-    sinks = rate.sinks * shape.queries * shape.heads * batch if backward and shape.sinks else 0.0
+    sinks = rate.sinks * shape.queries * shape.heads * batch / kernels.sm_count if backward and shape.sinks else 0.0
     return overlap_time(max(work, longest), memory, kernels.sharpness) + sinks
 
 
@@ -237,7 +237,7 @@ def indexed_time(elements: float, gpu: Gpu) -> float:
     """
     if gpu.kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block")
-    return elements / gpu.kernels.indexed_elements
+    return elements / (gpu.kernels.sm_count * gpu.kernels.indexed_elements)
 
 
 def elementwise_time(nbytes: float, gpu: Gpu) -> float:

@@ -21,10 +21,10 @@ from sim.spec.transformer import Transformer
 
 
 class PassCount(NamedTuple):
-    """Passes over a tensor outside fused kernels."""
+    """Passes outside fused kernels: for each element of a tensor, or for all elements of one together."""
 
     moved: float
-    """Reads and writes of its elements in 16 bits by kernels that reach the memory's bandwidth."""
+    """Reads and writes in 16 bits by kernels that reach the memory's bandwidth."""
     indexed: float
     """Operators with a broadcast or strided operand (`Kernels.indexed_elements`)."""
 
@@ -46,8 +46,8 @@ ROTATION_PASSES: Final = (PassCount(3.0, 3.5), PassCount(5.0, 3.5))
 ``cat`` (indexed), sums (models/common/embeddings/rope_utils.py, ``apply_rotary_pos_emb``: if ``mscale`` is not 1,
 ``_apply_rotary_pos_emb_bshd`` runs even with ``apply_rope_fusion``)."""
 CLAMP_PASSES: Final = (PassCount(2.0, 1.0), PassCount(2.75, 2.5))
-"""Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares with the limits, once
-and twice, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
+"""Passes over the input of the experts' activation: both halves are clamped (indexed) and joined; backward compares one half with
+one limit, the other with two, and masks (indexed; fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``)."""
 TITAN_DISPATCH_PASSES: Final = ((PassCount(4.0, 0.0), 0.0), (PassCount(0.0, 4.0), 0.0))
 """Passes, in forward and backward, over the dispatched copies, and reads and writes of the tokens, in torchtitan's dispatch beyond
 those of the layer table, which gathers copies in one pass. Forward: append a row of zeros, and gather by expert into padded rows

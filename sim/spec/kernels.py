@@ -20,7 +20,7 @@ class AttentionRate(Spec):
     backward: Factor
     """The same ratio for backward."""
     wide_backward: Factor = 1.0
-    """Additional factor on ``backward`` for heads with more than 128 elements."""
+    """Additional factor on ``backward`` for heads whose values have more than 128 elements."""
     fill: Whole
     """Fixed cost of a block of queries, expressed as keys in addition to those it attends to: loading, the first and last products, and
     writing the result."""
@@ -36,7 +36,7 @@ class AttentionRate(Spec):
     backward_passes: Factor
     """The same work in backward."""
     sinks: Latency = 0.0
-    """Additional time of backward per query and head if each head has a learned sink (gpt-oss)."""
+    """Additional time of backward per query and head on one multiprocessor if each head has a learned sink (gpt-oss)."""
     sharpness: Factor
     """How well matrix products and exponentials overlap: 1 adds their times (no overlap); the higher, the closer to the longer of them."""
     source: Source
@@ -99,8 +99,8 @@ class Kernels(Spec):
     pass_half_size: Bytes
     """Size in bytes at which an element-wise pass reaches half of that bandwidth."""
     indexed_elements: float = Field(gt=0)
-    """Elements per second, of all multiprocessors together, of element-wise kernels that compute the address of each element, because an
-    operand is broadcast or strided."""
+    """Elements per second of one multiprocessor in element-wise kernels that compute the address of each element, because an operand is
+    broadcast or strided."""
     exponentials: float = Field(gt=0)
     """Exponentials per second of all multiprocessors together."""
     attention: tuple[AttentionRate, ...] = ()

@@ -150,8 +150,14 @@ def _gpu(node: Node, factor: float) -> Node:
         "kernel_time": gpu.kernel_time / factor,
     }
     if gpu.kernels is not None:
-        kernel_updates = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
-        update["kernels"] = gpu.kernels.model_copy(update=kernel_updates)
+        kernels = gpu.kernels
+        kernel_updates = {
+            "split_time": kernels.split_time / factor,
+            "exponentials": kernels.exponentials * factor,
+            "indexed_elements": kernels.indexed_elements * factor,
+            "attention": tuple(rate.model_copy(update={"sinks": rate.sinks / factor}) for rate in kernels.attention),
+        }
+        update["kernels"] = kernels.model_copy(update=kernel_updates)
     return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
 
 

@@ -174,9 +174,8 @@ def test_they_take_memory_time_in_megatron_alone() -> None:
     assert shape is not None and shape.expert_ffn is not None
     rows = (given.model.sequence or 0) * shape.experts_per_token
     elements = shape.layers * rows * 2 * shape.expert_ffn
-    assert gpu.kernels is not None
     expected = 2.0 * (2.0 + 2.75) * elements / (gpu.memory_bandwidth * gpu.memory_efficiency)
-    expected += (1.0 + 2.5) * elements / gpu.kernels.indexed_elements
+    expected += indexed_time((1.0 + 2.5) * elements, gpu)
     assert steps["megatron-core", True] - steps["megatron-core", False] == pytest.approx(expected, rel=0.01)
 
 
@@ -318,6 +317,23 @@ def test_torchtitan_permutes_tokens_in_separate_kernels() -> None:
             moved = passes[backward].moved - (ones[name] if backward else 0)
             assert (own.moved + table, own.indexed) == pytest.approx((moved, passes[backward].indexed), rel=0.01), (name, backward)
     assert permuted_passes(Layer.model_construct(name="0.feed.activation", op="elementwise"), False) == (0.0, 0.0)
+
+
+def test_torchtitans_passes_take_their_time_in_a_step() -> None:
+    """A step of experts is longer by them, in dispatch and combine, forward and backward."""
+    hardware = load_hardware("hgx-h100", ["node.gpu.compute_cv=0", "node.gpu.persistent_cv=0"]).spec
+    gpu = hardware.groups[0].node.gpu
+    own = ["batch=1", "precision=bf16", "activation_checkpointing=none", "parallel.shard=parameters", "stack.mesh.shares_device=false"]
+    steps = {}
+    for permutes in (True, False):
+        sets = [f"training.{each}" for each in ("stack=torchtitan-0.2", *own, f"stack.mesh.permutes_tokens={str(permutes).lower()}")]
+        given = load_workload("qwen3-30b-a3b", sets).spec
+        steps[permutes] = run_layout(hardware, given).stalls[Cause.COMPUTE]
+    layers = [layer for layer in given.model.layers if layer.name.endswith(("experts.dispatch", "experts.combine"))]
+    passes = [permuted_passes(layer, backward) for layer in layers for backward in (False, True)]
+    assert all(each.moved or each.indexed for each in passes)
+    expected = memory_time(2.0 * sum(each.moved for each in passes), gpu) + indexed_time(sum(each.indexed for each in passes), gpu)
+    assert steps[True] - steps[False] == pytest.approx(expected * given.training.compute_factor, rel=0.01)
 
 
 def test_torchtitan_keeps_the_experts_outputs_in_32_bits() -> None:

@@ -60,7 +60,7 @@ class StackKernels(Spec):
     layer table, which for traced models has softmax, mask and dropout in separate kernels."""
     fp8_recipes: tuple[Fp8Recipe, ...] = ()
     """FP8 scaling recipes that the stack supports, its default first; empty: all recipes, with Transformer Engine's default for the GPU."""
-    unquantized: tuple[str, ...] = ("head", "router")
+    unquantized: tuple[str, ...] = ("head", "lm_head", "router")
     """Products that stay in 16 bits with fp8 or nvfp4, by the last parts of their layers' names (Megatron-LM models/gpt/gpt_model.py and
     transformer/moe/router.py: neither is a layer of Transformer Engine; torchtitan's float8.filter_fqns; MaxText's logits)."""
     fused_casts: tuple[str, ...] = ()

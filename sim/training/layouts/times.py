@@ -274,10 +274,12 @@ class UnitTimes:
             elements, indexed = permuted_passes(layer, backward)
         elif transformer is not None and options.framework == "megatron":
             elements, indexed = unfused_passes(layer, transformer, backward, options.one_copy)
-        if not elements:
+        if not elements and not indexed:
             return 0.0
+        if self.gpu.kernels is None:  # not known: a read and a write
+            elements, indexed = elements + 2.0 * indexed, 0.0
         seconds = memory_time(element_bytes(layer.op, training.precision) * training.batch * elements, self.gpu)
-        if indexed and self.gpu.kernels is not None:
+        if indexed:
             seconds += indexed_time(training.batch * indexed, self.gpu)
         return seconds * training.compute_factor
 
@@ -386,8 +388,8 @@ def copy_time(copy: Copy, gpu: Gpu) -> UnitTime:
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:
     """Return the GPU time (s) and launches of one optimizer step over this rank's *elements* elements in *tensors* tensors.
 
-    Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule). FSDP's
-    and Megatron's gradients are clipped before. Limit: what other frameworks read for the norm of gradients is not counted.
+    Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule). Before,
+    FSDP's gradients are read for their norm and multiplied, Megatron's read for it. Limit: what others read for it is not counted.
     """
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
