@@ -28,6 +28,10 @@ class PassCount(NamedTuple):
     indexed: float
     """Operators with a broadcast or strided operand (`Kernels.indexed_elements`)."""
 
+    def over(self, elements: float) -> PassCount:
+        """Return these passes over *elements* elements."""
+        return PassCount(self.moved * elements, self.indexed * elements)
+
 
 BIAS_PASSES: Final = (PassCount(5.0, 1.0), PassCount(4.0, 2.0))
 """Passes over the output of Megatron's experts, in forward and backward. Forward: ``b * p`` (indexed), ``t + b * p`` and ``cat``. Backward:
@@ -111,14 +115,13 @@ def unfused_passes(layer: Layer, shape: Transformer, backward: bool, one_copy: b
 
     This is for biases of experts (whose probabilities have 32 bits with *one_copy*), clamps, and rotations with a factor.
     """
-    passes, moved = PassCount(0.0, 0.0), 0.0
     if layer.name.endswith("experts.down") and len(layer.gradients) > 1:
-        passes, moved = (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward], layer.write
-    elif layer.name.endswith("experts.activation") and shape.clamped:
-        passes, moved = CLAMP_PASSES[backward], layer.read
-    elif layer.name.endswith("attention.rope") and shape.rope_scaled:
-        passes, moved = ROTATION_PASSES[backward], layer.read
-    return PassCount(passes.moved * moved / 4.0, passes.indexed * moved / 4.0)
+        return (BIAS_PASSES_FP32 if one_copy else BIAS_PASSES)[backward].over(layer.write / 4.0)
+    if layer.name.endswith("experts.activation") and shape.clamped:
+        return CLAMP_PASSES[backward].over(layer.read / 4.0)
+    if layer.name.endswith("attention.rope") and shape.rope_scaled:
+        return ROTATION_PASSES[backward].over(layer.read / 4.0)
+    return PassCount(0.0, 0.0)
 
 
 def permuted_passes(layer: Layer, backward: bool) -> PassCount:
