@@ -16,12 +16,13 @@ from calibration.llm.case import Case, describe
 from calibration.llm.choice import choice_document, choice_text, rank_runs, sample_sweeps
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, QUANTILES, kind_of
-from calibration.llm.fit import fit
+from calibration.llm.fit import fit, thin
 from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import is_scorable, quantile
 from calibration.llm.shapes import LLM_RECORDS
+from calibration.llm.similar import pair_sums
 from calibration.llm.table import read_table
 from sim.spec.yaml import SpecError
 from sim.terminal import messages
@@ -98,6 +99,7 @@ def fit_all(cases: Sequence[Case]) -> None:
             for name in names
         },
         "errors": errors,
+        "pairs": {name: _pairs([case for case in cases if case.row.source == name], without.get(name, everything)) for name in names},
         "rows": {name: dict(sorted(Counter(kind_of(case) for case in cases if case.row.source == name).items())) for name in names},
         "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
         "generations": {name: sorted({case.chip.generation for case in cases if case.row.source == name}) for name in names},
@@ -127,6 +129,10 @@ def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, 
     return {
         kind: [round(quantile(errors, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, errors in sorted(by_kind.items())
     }
+
+
+def _pairs(cases: Sequence[Case], constants: Mapping[str, float]) -> list[list[float]]:
+    return [[float(f"{value:.3g}") for value in sums] for sums in pair_sums([(case, _logarithm(case, constants)) for case in thin(cases)])]
 
 
 if __name__ == "__main__":

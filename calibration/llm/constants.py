@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median, pvariance
 from typing import Any, Final
 
 from calibration.llm.case import Case
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import LLM_RECORDS
+from calibration.llm.similar import TRAITS, shared_error
 from sim.report.layouts import layout_error
 
 FILE: Final = LLM_RECORDS / "constants.json"
@@ -49,6 +49,8 @@ class FittedConstants:
     """Generations of GPUs of those sources."""
     most_gpus: int = 0
     """GPUs of their largest run."""
+    shared_error: tuple[float, ...] = (0.0,) * (TRAITS + 1)
+    """Share of a run's log error that other runs of its source have, by number of common traits, from those sources."""
     widening: float = 1.0
     """Factor on the logarithms of intervals, from `widening` for those sources."""
 
@@ -63,16 +65,6 @@ class FittedConstants:
         within = case.family in self.families and case.chip.generation in self.generations and case.gpus <= self.most_gpus
         wider = self.widening * (1.0 if within else layout_error.WIDER)
         return math.exp(wider * low), math.exp(wider * high)
-
-    @property
-    def common_share(self) -> float:
-        """Return the share of a measured row's log error that is common to its source: variance between sources over total variance."""
-        sources = [[value for kind in kinds.values() for value in kind[1:-1]] for kinds in self.errors.values()]
-        if len(sources) < 3:
-            return 0.5
-        between = pvariance([median(values) for values in sources])
-        within = median(pvariance(values) for values in sources)
-        return between / (between + within)
 
 
 def widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[str, Mapping[str, int]]) -> float:
@@ -130,8 +122,9 @@ def fitted_constants(source: str, leave_out: bool = True) -> FittedConstants:
     families = frozenset(family for name in errors for family in committed["families"].get(name, ()))
     generations = frozenset(name for source in errors for name in committed["generations"].get(source, ()))
     most_gpus = max((committed["most_gpus"].get(source, 0) for source in errors), default=0)
+    shared = shared_error(committed["pairs"][name] for name in errors)
     wider = widening(errors, committed["rows"])
-    return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
+    return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, shared, wider)
 
 
 def fitted_sources() -> list[str]:
@@ -150,6 +143,7 @@ def _file() -> dict[str, Any]:
             "generations": {},
             "most_gpus": {},
             "rows": {},
+            "pairs": {},
         }
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content

@@ -147,7 +147,7 @@ def _scored(run: SimulatedRun, factor: float) -> ScoredRun:
     low, high = constants.interval(run.case)
     step_times |= rule_times(run.case, constants.rules)
     prediction = LlmPrediction(both, closed.memory, closed.verdict)
-    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.common_share)
+    return ScoredRun(run.case, prediction, step_times, low * both, high * both, constants.shared_error)
 
 
 def step_table(rows: Sequence[ScoredRun]) -> str:

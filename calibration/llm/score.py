@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import exp, isnan, log
 from statistics import fmean, median
 from typing import Any, Final
 
 from calibration.llm.case import NOT_STATED, Case
 from calibration.llm.constants import POINTS_NEEDED
 from calibration.llm.prediction import LlmPrediction
+from calibration.llm.similar import common_traits, cut, scale_of, traits
 
 LEAST_SWEEP: Final = 5
 PREDICTIONS: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
-SCALES: Final = (("to 8 GPUs", 8), ("to 64 GPUs", 64), ("to 256 GPUs", 256))
 GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
     "model_family": lambda case: case.model_family,
     "axes": lambda case: case.axes,
-    "scale": lambda case: next((name for name, most in SCALES if case.gpus <= most), "above 256 GPUs"),
+    "scale": scale_of,
     "gpu": lambda case: case.chip.name,
     "precision": lambda case: case.precision,
     "software": lambda case: case.family,
@@ -41,8 +41,8 @@ class ScoredRun:
     step_times: Mapping[str, float]
     low: float
     high: float
-    correction_share: float = 1.0
-    """Share of one measured row's log error by which the predictions of its source's other rows are corrected."""
+    shared_error: Sequence[float] = ()
+    """Share of one measured row's log error that other rows of its source have, by number of common traits."""
 
     @property
     def measured(self) -> float:
@@ -121,9 +121,15 @@ def vote_by_source(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
 def errors_with_one_row(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return the median and 90th percentile of errors if one measured row corrects the others of its source: means over its choice."""
     medians, high = [], []
-    for row_known in rows if len(rows) > 1 else ():
-        ratio = (row_known.measured / row_known.step_times[name]) ** row_known.correction_share
-        rest = [abs(ratio * row.step_times[name] / row.measured - 1.0) for row in rows if row is not row_known]
+    traits_of = [traits(row.case) for row in rows]
+    for at, row_known in enumerate(rows if len(rows) > 1 else ()):
+        error = cut(log(row_known.measured / row_known.step_times[name]))
+        ratios = [exp(share * error) for share in row_known.shared_error]
+        rest = [
+            abs(ratios[common_traits(traits_of[at], others)] * row.step_times[name] / row.measured - 1.0)
+            for row, others in zip(rows, traits_of, strict=True)
+            if row is not row_known
+        ]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}

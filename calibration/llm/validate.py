@@ -179,7 +179,7 @@ def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -
         "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, constants.rules),
     }
-    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.common_share)
+    return ScoredRun(case, prediction, step_times, low * prediction.step_time, high * prediction.step_time, constants.shared_error)
 
 
 def llm_document(validation: LlmValidation) -> dict[str, Any]:
