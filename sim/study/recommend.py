@@ -233,7 +233,7 @@ def _usable_markets(machine: Hardware, markets: Sequence[Market], mean: float | 
 
 
 def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Market]) -> str:
-    """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *priced* were possible."""
+    """Return why *machine*, which can run the job, cannot be rented on *markets*; *priced* are those of them that may be used."""
     if machine.hypothetical:
         return "hypothetical, not for rent"
     if len(priced) < len(markets):
