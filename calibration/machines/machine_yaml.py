@@ -268,7 +268,7 @@ def stack_block(records: MergedRecords, fitted: Mapping[str, Fit]) -> Block | No
         sources.fitted("elementwise_traffic", "layers", text)
     if (overlap := fitted.get("products beside an exchange")) is not None and records.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, overlap[FACTOR].value), 3)
-        text = f"products beside an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
+        text = f"products during an all-reduce take {interval(overlap[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 

@@ -522,8 +522,8 @@ def test_layout_options_are_fields_of_the_workload(
 
 
 @pytest.mark.parametrize(("given", "note"), [
-    (["--micro-batches", "16"], "the global batch is 64, as follows from --micro-batches 16; --global-batch N in its place sets another"),
-    (["--batch", "2"], "the global batch is 8, as follows from --batch 2; --global-batch N in its place sets another"),
+    (["--micro-batches", "16"], "the global batch is 64, as follows from --micro-batches 16; use --global-batch N instead to set another"),
+    (["--batch", "2"], "the global batch is 8, as follows from --batch 2; use --global-batch N instead to set another"),
 ])  # fmt: skip
 def test_a_written_batch_or_number_of_micro_batches_is_kept(given: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `run` of the same layout takes as long; 4 replicas of tensor 2 x batch x micro-batches."""
