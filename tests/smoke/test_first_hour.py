@@ -1,4 +1,4 @@
-"""Does a stranger come from a model of their own to a decision in at most four commands and one file? What goes wrong is told clearly.
+"""Can a new user get from a model to a decision in at most four commands and one file? And are mistakes reported clearly?
 
 The commands run as typed, in an empty folder; each must succeed without a word that begins with "error" or names an exception.
 """

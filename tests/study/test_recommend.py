@@ -49,7 +49,7 @@ def rows() -> list[ComparedMachine]:
 
 @pytest.fixture(scope="module")
 def pair(rows: list[ComparedMachine]) -> list[ComparedMachine]:
-    """The two nodes of one GPU whose spot lives are looked at: of every machine that is asked for the best interval is searched."""
+    """The two nodes of one GPU whose spot figures are tested, because the best interval is searched for each requested machine."""
     return [row for row in rows if (row.hardware, row.nodes) == ("p3.2xlarge", 2)]
 
 
@@ -82,7 +82,7 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
 
 
 def test_the_catalogue_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that nobody hears of took longer than the rest."""
+    """The search takes longer than the rest, so it must not run if its result is not used."""
     monkeypatch.setattr("sim.study.recommend.nearest_that_runs", lambda *_: "searched")
     job_and_budget = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)
     assert "searched" not in recommend(SCENARIO, rows, *job_and_budget).notes
