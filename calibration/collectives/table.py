@@ -47,7 +47,7 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {re.sub(r"[^a-z]", "", op): op for op i
 
 
 class UnpredictedRow(NamedTuple):
-    """A row that cannot be predicted: its file and line, what it measures on what, and the reason."""
+    """A row that cannot be predicted: its file and line, a description of the measurement, and the reason."""
 
     where: str
     row: str
